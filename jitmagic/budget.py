@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["OutOfTime", "check", "left", "within"]
+__all__ = ["OutOfTime", "check", "left", "uncounted", "within"]
 
 
 class OutOfTime(BaseException):
@@ -26,6 +26,7 @@ class OutOfTime(BaseException):
 
 class _Thread(threading.local):
     deadline = float("inf")
+    uncounted = 0.0
 
 
 _here = _Thread()
@@ -35,7 +36,7 @@ _here = _Thread()
 def within(seconds: float) -> Iterator[None]:
     """Limit the block to so many seconds, and to those left to the block around it."""
     outer = _here.deadline
-    _here.deadline = min(outer, time.monotonic() + seconds)
+    _here.deadline = min(outer, _now() + seconds)
     try:
         yield
     finally:
@@ -44,10 +45,26 @@ def within(seconds: float) -> Iterator[None]:
 
 def check() -> None:
     """Raise OutOfTime after the deadline."""
-    if time.monotonic() > _here.deadline:
+    if _now() > _here.deadline:
         raise OutOfTime
 
 
 def left() -> float:
     """Seconds until the deadline, at least 0."""
-    return max(0.0, _here.deadline - time.monotonic())
+    return max(0.0, _here.deadline - _now())
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave the time of the block out of account: it cannot be stopped, and what it gives is used,
+    as a user's own backend is.
+    """
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        _here.uncounted += time.monotonic() - begun
+
+
+def _now() -> float:
+    return time.monotonic() - _here.uncounted

@@ -46,6 +46,8 @@ constexpr OpName kOps[] = {
     {"LENGTH_OF", Op::LengthOf, 3},             // target, source
     {"INT_OF", Op::IntOf, 4},                   // target, source, classes
     {"ITEM_AT", Op::ItemAt, 4},                 // target, source, source of the index
+    {"ATTRIBUTE_AT", Op::AttributeAt, 5},       // target, source, source of the name, tables
+    {"JOINED", Op::Joined, 5},                  // target, source, text before, text after
     {"PART", Op::Part, 4},                      // target, source, slice
     {"REDUCED", Op::Reduced, 4},                // target, source, sum, min or max
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
@@ -73,6 +75,7 @@ constexpr OpName kOps[] = {
     {"UNHOOKED", Op::Unhooked, 2},              // source
     {"IN_RANGE", Op::InRange, 5},               // source, low, high, whole
     {"SAME", Op::Same, 3},                      // source, source
+    {"HAS_KEY_AT", Op::HasKeyAt, 4},            // source, source of the key, whether it is there
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
     {"SIZES", Op::Sizes, 3},                    // sources, programs
@@ -279,6 +282,9 @@ class StepReader {
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
       case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
       case Op::Same: case Op::ItemAt: return source(next, step.other);
+      case Op::AttributeAt: return source(next, step.other) && keys(next + 1, step.object);
+      case Op::HasKeyAt: return source(next, step.other) && integer(at(next + 1), step.number);
+      case Op::Joined: return name(next, step.object) && name(next + 1, step.space);
       case Op::Part:
         return PySlice_Check(at(next)) ? keep(at(next), step.object) : refuse("a slice is expected");
       case Op::Reduced:

@@ -245,6 +245,36 @@ PyObject* item_at(PyObject* sequence, PyObject* index) {
   return sequence_item(sequence, place);
 }
 
+// Whether a dict has a str among its keys; false of anything else where a key is wanted absent too.
+bool has_key_at(PyObject* table, PyObject* key, bool wanted) {
+  if (!PyDict_CheckExact(table) || !PyUnicode_CheckExact(key)) return false;
+  const int found = PyDict_Contains(table, key);
+  if (found < 0) PyErr_Clear();
+  return found == static_cast<int>(wanted);
+}
+
+// before + text + after, of an exact str.
+PyObject* joined(PyObject* text, const Step& step, Registers& registers) {
+  if (!PyUnicode_CheckExact(text)) return nullptr;
+  PyObject* made = PyUnicode_FromFormat("%U%U%U", step.object, text, step.space);
+  if (!made) return PyErr_Clear(), nullptr;
+  return registers.keep(made);
+}
+
+// What an object has under a name that its class lacks: in its dictionary, or in one of the named
+// tables there, in their order. No code of the user's runs.
+PyObject* attribute_at(PyObject* object, PyObject* name, PyObject* tables) {
+  if (!PyUnicode_CheckExact(name) || _PyType_Lookup(Py_TYPE(object), name)) return nullptr;
+  PyObject* own = instance_dict(object);
+  PyObject* found = own && PyDict_CheckExact(own) ? PyDict_GetItemWithError(own, name) : nullptr;
+  for (Py_ssize_t i = 0; own && !found && i < PyTuple_GET_SIZE(tables); i++) {
+    PyObject* table = PyDict_GetItemWithError(own, PyTuple_GET_ITEM(tables, i));
+    if (!table || !PyDict_CheckExact(table)) break;
+    found = PyDict_GetItemWithError(table, name);
+  }
+  return found ? found : (PyErr_Clear(), nullptr);
+}
+
 PyObject* part(PyObject* sequence, PyObject* slice, Registers& registers) {
   PyObject* made = is_plain_sequence(sequence) ? PyObject_GetItem(sequence, slice) : nullptr;
   if (!made) return PyErr_Clear(), nullptr;
@@ -295,6 +325,8 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::LengthOf: return length_as_int(base, registers);
     case Op::IntOf: return int_of(base, step.object, registers);
     case Op::ItemAt: return item_at(base, registers[step.other]);
+    case Op::AttributeAt: return attribute_at(base, registers[step.other], step.object);
+    case Op::Joined: return joined(base, step, registers);
     case Op::Part: return part(base, step.object, registers);
     case Op::Reduced: return reduced(base, step.object, registers);
     case Op::Gradient: return gradient(base, step, registers);
@@ -402,6 +434,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
     case Op::Unhooked: return is_unhooked(value);
     case Op::Same: return value == registers[step.other];
+    case Op::HasKeyAt: return has_key_at(value, registers[step.other], step.number != 0);
     case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);
     case Op::Sizes: case Op::Numbers: return sizes_relate(step, registers);

@@ -41,12 +41,12 @@ bool register_tensor_guards(PyObject* module);
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, Part, Reduced, Gradient,
-  ArrayMemory, Referent, CacheEntry,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, AttributeAt, Joined, Part, Reduced,
+  Gradient, ArrayMemory, Referent, CacheEntry,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, CacheLacks, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, Numbers, State, Autocast,
+  CellEmpty, CacheLacks, Tensor, Unhooked, InRange, Same, HasKeyAt, Different, NoOverlap, Sizes, Numbers, State, Autocast,
 };
 
 // The attribute that Op::FunctionPart reads, stored in Step::number.

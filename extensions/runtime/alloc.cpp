@@ -1,8 +1,8 @@
-// Tensors for results: sizes up to 1 MiB come from a free list of our own (an output of a tiny kernel costs
-// ~50 ns instead of the ~185 ns of posix_memalign + at::empty_strided), larger ones from large.cpp.
+// Allocates tensors for results. Sizes up to 1 MiB come from jitmagic's free list: an output of a tiny kernel costs
+// ~50 ns instead of the ~185 ns of posix_memalign + at::empty_strided. Larger ones come from large.cpp.
 //
-// Blocks are powers of two, 64-byte aligned, and kept per size class up to a small bound, so that memory
-// goes back when a notebook drops its tensors. A block may be freed on any thread.
+// Blocks are powers of two, 64-byte aligned, and cached per size class up to a small bound, so that memory is
+// returned when a notebook drops its tensors. A block may be freed on any thread.
 
 #include <bit>
 #include <cstdlib>
@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr int kSmallestLog = 6;   // 64 B
 constexpr int kLargestLog = 20;   // 1 MiB
-constexpr size_t kKeepPerClass = size_t(4) << 20;  // bytes kept in one class at most
+constexpr size_t kKeepPerClass = size_t(4) << 20;  // bytes cached per class
 
 struct SizeClass {
   std::mutex mutex;
@@ -42,7 +42,7 @@ int log_of(size_t nbytes) {
   return log < kSmallestLog ? kSmallestLog : log;
 }
 
-// The class of a block is in its deleter, so that the block needs no header.
+// The deleter encodes the size class, so that a block needs no header.
 template <int Log>
 void give_back(void* block) {
   SizeClass& own = size_classes()[Log];
@@ -86,7 +86,7 @@ c10::DataPtr take_block(size_t nbytes) {
 c10::Storage make_storage(size_t nbytes, c10::Device device) {
   if (device.is_cpu() && nbytes > 0) {
     auto memory = nbytes <= (size_t(1) << kLargestLog) ? take_block(nbytes) : take_large(nbytes);
-    if (memory) {  // else torch's allocator says in its own words that there is not enough
+    if (memory) {  // else torch's allocator reports that memory is exhausted
       return c10::make_intrusive<c10::StorageImpl>(
           c10::StorageImpl::use_byte_size_t(), nbytes, std::move(memory), c10::GetCPUAllocator(),
           /*resizable=*/true);
@@ -146,7 +146,7 @@ at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArra
   for (size_t d = 0; same && d < sizes.size() && tensor.numel(); ++d) {
     same = sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d];
   }
-  // Strides of extents of 1 lead nowhere, but people see them.
+  // Strides of size-1 dimensions do not address memory, but users can read them.
   if (same) return tensor.strides() == strides ? tensor : tensor.as_strided(sizes, strides);
   const at::Tensor dense = strided ? tensor : tensor.to_dense();
   at::Tensor made = at::empty_strided(sizes, strides, dense.options());

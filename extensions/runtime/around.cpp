@@ -1,4 +1,4 @@
-// The Python type behind WithNumbers, Undoing and Spent, see around.h.
+// The Python type behind WithNumbers, HoldingObjects, UndoOnError and FreedResults, see around.h.
 
 #include "around.h"
 
@@ -9,13 +9,13 @@
 namespace jitmagic {
 namespace {
 
-int around_traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(reinterpret_cast<Around*>(self)->run);
+int wrapper_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<GraphWrapper*>(self)->run);
   return 0;
 }
 
-int around_clear(PyObject* self) {
-  Py_CLEAR(reinterpret_cast<Around*>(self)->run);
+int wrapper_clear(PyObject* self) {
+  Py_CLEAR(reinterpret_cast<GraphWrapper*>(self)->run);
   return 0;
 }
 
@@ -27,17 +27,18 @@ std::unique_ptr<std::vector<Py_ssize_t>> read_positions(PyObject* positions) {
 
 }  // namespace
 
-void around_dealloc(PyObject* self) {
+void wrapper_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
-  around_clear(self);
-  delete reinterpret_cast<Around*>(self)->positions;
-  delete reinterpret_cast<Around*>(self)->others;
+  wrapper_clear(self);
+  delete reinterpret_cast<GraphWrapper*>(self)->positions;
+  delete reinterpret_cast<GraphWrapper*>(self)->others;
   Py_TYPE(self)->tp_free(self);
 }
 
-Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call, PyObject* others) {
+GraphWrapper* make_wrapper(
+    PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call, PyObject* others) {
   auto read = read_positions(positions), second = others ? read_positions(others) : nullptr;
-  auto* self = reinterpret_cast<Around*>(type->tp_alloc(type, 0));
+  auto* self = reinterpret_cast<GraphWrapper*>(type->tp_alloc(type, 0));
   if (!self) raise_python_error();
   self->vectorcall = call;
   self->run = Py_NewRef(run);
@@ -46,8 +47,8 @@ Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vect
   return self;
 }
 
-PyTypeObject around_type(const char* full_name, const char* doc, newfunc make, size_t size) {
-  return callable_type({full_name, doc, size, make, around_dealloc, around_traverse, around_clear});
+PyTypeObject wrapper_type(const char* full_name, const char* doc, newfunc make, size_t size) {
+  return callable_type({full_name, doc, size, make, wrapper_dealloc, wrapper_traverse, wrapper_clear});
 }
 
 }  // namespace jitmagic

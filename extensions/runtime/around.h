@@ -1,5 +1,5 @@
-// Around: a callable object around a compiled graph that has to know some of the graph's inputs. What its call
-// does is said by numbers.cpp, undo.cpp and spent.cpp.
+// GraphWrapper: a callable wrapper of a compiled graph that stores positions of graph inputs or results. Its calls are
+// defined in numbers.cpp, held.cpp, undo.cpp and spent.cpp.
 #pragma once
 
 #include "callable.h"
@@ -8,19 +8,19 @@
 
 namespace jitmagic {
 
-struct Around : Callable {
+struct GraphWrapper : Callable {
   PyObject* run;
   std::vector<Py_ssize_t>* positions;
   std::vector<Py_ssize_t>* others;  // positions of a second kind; may be null
 };
 
-// A new object around `run`. Throws through Python's error state, as where a position is no index.
-Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call,
+// Returns a new wrapper of `run`. Throws with Python's error state set, e.g. for a negative position.
+GraphWrapper* make_wrapper(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call,
                     PyObject* others = nullptr);
 
-void around_dealloc(PyObject* self);
+void wrapper_dealloc(PyObject* self);
 
-// The type of such objects, `size` bytes each.
-PyTypeObject around_type(const char* full_name, const char* doc, newfunc make, size_t size);
+// Returns the type of such objects, `size` bytes each.
+PyTypeObject wrapper_type(const char* full_name, const char* doc, newfunc make, size_t size);
 
 }  // namespace jitmagic

@@ -1,13 +1,13 @@
 // AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
 //
-// AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
-// user outputs. `forward` returns (*results, *saved intermediates), None stands for one that has nothing to give;
-// `resolve(missing)` gives the backward for the case that these tangents are not given, asked for at its first use,
-// called with (*saved, *tangents). Each call that needs gradients makes its autograd nodes (node.h, split.h). Then come
-// what is not in the graph: views are replayed and version counters bumped (view_replay.h). A backward that is
-// itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their history and the generators
-// as they were then (jitmagic/autograd/replay.py). The results' history, version counters and saved tensors are torch's
-// own, so hooks, retain_graph, anomaly mode and in-place checks behave as with any other operation.
+// AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, it returns the tuple
+// of user outputs. `forward` returns (*results, *saved intermediates), None for a missing one. `resolve(missing)`
+// returns the backward for these missing tangents at its first use, called with (*saved, *tangents). Each call that
+// needs gradients creates its autograd nodes (node.h, split.h). Views are then replayed and version counters
+// incremented, which are not part of the graph (view_replay.h). A backward that is itself differentiated
+// (create_graph) calls `replay` instead, with the inputs, their history and the generator states of the call
+// (jitmagic/autograd/replay.py). The results' history, version counters and saved tensors are torch's own, so hooks,
+// retain_graph, anomaly mode and in-place checks work as for any other operation.
 
 #include "callable.h"
 #include "node.h"
@@ -37,7 +37,7 @@ bool share_storage(const at::Tensor& a, const at::Tensor& b) {
          b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// The bytes of its storage that a tensor spans: from its first element to behind its last.
+// Returns the range of bytes in its storage that a tensor spans.
 std::pair<int64_t, int64_t> bytes_of(const at::Tensor& tensor) {
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -46,15 +46,15 @@ std::pair<int64_t, int64_t> bytes_of(const at::Tensor& tensor) {
   return {begin, tensor.numel() ? begin + (last + 1) * size : begin};
 }
 
-// Parameters that are pieces of one flat buffer share its storage, but no memory.
+// Parameters that are parts of one flat buffer share its storage, but no memory.
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   if (!share_storage(a, b)) return false;
   const auto [begin, end] = bytes_of(a);
   const auto [start, stop] = bytes_of(b);
-  return std::max(begin, start) < std::min(end, stop);  // an empty one shares none, wherever it lies
+  return std::max(begin, start) < std::min(end, stop);  // an empty one shares none at any offset
 }
 
-// Sorted by storage, so that the hundreds of tensors of an optimizer meet only those of their own buffer.
+// Sorted by storage: an optimizer's hundreds of tensors are then compared only within their own buffer.
 void refuse_overlap(const Signature& s, PyObject* const* args) {
   if (s.mutated.empty()) return;
   c10::SmallVector<std::pair<const c10::StorageImpl*, size_t>, 32> inputs;
@@ -88,7 +88,7 @@ void save(const Signature& s, CallState& state, PyObject* const* args, PyObject*
     for (size_t r = 0; r < s.results; r++) {
       const at::Tensor& result = result_of(made, r);
       if (share_storage(value, result)) {
-        // A write to the result must be noticed when the intermediate is unpacked.
+        // A write to the result must be detected when the intermediate is unpacked.
         torch::autograd::impl::set_version_counter(value, torch::autograd::impl::version_counter(result));
       }
     }
@@ -96,7 +96,7 @@ void save(const Signature& s, CallState& state, PyObject* const* args, PyObject*
   }
 }
 
-// The nodes, as the history of the results that require grad.
+// Creates the nodes and makes them the history of the results that require grad.
 std::shared_ptr<CallState> attach_nodes(
     const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
   const Signature& s = *signature;
@@ -124,12 +124,12 @@ std::shared_ptr<CallState> attach_nodes(
   return state;
 }
 
-// What the nodes hold of the call: with version counters as they are from now on.
-void fill_state(CallState& state, PyObject* const* args, PyObject* made, Before&& before) {
+// Saves the call's values in the nodes, with the version counters of this moment.
+void fill_state(CallState& state, PyObject* const* args, PyObject* made, ForwardSnapshot&& before) {
   try {
     save(*state.signature, state, args, made);
-    state.keep(args, std::move(before));
-  } catch (python_error& error) {  // a hook of the user's: nothing that running as eager could make good
+    state.save_replay_inputs(args, std::move(before));
+  } catch (python_error& error) {  // a user hook raised: running in eager would not fix that
     GilGuard gil;
     error.restore();
     PyObject *type, *value, *traceback;
@@ -141,7 +141,7 @@ void fill_state(CallState& state, PyObject* const* args, PyObject* made, Before&
   }
 }
 
-// The tensors of a call by their slots.
+// The tensors of a call by slot.
 class Slots {
  public:
   Slots(const Signature& s, PyObject* const* args, PyObject* made) : s_(s), args_(args), made_(made) {}
@@ -150,7 +150,7 @@ class Slots {
     for (const AliasStep& step : s_.aliasing) perform(step, tensor(step.slot), views_);
   }
 
-  // A new reference.
+  // Returns a new reference.
   PyObject* object(size_t slot) {
     if (slot < s_.inputs) return Py_NewRef(args_[slot]);
     if (slot < s_.inputs + s_.results) return Py_NewRef(PyTuple_GET_ITEM(made_, slot - s_.inputs));
@@ -163,7 +163,7 @@ class Slots {
   PyObject* made_;
   c10::SmallVector<at::Tensor, 4> views_;
 
-  // A copy: `views_` grows while it is used.
+  // Returns a copy, since `views_` may reallocate while it is used.
   at::Tensor tensor(size_t slot) const {
     if (slot < s_.inputs) return THPVariable_Unpack(args_[slot]);
     if (slot < s_.inputs + s_.results) return result_of(made_, slot - s_.inputs);
@@ -185,16 +185,16 @@ PyObject* assemble(const Signature& s, Slots& slots) {
 THPObjectPtr run_forward(const Signature& s, PyObject* const* args) {
   if (s.forward == Py_None) return THPObjectPtr(PyTuple_New(0));  // all outputs are inputs or views of them
   at::AutoGradMode no_grad(false);
-  at::AutoDispatchBelowADInplaceOrView plain;  // results that are views in the graph are none to the caller
+  at::AutoDispatchBelowADInplaceOrView plain;  // the graph's views are plain tensors to the caller
   AutocastOff autocast;
   THPObjectPtr made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
   if (!made) raise_python_error();
   if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != s.results + s.intermediates) {
-    raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward returned something else than its results");
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward did not return its results");
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.get()); i++) {
     if (!THPVariable_Check(PyTuple_GET_ITEM(made.get(), i))) {
-      raise_as(s.compile_failed, "an operation left out a tensor that the graph counts on");
+      raise_as(s.compile_failed, "an operation returned no tensor where the graph expects one");
     }
   }
   return made;
@@ -208,10 +208,10 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
     return PyErr_Format(PyExc_TypeError, "expected %zu input tensors and no keywords", s.inputs);
   }
   for (size_t i = 0; i < s.inputs; i++) {
-    if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is no tensor", i);
+    if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is not a tensor", i);
   }
   refuse_overlap(s, args);
-  Before before = s.tangents.empty() ? Before() : Before(s, args);
+  ForwardSnapshot before = s.tangents.empty() ? ForwardSnapshot() : ForwardSnapshot(s, args);
   THPObjectPtr made = run_forward(s, args);
   const std::shared_ptr<CallState> state =
       s.tangents.empty() ? nullptr : attach_nodes(signature, args, made.get());
@@ -236,7 +236,7 @@ PyObject* function_new(PyTypeObject*, PyObject* args, PyObject*) {
   signature->double_backward = Py_NewRef(twice);
   signature->replay = Py_NewRef(replay);
   read_facts(dict, *signature);
-  signature->keeps_large = bool(signature->checks);  // the program's own backward may have to run
+  signature->keeps_large = bool(signature->checks);  // a user-defined backward may have to run
   const auto sized = [&](const char* name) {
     PyObject* part = PyDict_GetItemString(dict, name);
     check(PyExc_ValueError, part != nullptr, "malformed signature: %s", name);

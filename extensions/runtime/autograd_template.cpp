@@ -1,8 +1,8 @@
-// AutogradTemplate: a differentiable compiled call for all sizes. Makes the AutogradFunction of each vector of them.
+// AutogradTemplate: a differentiable compiled call for all sizes. Makes the AutogradFunction of each size tuple.
 //
-// What a call saves, and which results have which history, is the same for all; layouts of tangents, views and
-// stand-ins are filled in. The backward for some tangents is a BySizes that Python gives once, `resolve(missing)`; a
-// replay (`replay(values)`) is made where a backward is differentiated itself.
+// What a call saves, and which results have which history, does not depend on sizes; layouts of tangents, views and
+// stand-ins are filled in. The backward for some tangents is a BySizes, which Python returns once from
+// `resolve(missing)`. A replay (`replay(values)`) is created when a backward is differentiated.
 
 #include "signature.h"
 

@@ -1,5 +1,5 @@
-// Callable: what the types of this extension have in common. Their objects are compiled graphs or stand around
-// one, and each is called through a C function of its own.
+// Callable: the common base of this extension's types. Their objects are compiled graphs or wrap one, and are called
+// through vectorcall.
 #pragma once
 
 #include "runtime.h"
@@ -11,7 +11,7 @@ struct Callable {
   vectorcallfunc vectorcall;
 };
 
-// What differs from one such type to the next. Objects of a type with `traverse` are the garbage collector's.
+// The parts that differ between types. Objects of a type with `traverse` are tracked by the garbage collector.
 struct CallableParts {
   const char* full_name;
   const char* doc;

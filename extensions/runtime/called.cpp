@@ -1,7 +1,7 @@
-// Called: one function of torch as a callable that gives a tuple, as compiled graphs do (data_partitions.py).
+// TorchCall: one torch function as a callable that returns a tuple, as compiled graphs do (data_partitions.py).
 //
-// An argument is a position among the tensors of the call, or a constant. What the function gives is put into a
-// tuple, unless it is one, or a list, already.
+// An argument is a position among the tensors of the call, or a constant. The function's result is wrapped in a tuple
+// unless it is a tuple or list.
 
 #include "callable.h"
 #include "reading.h"
@@ -14,13 +14,13 @@
 namespace jitmagic {
 namespace {
 
-// A constant where `held` is set.
+// A constant if `held` is set.
 struct Argument {
   Py_ssize_t position;
   PyObject* held;
 };
 
-struct Called : Callable {
+struct TorchCall : Callable {
   Py_ssize_t inputs;
   PyObject *function, *names;
   std::vector<Argument>* arguments;
@@ -33,9 +33,9 @@ PyObject* as_tuple(PyObject* result) {
   return made;
 }
 
-PyObject* called_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+PyObject* torch_call_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* self = reinterpret_cast<Called*>(object);
+  const auto* self = reinterpret_cast<TorchCall*>(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   if (count != self->inputs || (names && PyTuple_GET_SIZE(names))) {
     PyErr_Format(PyExc_TypeError, "a call takes %zd tensors, got %zd", self->inputs, count);
@@ -49,18 +49,18 @@ PyObject* called_call(PyObject* object, PyObject* const* args, size_t nargsf, Py
   END_HANDLE_TH_ERRORS
 }
 
-// Called(inputs, function, arguments, names): an argument is (position,), or (constant, None).
-PyObject* called_new(PyTypeObject* type, PyObject* args, PyObject*) {
+// TorchCall(inputs, function, arguments, names): an argument is (position,) or (constant, None).
+PyObject* torch_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *function, *arguments, *names;
   Py_ssize_t inputs;
-  if (!PyArg_ParseTuple(args, "nOOO!:Called", &inputs, &function, &arguments, &PyTuple_Type, &names)) return nullptr;
+  if (!PyArg_ParseTuple(args, "nOOO!:TorchCall", &inputs, &function, &arguments, &PyTuple_Type, &names)) return nullptr;
   check(PyExc_ValueError, inputs >= 0 && PyTuple_GET_SIZE(names) <= Py_ssize_t(items(arguments).size()),
         "a call has %zd inputs and more names than arguments", inputs);
   THPObjectPtr object(type->tp_alloc(type, 0));
   if (!object) return nullptr;
-  auto* self = reinterpret_cast<Called*>(object.get());
-  self->vectorcall = called_call;
+  auto* self = reinterpret_cast<TorchCall*>(object.get());
+  self->vectorcall = torch_call_call;
   self->inputs = inputs;
   self->arguments = new std::vector<Argument>();
   self->names = Py_NewRef(names);
@@ -71,15 +71,16 @@ PyObject* called_new(PyTypeObject* type, PyObject* args, PyObject*) {
       continue;
     }
     const auto position = Py_ssize_t(integer(item(one, 0)));
-    check(PyExc_ValueError, position >= 0 && position < inputs, "position %zd is none of %zd", position, inputs);
+    check(PyExc_ValueError, position >= 0 && position < inputs, "position %zd is out of range: there are %zd", position,
+          inputs);
     self->arguments->push_back({position, nullptr});
   }
   return object.release();
   END_HANDLE_TH_ERRORS
 }
 
-int called_traverse(PyObject* object, visitproc visit, void* arg) {
-  const auto* self = reinterpret_cast<Called*>(object);
+int torch_call_traverse(PyObject* object, visitproc visit, void* arg) {
+  const auto* self = reinterpret_cast<TorchCall*>(object);
   Py_VISIT(self->function);
   Py_VISIT(self->names);
   if (!self->arguments) return 0;
@@ -87,8 +88,8 @@ int called_traverse(PyObject* object, visitproc visit, void* arg) {
   return 0;
 }
 
-int called_clear(PyObject* object) {
-  auto* self = reinterpret_cast<Called*>(object);
+int torch_call_clear(PyObject* object) {
+  auto* self = reinterpret_cast<TorchCall*>(object);
   Py_CLEAR(self->function);
   Py_CLEAR(self->names);
   if (!self->arguments) return 0;
@@ -98,26 +99,26 @@ int called_clear(PyObject* object) {
   return 0;
 }
 
-void called_dealloc(PyObject* object) {
+void torch_call_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
-  called_clear(object);
-  delete reinterpret_cast<Called*>(object)->arguments;
+  torch_call_clear(object);
+  delete reinterpret_cast<TorchCall*>(object)->arguments;
   Py_TYPE(object)->tp_free(object);
 }
 
-PyTypeObject called_type = callable_type({
-    .full_name = "jitmagic._runtime.Called",
-    .doc = "Called(inputs, function, arguments, names): calls a function with tensors at positions, (position,), and "
-           "constants, (constant, None), the last of them by name; gives a tuple.",
-    .size = sizeof(Called),
-    .make = called_new,
-    .dealloc = called_dealloc,
-    .traverse = called_traverse,
-    .clear = called_clear,
+PyTypeObject torch_call_type = callable_type({
+    .full_name = "jitmagic._runtime.TorchCall",
+    .doc = "TorchCall(inputs, function, arguments, names): calls a function with tensors at positions, (position,), "
+           "and constants, (constant, None), the last of them by name; returns a tuple.",
+    .size = sizeof(TorchCall),
+    .make = torch_call_new,
+    .dealloc = torch_call_dealloc,
+    .traverse = torch_call_traverse,
+    .clear = torch_call_clear,
 });
 
 }  // namespace
 
-bool register_called(PyObject* module) { return PyModule_AddType(module, &called_type) == 0; }
+bool register_torch_call(PyObject* module) { return PyModule_AddType(module, &torch_call_type) == 0; }
 
 }  // namespace jitmagic

@@ -1,8 +1,8 @@
-// Launches of compiled CUDA kernels through the driver, bound with dlsym on first use: the extension is
-// built without CUDA headers and works on machines that have no GPU.
+// Launches compiled CUDA kernels through the driver, bound with dlsym on first use: the extension is built without
+// CUDA headers and works on machines without a GPU.
 //
-// The stream is torch's current one on the tensors' device, read from libc10_cuda, which is loaded in any
-// process that holds a CUDA tensor.
+// The stream is torch's current one on the tensors' device, read from libc10_cuda, which is loaded in any process
+// that holds a CUDA tensor.
 
 #include <dlfcn.h>
 
@@ -11,8 +11,8 @@
 #include "runtime.h"
 
 namespace c10::cuda {
-// The parts of c10/cuda/CUDAStream.h that are needed, declared here because that header wants the CUDA
-// toolkit. Same layout (a c10::Stream) and same mangled names as in libc10_cuda.so.
+// The needed parts of c10/cuda/CUDAStream.h, declared here because that header includes the CUDA toolkit. Same layout
+// (a c10::Stream) and mangled names as in libc10_cuda.so.
 class CUDAStream {
  public:
   void* stream() const;
@@ -59,7 +59,7 @@ const Driver& driver() {
 
 constexpr int kInvalidContext = 201;
 
-// A thread that has made no CUDA call yet has no context: give it torch's. (Device ordinals are handles.)
+// Gives a thread without CUDA calls so far torch's context. (Device ordinals are handles.)
 void adopt_context(const Driver& api, c10::DeviceIndex device) {
   void* context = nullptr;
   if (api.retain(&context, device) == 0) api.set_context(context);
@@ -68,9 +68,9 @@ void adopt_context(const Driver& api, c10::DeviceIndex device) {
 }  // namespace
 
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device) {
-  if (launch.grid[0] == 0) return;  // of a size that is none: the driver takes no empty grid
+  if (launch.grid[0] == 0) return;  // size 0: the driver rejects an empty grid
   const Driver& api = driver();
-  // cuLaunchKernel wants the address of each argument; Triton's trailing scratch pointers are null.
+  // cuLaunchKernel takes the address of each argument; Triton's trailing scratch pointers are null.
   c10::SmallVector<void*, 24> arguments;
   void* null = nullptr;
   for (size_t i = 0; i < count; ++i) arguments.push_back(&pointers[i]);

@@ -1,4 +1,4 @@
-// What changes with every change of a dictionary, as in extensions/frame; 0: this Python does not say.
+// Returns a tag that changes with every change of a dictionary, as in extensions/frame; 0 if this Python has none.
 
 #include "../frame/cpython/layout.h"
 

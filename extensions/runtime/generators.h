@@ -1,4 +1,4 @@
-// Where the random generators of torch stand, and going back there: for what runs a second time.
+// Saves and restores the state of torch's random generators, for computations that run a second time.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace jitmagic {
 
-// Where the default generator of a device stood when this was made.
+// The state of a device's default generator at construction.
 class GeneratorState {
  public:
   explicit GeneratorState(c10::Device device) : device_(device) {
@@ -23,7 +23,7 @@ class GeneratorState {
       then_ = now.clone();
       return;
     }
-    // A clone would be seeded first, which takes longer than all the rest of a small graph's call.
+    // clone() seeds the copy first, which takes longer than the rest of a small graph's call.
     auto* cpu = now.get<at::CPUGeneratorImpl>();
     cpu_ = std::unique_ptr<Cpu>(
         new Cpu{cpu->engine(), cpu->next_float_normal_sample(), cpu->next_double_normal_sample()});
@@ -58,17 +58,17 @@ class GeneratorState {
   at::Generator then_;
 };
 
-// The generators stand where they stood then while this lives, and where they were afterwards.
-class Rewound {
+// Sets the generators to saved states during its lifetime, and restores their current states afterwards.
+class RewoundGenerators {
  public:
-  explicit Rewound(const std::vector<GeneratorState>& then) {
+  explicit RewoundGenerators(const std::vector<GeneratorState>& then) {
     for (const GeneratorState& state : then) now_.emplace_back(state.device());
     for (const GeneratorState& state : then) state.restore();
   }
-  ~Rewound() {
+  ~RewoundGenerators() {
     for (const GeneratorState& state : now_) state.restore();
   }
-  Rewound(const Rewound&) = delete;
+  RewoundGenerators(const RewoundGenerators&) = delete;
 
  private:
   std::vector<GeneratorState> now_;

@@ -1,5 +1,5 @@
-// Holding: a compiled graph that is called with more than its inputs: objects whose state the backward of an autograd
-// function depends on. The autograd nodes made in such a call keep them, as eager's `ctx` does.
+// HoldingObjects: a compiled graph called with more than its inputs: objects whose state the backward of an autograd
+// function depends on. The autograd nodes of such a call keep them alive, as eager's `ctx` does.
 
 #include "held.h"
 
@@ -26,10 +26,10 @@ class Current {
 
 PyObject* holding_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* holding = reinterpret_cast<Around*>(self);
+  const auto* holding = reinterpret_cast<GraphWrapper*>(self);
   const Py_ssize_t inputs = holding->positions->front(), count = PyVectorcall_NARGS(nargsf);
   if (count < inputs || names) {
-    return PyErr_Format(PyExc_TypeError, "expected %zd inputs and what the call holds", inputs);
+    return PyErr_Format(PyExc_TypeError, "expected %zd inputs, then objects to hold", inputs);
   }
   THPObjectPtr held(PyTuple_New(count - inputs));
   if (!held) return nullptr;
@@ -42,16 +42,17 @@ PyObject* holding_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
 PyObject* holding_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *inputs;
-  if (!PyArg_ParseTuple(args, "OO!:Holding", &run, &PyTuple_Type, &inputs)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO!:HoldingObjects", &run, &PyTuple_Type, &inputs)) return nullptr;
   if (PyTuple_GET_SIZE(inputs) != 1) return PyErr_Format(PyExc_ValueError, "expected the number of inputs");
-  return reinterpret_cast<PyObject*>(make_around(type, run, inputs, holding_call));
+  return reinterpret_cast<PyObject*>(make_wrapper(type, run, inputs, holding_call));
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject holding_type = around_type(
-    "jitmagic._runtime.Holding",
-    "Holding(run, (inputs,)): calls run with so many of its arguments. The autograd nodes that are made keep the rest.",
-    holding_new, sizeof(Around));
+PyTypeObject holding_type = wrapper_type(
+    "jitmagic._runtime.HoldingObjects",
+    "HoldingObjects(run, (inputs,)): calls run with its first `inputs` arguments. The autograd nodes created in the "
+    "call keep the other ones alive.",
+    holding_new, sizeof(GraphWrapper));
 
 }  // namespace
 
@@ -65,6 +66,6 @@ Owned owned(PyObject* object) {
   });
 }
 
-bool register_held(PyObject* module) { return PyModule_AddType(module, &holding_type) == 0; }
+bool register_holding_objects(PyObject* module) { return PyModule_AddType(module, &holding_type) == 0; }
 
 }  // namespace jitmagic

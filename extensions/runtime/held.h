@@ -1,4 +1,4 @@
-// What a call holds besides its tensors: the objects that its backwards may look at.
+// Objects, besides tensors, that a call keeps alive for its backwards.
 #pragma once
 
 #include <Python.h>
@@ -7,10 +7,10 @@
 
 namespace jitmagic {
 
-// The objects of the compiled call that runs in this thread, a tuple, borrowed; nullptr where it holds none.
+// Returns the objects of the compiled call that runs in this thread, a borrowed tuple, or nullptr.
 PyObject* held_objects();
 
-// A Python object that copies share. Made and copied with the GIL held, dropped without it too.
+// A shared reference to a Python object. Create and copy it with the GIL; it may be dropped without.
 using Owned = std::shared_ptr<PyObject>;
 Owned owned(PyObject* object);
 

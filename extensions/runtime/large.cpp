@@ -1,12 +1,12 @@
-// Memory for large results: own mappings in huge pages, a few of which are kept and handed out again.
+// Memory for large results: mappings with huge pages, a bounded number of which are cached and reused.
 //
-// Measured on a virtual machine (Zen 4, 16 MiB, two threads): the first touch of fresh 4 KiB pages takes 5.2 ms,
-// of fresh 2 MiB pages 0.44 ms, and writing to pages that are there 0.2 ms; a kernel that makes such a result
-// takes 1 ms. malloc gives sometimes one and sometimes the other, by what else is on its heap.
+// Measured on a virtual machine (Zen 4, 16 MiB, two threads): the first touch of fresh 4 KiB pages takes 5.2 ms, of
+// fresh 2 MiB pages 0.44 ms, and writing to touched pages 0.2 ms; a kernel with such a result takes 1 ms. malloc
+// returns either kind, depending on the rest of its heap.
 //
-// What is kept is bounded: kKeptBytes in all (the four 2048 x 2048 fp32 results that one step of a loop makes
-// and drops), the longest unused go first; a block that kPatience requests passed by is given back, too, and
-// `release_large` gives back everything. A block may be freed on any thread and after everything else.
+// The cache is bounded by kKeptBytes (the four 2048 x 2048 fp32 results of one loop step), least recently used first.
+// A block that kMaxIdleRequests requests did not use is unmapped, too; `release_large` unmaps all. A block may be
+// freed on any thread and at any time.
 
 #include <mutex>
 #include <unordered_map>
@@ -21,22 +21,22 @@ namespace jitmagic {
 namespace {
 
 constexpr size_t kKeptBytes = size_t(64) << 20;
-constexpr uint64_t kPatience = 64;
+constexpr uint64_t kMaxIdleRequests = 64;
 constexpr size_t kHugePage = size_t(2) << 20;
-constexpr size_t kPage = size_t(64) << 10;  // a multiple of the page size of every machine we know
+constexpr size_t kPage = size_t(64) << 10;  // a multiple of every common page size
 
 struct Block {
   void* start;
   size_t length;
-  uint64_t since;  // the request after which it was dropped
+  uint64_t since;  // the request number at which it was freed
 };
 
-struct Keeper {
+struct BlockCache {
   std::mutex mutex;
-  std::vector<Block> kept;  // the longest unused first
+  std::vector<Block> kept;  // least recently used first
   size_t kept_bytes = 0;
   uint64_t requests = 0;
-  std::unordered_map<void*, size_t> lent;  // length of what is in use
+  std::unordered_map<void*, size_t> in_use;  // lengths of blocks in use
 
   Block take(size_t at) {
     const Block block = kept[at];
@@ -47,8 +47,8 @@ struct Keeper {
 };
 
 // Never destroyed: tensors may be freed after static destructors ran.
-Keeper& keeper() {
-  static Keeper* own = new Keeper;
+BlockCache& block_cache() {
+  static BlockCache* own = new BlockCache;
   return *own;
 }
 
@@ -56,7 +56,7 @@ void unmap(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) munmap(block.start, block.length);
 }
 
-// Null when the system has no more. Starts on a huge page, whose surroundings are given back at once.
+// Returns null if the system has no memory. Aligned to a huge page; the excess is unmapped at once.
 void* map(size_t length) {
   const size_t spare = length >= kHugePage ? kHugePage : 0;
   void* got = mmap(
@@ -73,9 +73,9 @@ void* map(size_t length) {
   return reinterpret_cast<void*>(start);
 }
 
-// The smallest kept block that wastes at most a quarter, of equals the one used last (it may still be in the
-// cache); -1: none.
-std::ptrdiff_t best_fit(const Keeper& own, size_t length) {
+// Returns the smallest cached block that wastes at most a quarter, of equals the most recently used (it may still be
+// in the CPU cache), or -1.
+std::ptrdiff_t best_fit(const BlockCache& own, size_t length) {
   std::ptrdiff_t best = -1;
   for (std::ptrdiff_t at = std::ptrdiff_t(own.kept.size()) - 1; at >= 0; --at) {
     const size_t size = own.kept[at].length;
@@ -86,13 +86,13 @@ std::ptrdiff_t best_fit(const Keeper& own, size_t length) {
 }
 
 void give_back(void* start) {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::vector<Block> doomed;
   {
     std::lock_guard<std::mutex> hold(own.mutex);
-    const auto found = own.lent.find(start);
+    const auto found = own.in_use.find(start);
     const Block block{start, found->second, own.requests};
-    own.lent.erase(found);
+    own.in_use.erase(found);
     if (block.length > kKeptBytes) {
       doomed.push_back(block);
     } else {
@@ -107,7 +107,7 @@ void give_back(void* start) {
 }  // namespace
 
 c10::DataPtr take_large(size_t nbytes) {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   const size_t length = (nbytes + kPage - 1) / kPage * kPage;
   Block block{nullptr, length, 0};
   std::vector<Block> doomed;
@@ -116,7 +116,7 @@ c10::DataPtr take_large(size_t nbytes) {
     ++own.requests;
     const auto at = best_fit(own, length);
     if (at >= 0) block = own.take(size_t(at));
-    while (!own.kept.empty() && own.requests - own.kept[0].since > kPatience) doomed.push_back(own.take(0));
+    while (!own.kept.empty() && own.requests - own.kept[0].since > kMaxIdleRequests) doomed.push_back(own.take(0));
   }
   unmap(doomed);
   if (!block.start) block.start = map(length);
@@ -124,13 +124,13 @@ c10::DataPtr take_large(size_t nbytes) {
   if (!block.start) return {};
   {
     std::lock_guard<std::mutex> hold(own.mutex);
-    own.lent.emplace(block.start, block.length);
+    own.in_use.emplace(block.start, block.length);
   }
   return {block.start, block.start, &give_back, c10::Device(c10::DeviceType::CPU)};
 }
 
 size_t release_large() {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::vector<Block> doomed;
   size_t bytes;
   {
@@ -143,7 +143,7 @@ size_t release_large() {
 }
 
 size_t kept_large() {
-  Keeper& own = keeper();
+  BlockCache& own = block_cache();
   std::lock_guard<std::mutex> hold(own.mutex);
   return own.kept_bytes;
 }

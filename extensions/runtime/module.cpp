@@ -1,5 +1,5 @@
-// jitmagic._runtime: module initialisation. Records the torch it was built for, so that a mismatch is an
-// error with a remedy instead of a crash (jitmagic/runtime/native.py checks it).
+// Initialises the module jitmagic._runtime. Records the torch version of the build, so that a mismatch is an error
+// with a remedy instead of a crash (jitmagic/runtime/native.py checks it).
 
 #include "profiled.h"
 #include "runtime.h"
@@ -10,8 +10,8 @@ PyObject* kept_bytes(PyObject*, PyObject*) { return PyLong_FromSize_t(jitmagic::
 PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(jitmagic::release_memory()); }
 
 PyMethodDef methods[] = {
-    {"kept_bytes", kept_bytes, METH_NOARGS, "Bytes of dropped results that are kept to be used again."},
-    {"release_memory", release_memory, METH_NOARGS, "Give them back to the system; returns how many."},
+    {"kept_bytes", kept_bytes, METH_NOARGS, "Return the bytes of freed results that are cached for reuse."},
+    {"release_memory", release_memory, METH_NOARGS, "Return cached memory to the system; returns the number of bytes."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {
@@ -24,9 +24,10 @@ PyMODINIT_FUNC PyInit__runtime() {
   if (!module) return nullptr;
   const bool ready = jitmagic::register_sizes(module) && jitmagic::register_plan(module) &&
                      jitmagic::register_autograd(module) && jitmagic::register_numbers(module) &&
-                     jitmagic::register_undo(module) && jitmagic::register_split_graph(module) &&
-                     jitmagic::register_spent(module) && jitmagic::register_held(module) && jitmagic::register_sized(module) &&
-                     jitmagic::register_called(module) && jitmagic::register_profiled() &&
+                     jitmagic::register_undo_on_error(module) && jitmagic::register_split_graph(module) &&
+                     jitmagic::register_freed_results(module) && jitmagic::register_holding_objects(module) &&
+                     jitmagic::register_sized(module) &&
+                     jitmagic::register_torch_call(module) && jitmagic::register_profiled() &&
                      jitmagic::register_plan_template(module) && jitmagic::register_autograd_template(module) &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
   if (!ready) {

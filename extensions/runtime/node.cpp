@@ -1,4 +1,4 @@
-// CallState: what a call has kept, and how that gives gradients of the call.
+// CallState: the values saved in a call, and the computation of its gradients from them.
 
 #include "node.h"
 
@@ -29,7 +29,7 @@ std::vector<GeneratorState> generators_of(const Signature& s) {
 void read_gradients(PyObject* made, variable_list& gradients) {
   if (!made) raise_python_error();
   if (!PyTuple_Check(made) || size_t(PyTuple_GET_SIZE(made)) != gradients.size()) {
-    raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward did not return its gradients");
   }
   for (size_t i = 0; i < gradients.size(); i++) {
     PyObject* gradient = PyTuple_GET_ITEM(made, i);
@@ -37,7 +37,7 @@ void read_gradients(PyObject* made, variable_list& gradients) {
   }
 }
 
-// None for an undefined one.
+// Undefined tensors become None.
 PyObject* wrapped(const variable_list& tensors) {
   PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
   for (size_t i = 0; tuple && i < tensors.size(); i++) {
@@ -48,7 +48,7 @@ PyObject* wrapped(const variable_list& tensors) {
   return tuple;
 }
 
-// Many gradients at once (is_grads_batched): such a tensor has no memory that a kernel could read.
+// A batch of gradients (is_grads_batched) is a wrapper without memory that a kernel could read.
 bool is_batch(const at::Tensor& grad) {
   constexpr c10::DispatchKeySet batched({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched});
   return grad.defined() && grad.key_set().has_any(batched);
@@ -66,15 +66,15 @@ void add_result_node(const at::Tensor& result, torch::autograd::Edge&& behind) {
 namespace {
 
 at::Tensor copy_of(const at::Tensor& value) {
-  // What a backward that is differentiated finds for a parameter's copy is the parameter's.
+  // A differentiated backward must see that the copy of a parameter requires grad.
   const at::AutoGradMode mode(value.requires_grad());
   return value.requires_grad() ? value.clone() : value.detach().clone();
 }
 
 }  // namespace
 
-Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
-  for (const Replayed& input : s.replayed) {
+ForwardSnapshot::ForwardSnapshot(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
+  for (const ReplayInput& input : s.replayed) {
     if (!input.written) continue;
     written.emplace_back();
     if (input.large && !s.keeps_large) continue;
@@ -84,7 +84,7 @@ Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(
 
 namespace {
 
-// The tensors among what a call holds. An inference tensor has no version: nobody can write to it unnoticed by eager.
+// Visits the versions of the tensors in a tuple. Inference tensors have none, and eager does not check them either.
 template <class Visit>
 void each_version(PyObject* held, Visit visit) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held); i++) {
@@ -97,7 +97,7 @@ void each_version(PyObject* held, Visit visit) {
 
 }  // namespace
 
-// Python's state is looked at when the backward runs, as eager's does, and natively: 60 ns, and a few for each fact.
+// Python state is checked when the backward runs, as in eager, natively: 60 ns, and a few more per fact.
 Owned CallState::outdated() {
   if (!signature->checks) return nullptr;
   Owned held;
@@ -119,33 +119,33 @@ Owned CallState::outdated() {
   return holds ? nullptr : held;
 }
 
-void CallState::keep(PyObject* const* args, Before&& before) {
+void CallState::save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before) {
   if (PyObject* held = held_objects(); held && signature->checks) {
     held_ = owned(held);
     each_version(held, [&](uint32_t version) { versions_.push_back(version); });
   }
   drawn_ = std::move(before.drawn);
   size_t copied = 0;
-  for (const Replayed& input : signature->replayed) {
+  for (const ReplayInput& input : signature->replayed) {
     if (input.saved >= 0) continue;
     const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
     const bool held = value.defined() && (!input.large || signature->keeps_large);
-    // Inference tensors cannot be saved: eager has not done so either.
+    // Inference tensors cannot be saved; eager could not either.
     const bool copies = signature->keeps_copies && !input.written;
-    if (held && !value.is_inference()) kept_.emplace_back(copies ? copy_of(value) : value, false);
-    else kept_.emplace_back();
+    if (held && !value.is_inference()) replay_inputs_.emplace_back(copies ? copy_of(value) : value, false);
+    else replay_inputs_.emplace_back();
   }
 }
 
 void CallState::release(bool ends) {
-  Owned held;  // goes after the lock: that takes the GIL, which others have while they wait for the lock
+  Owned held;  // destroyed after the lock: it needs the GIL, which a thread waiting for the lock may hold
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<char> still(saved.size());
   if (ends) {
     const std::vector<char> done = parts_of(std::exchange(running_, {}));
-    for (size_t p = 0; p < done.size(); p++) used_up_[p] |= done[p];
+    for (size_t p = 0; p < done.size(); p++) freed_[p] |= done[p];
     for (size_t p = 0; p < done.size(); p++) {
-      for (size_t i : signature->spent[p].saved) still[i] |= !used_up_[p];
+      for (size_t i : signature->freed[p].saved) still[i] |= !freed_[p];
     }
   }
   released_ = true;
@@ -153,7 +153,7 @@ void CallState::release(bool ends) {
     if (!still[i]) saved[i].reset_data();
   }
   if (std::ranges::count(still, 0) < std::ssize(still)) return;
-  for (torch::autograd::SavedVariable& input : kept_) input.reset_data();
+  for (torch::autograd::SavedVariable& input : replay_inputs_) input.reset_data();
   drawn_.clear();
   held.swap(held_);
 }
@@ -195,20 +195,20 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
   return gradients;
 }
 
-// Which parts of the backward these tangents run through.
+// Returns which parts of the backward these tangents run through.
 std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
   std::vector<char> parts;
-  for (const Spent& part : signature->spent) {
+  for (const FreedPart& part : signature->freed) {
     parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
   }
   return parts;
 }
 
-// The parts that these tangents run through, from now on. None of them may have been used up.
+// Marks the parts that these tangents run through as running. None of them may have been freed.
 std::vector<char> CallState::begin(const std::vector<char>& given) {
   std::vector<char> parts = parts_of(given);
   for (size_t p = 0; p < parts.size(); p++) {
-    TORCH_CHECK(!parts[p] || !used_up_[p], torch::autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(!parts[p] || !freed_[p], torch::autograd::ERR_BACKWARD_TWICE);
   }
   running_ = given;
   return parts;
@@ -219,7 +219,7 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
   const std::vector<char> parts = begin(given);
   std::vector<char> read(saved.size(), signature->absent.empty() || (!released_ && !std::ranges::count(given, 0)));
   for (size_t p = 0; p < parts.size(); p++) {
-    for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
+    for (size_t i : signature->freed[p].saved) read[i] |= parts[p];
   }
   variable_list values;
   values.reserve(saved.size() + tangent_options.size());
@@ -227,22 +227,23 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
     if (read[i]) {
       values.push_back(saved[i].unpack(node));
     } else {
-      const Absent& absent = signature->absent[i];
+      const StandIn& absent = signature->absent[i];
       values.push_back(absent.element.expand(absent.sizes));
     }
   }
   return values;
 }
 
-// With their history; undefined where an input was not kept, and where it was written to since and the program's own
-// backward may not have it (`outdated`).
+// Returns inputs with their history. One is undefined if it was not saved, or if it was written to since and a
+// user-defined backward (`outdated`) must not read it.
 variable_list CallState::unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated) {
   std::lock_guard<std::mutex> lock(mutex_);
   begin(given);
   variable_list inputs;
-  size_t apart = 0;
-  for (const Replayed& input : signature->replayed) {
-    inputs.push_back(unpack_input(input.saved < 0 ? kept_[apart++] : saved[size_t(input.saved)], node, outdated));
+  size_t separate = 0;
+  for (const ReplayInput& input : signature->replayed) {
+    auto& kept = input.saved < 0 ? replay_inputs_[separate++] : saved[size_t(input.saved)];
+    inputs.push_back(unpack_input(kept, node, outdated));
   }
   return inputs;
 }
@@ -250,7 +251,7 @@ variable_list CallState::unpack_inputs(const std::vector<char>& given, const Nod
 at::Tensor CallState::unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated) {
   try {
     return input.unpack(node);
-  } catch (const c10::Error& error) {  // written to since then, which is as well where eager holds none
+  } catch (const c10::Error& error) {  // written to since, where eager does not save it
     signature->keeps_copies = true;
     const bool written = std::string(error.what_without_backtrace()).find("inplace operation") != std::string::npos;
     if (outdated && written) return at::Tensor();
@@ -282,8 +283,8 @@ void CallState::replay(
     variable_list& gradients) {
   variable_list inputs = unpack_inputs(given, node, held != nullptr);
   GilGuard gil;
-  // A backward that reads nothing of the forward may run after the node was released: any draws will do.
-  const bool any = signature->spent.empty();
+  // A backward that reads nothing of the forward may run after release: it repeats no draws.
+  const bool any = signature->freed.empty();
   const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
   const std::vector<GeneratorState>& then = any ? now : drawn_;
   if (then.size() != signature->draws.size()) {
@@ -294,12 +295,12 @@ void CallState::replay(
   signature->keeps_large = true;
   THPObjectPtr differentiate;
   {
-    const Rewound rewound(then);
+    const RewoundGenerators rewound(then);
     differentiate = PyObject_CallFunctionObjArgs(
         signature->get_replay(), values.get(), tangents.get(), held ? held.get() : Py_None, nullptr);
   }
   if (!differentiate) raise_python_error();
-  THPObjectPtr made(PyObject_CallNoArgs(differentiate.get()));  // what the program draws here is new
+  THPObjectPtr made(PyObject_CallNoArgs(differentiate.get()));  // user-defined backwards draw new numbers
   read_gradients(made.get(), gradients);
 }
 

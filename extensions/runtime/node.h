@@ -1,5 +1,5 @@
-// CallState: what one call of a compiled graph keeps for its backward. CompiledBackward: its autograd node, where all
-// results have the same history (split.h: where they have not).
+// CallState: the values that one call of a compiled graph saves for its backward. CompiledBackward: its autograd node
+// if all results have the same history (otherwise: split.h).
 #pragma once
 
 #include "generators.h"
@@ -21,18 +21,18 @@
 
 namespace jitmagic {
 
-// Autocast was applied while tracing: the casts are in the graph.
+// Disables autocast: it was applied while tracing, and the casts are in the graph.
 struct AutocastOff {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-// What a replay of the forward needs of the time before it.
-struct Before {
-  std::vector<GeneratorState> drawn;  // empty where one cannot be read, as while a CUDA graph is captured
-  std::vector<at::Tensor> written;    // copies of the inputs that the forward overwrites; undefined: not kept
+// The state before the forward that a replay needs.
+struct ForwardSnapshot {
+  std::vector<GeneratorState> drawn;  // empty if one cannot be read, e.g. during CUDA graph capture
+  std::vector<at::Tensor> written;  // copies of inputs that the forward overwrites; undefined: not saved
 
-  Before() = default;
-  Before(const Signature& s, PyObject* const* args);
+  ForwardSnapshot() = default;
+  ForwardSnapshot(const Signature& s, PyObject* const* args);
 };
 
 // shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
@@ -51,41 +51,41 @@ class CallState {
  public:
   using variable_list = torch::autograd::variable_list;
 
-  explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), used_up_(signature->spent.size()) {}
+  explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), freed_(signature->freed.size()) {}
   CallState(const CallState&) = delete;
 
   const std::shared_ptr<Signature> signature;
   std::vector<torch::autograd::SavedVariable> saved;
   std::vector<at::TensorOptions> tangent_options;
 
-  // The inputs that only a replay needs.
-  void keep(PyObject* const* args, Before&& before);
+  // Saves the inputs that only a replay needs.
+  void save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before);
 
-  // A gradient for each of the signature's `grad_inputs`. `node`: the one that the engine runs.
+  // Returns a gradient for each of the signature's `grad_inputs`; `node` is the one that the engine runs.
   variable_list differentiate(const variable_list& grads, const NodePtr& node);
 
-  // After a backward that retains nothing (`ends`): what only that one and earlier ones read is let go.
-  // Otherwise, all: no node is left.
+  // With `ends`, after a backward without retain_graph: frees what only it and earlier ones read. Otherwise no node
+  // is left, and everything is freed.
   void release(bool ends);
 
  private:
   std::mutex mutex_;
-  std::vector<torch::autograd::SavedVariable> kept_;  // of the signature's `replayed`, those not among `saved`
+  std::vector<torch::autograd::SavedVariable> replay_inputs_;  // of the signature's `replayed`, those not in `saved`
   std::vector<GeneratorState> drawn_;
-  std::vector<char> used_up_;  // of the signature's `spent`
-  std::vector<char> running_;  // the tangents of the backward whose end uses up what it read
+  std::vector<char> freed_;  // per part in the signature's `freed`
+  std::vector<char> running_;  // tangents of the running backward; its end frees what it read
   bool released_ = false;
-  Owned held_;  // the objects that its backward looks at
+  Owned held_;  // objects that its backward reads
   std::vector<uint32_t> versions_;  // of the tensors among them
 
-  Owned outdated();  // what the call held, if what the backward relies on is not so any more
+  Owned outdated();  // the call's objects, if facts that the backward relies on have changed
   std::vector<char> parts_of(const std::vector<char>& given) const;
   std::vector<char> begin(const std::vector<char>& given);
   variable_list unpack(const std::vector<char>& given, const NodePtr& node);
   variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated);
   at::Tensor unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
-  // `held`: for the backward that the program wrote, null where the compiled one is as good.
+  // `held` is passed to user-defined backwards; null if the compiled one is valid.
   void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, const Owned& held,
               variable_list& gradients);
 };
@@ -104,7 +104,7 @@ struct CompiledBackward : public torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
 };
 
-// One of several results: hooks of a result that no gradient reaches do not run, in eager it has a node of its own.
+// One of several results. Eager gives each its own node, so hooks of a result without gradient do not run.
 struct ResultNode : public torch::autograd::Node {
   std::string name() const override { return "JitmagicBackward"; }
 

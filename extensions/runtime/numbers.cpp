@@ -1,8 +1,8 @@
 // WithNumbers: a compiled graph some of whose inputs are Python floats and ints.
 //
-// Such inputs are handed on as 0-dim CPU tensors of float64 and int64, so that a number which changes from call
-// to call (a learning rate, a step) is data to the kernels and no constant of theirs. Whatever else comes, a bool
-// or an int beyond 64 bits, is handed on as it is, and the graph says what is wrong with it.
+// They are passed as 0-dim CPU tensors of float64 and int64, so that a number which changes from call to call (a
+// learning rate, a step) is data to the kernels and not a constant. Other values, a bool or an int beyond 64 bits,
+// are passed unchanged, and the graph reports the error.
 
 #include "around.h"
 
@@ -21,7 +21,7 @@ PyObject* wrapped(T value) {
   return THPVariable_Wrap(std::move(made));
 }
 
-// The tensor of a number, `object` itself where it is none; nullptr with a Python error set.
+// Returns the tensor of a number, or `object` itself for other types; nullptr with a Python error set.
 PyObject* as_tensor(PyObject* object) {
   if (PyFloat_CheckExact(object)) return wrapped<double>(PyFloat_AS_DOUBLE(object));
   if (!PyLong_CheckExact(object)) return Py_NewRef(object);
@@ -32,7 +32,7 @@ PyObject* as_tensor(PyObject* object) {
 
 PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* numbers = reinterpret_cast<Around*>(self);
+  const auto* numbers = reinterpret_cast<GraphWrapper*>(self);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   std::vector<PyObject*> given(args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
   std::vector<THPObjectPtr> made;
@@ -50,14 +50,14 @@ PyObject* numbers_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *positions;
   if (!PyArg_ParseTuple(args, "OO:WithNumbers", &run, &positions)) return nullptr;
-  return reinterpret_cast<PyObject*>(make_around(type, run, positions, numbers_call));
+  return reinterpret_cast<PyObject*>(make_wrapper(type, run, positions, numbers_call));
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject numbers_type = around_type(
+PyTypeObject numbers_type = wrapper_type(
     "jitmagic._runtime.WithNumbers",
     "WithNumbers(run, positions): calls run with the Python numbers at these positions as 0-dim tensors.",
-    numbers_new, sizeof(Around));
+    numbers_new, sizeof(GraphWrapper));
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// Executable: a Plan (jitmagic/codegen/plan.py), run natively. `Executable(program, constants, owners)` takes
-// the tuple that runtime/native.py lowers a Plan to; calling it with the graph inputs returns a tuple of
-// tensors. The reference implementation is runtime/execute.py; tests hold the two together.
+// Executable: runs a Plan (jitmagic/codegen/plan.py) natively. `Executable(program, constants, owners)` takes the
+// tuple to which runtime/native.py lowers a Plan; calling it with the graph inputs returns a tuple of tensors. Tests
+// compare it with the reference implementation, runtime/execute.py.
 //
-// The hot path allocates results, fills a pointer array and calls kernels; it runs below autograd, holds
-// the GIL unless the program says that it is heavy, and touches no Python object but inputs and results.
+// The hot path allocates results, fills a pointer array and calls kernels. It runs below autograd, holds the GIL
+// unless the program is marked as heavy, and touches no Python object except inputs and results.
 
 #include <algorithm>
 #include <memory>
@@ -27,11 +27,11 @@ namespace {
 
 struct Executable : Callable {
   Program* program;
-  PyObject* owners;  // what the kernels' code lives in (loaded libraries)
-  PyObject* otherwise;  // called instead when an input in `aligned` is not; may be null
+  PyObject* owners;  // keep kernel code loaded (libraries)
+  PyObject* otherwise;  // called instead if an input in `aligned` is not aligned; may be null
 };
 
-// A slot of one running call. `seen` points at the tensor (an input, a constant, or `own`).
+// A slot of a running call. `seen` points to the tensor (an input, a constant, or `own`).
 struct Slot {
   const at::Tensor* seen = nullptr;
   void* pointer = nullptr;
@@ -46,30 +46,30 @@ struct Slot {
 
 struct Frame {
   c10::SmallVector<Slot, 16> slots;
-  c10::Storage pool;  // one allocation for a call's temporaries: they are offsets into it
-  const std::vector<std::string>* titles = nullptr;  // of the program, where somebody profiles
-  Warned warned;
+  c10::Storage pool;  // one allocation for all temporaries, which are offsets into it
+  const std::vector<std::string>* titles = nullptr;  // of the program, while a profiler runs
+  PendingWarnings warned;
 };
 
-// The result as the plan counts on it: copied where ATen chose other strides than the meta kernel said.
+// Returns the result in the plan's layout, copied if ATen chose other strides than the meta kernel.
 at::Tensor as_expected(at::Tensor made, const Expected& expected) {
   const TensorLayout& layout = expected.layout;
   if (made.defined() && made.scalar_type() == layout.dtype && made.sizes() == at::IntArrayRef(layout.sizes)) {
     return laid_out(made, layout.sizes, layout.strides);
   }
-  TORCH_CHECK(!expected.required, "jitmagic: an ATen call gave another shape or dtype than expected");
+  TORCH_CHECK(!expected.required, "jitmagic: an ATen call returned another shape or dtype than expected");
   return made;
 }
 
-// The schema said that the results are new memory, and the plan counts on it: it overwrites what an argument
-// lived in after the last read. Asked of foreign operators only; ATen's schemas are trusted.
+// Checks that results are new memory as the schema says: the plan overwrites an argument's memory after its last
+// read. Only custom operators are checked; ATen's schemas are trusted.
 void check_new(const std::vector<at::Tensor>& made, const std::vector<const void*>& taken) {
   std::vector<const void*> seen(taken);
   for (const at::Tensor& tensor : made) {
     if (!tensor.defined() || !tensor.numel()) continue;
     const void* memory = tensor.storage().unsafeGetStorageImpl();
     TORCH_CHECK(std::find(seen.begin(), seen.end(), memory) == seen.end(),
-                "jitmagic: an operator returned memory that its schema does not say it shares");
+                "jitmagic: an operator returned memory that, by its schema, it does not share");
     seen.push_back(memory);
   }
 }
@@ -124,11 +124,11 @@ void run_call(const Call& call, Frame& frame) {
   }
   const auto taken = call.foreign ? memory_given(call, frame) : std::vector<const void*>();
   {
-    std::optional<Listener> listener;
+    std::optional<WarningCollector> listener;
     if (call.line) listener.emplace(frame.warned, call);
-    call.op.callBoxed(stack);  // ~1.5 us for an addmm: what is small is better a kernel of ours
+    call.op.callBoxed(stack);  // ~1.5 us for an addmm: small ones are better generated kernels
   }
-  if (call.out) return;      // written into a slot that the plan has allocated
+  if (call.out) return;  // written into a slot that the plan has allocated
   std::vector<at::Tensor> made;
   for (c10::IValue& value : stack) {
     if (value.isTensorList()) {
@@ -154,11 +154,12 @@ void run_launch(const Step& step, Frame& frame) {
     launch_cuda(step.cuda, pointers.data(), pointers.size(), step.layout.device.index());
     return;
   }
-  // Kernels go on after a bad index, and tell at the end: no branch in their loops. Eager then names the index.
+  // Kernels continue after a bad index and report it at the end, which keeps branches out of their loops. Eager then
+  // names the index.
   TORCH_CHECK_INDEX(step.kernel(pointers.data()) == 0, "index out of range in a compiled kernel");
 }
 
-// Not inlined: its guards and strings would take registers of the loop that runs unprofiled.
+// Not inlined: its guards and strings would take registers from the unprofiled loop.
 [[gnu::noinline]] void run_profiled_launch(const Step& step, Frame& frame) {
   const ProfiledBlock block((*frame.titles)[step.number], at::RecordScope::FUNCTION);
   run_launch(step, frame);
@@ -170,8 +171,8 @@ void run_view(const Step& step, Frame& frame) {
       tensor_over(base.storage(), step.layout, base.scalar_type(), base.storage_offset() + step.offset));
 }
 
-// Over memory that nothing reads any more. An ATen operation may have returned an input, or one memory
-// twice: what others hold is left alone.
+// Reuses memory after its last read. An ATen operation may have returned an input, or one memory twice; memory with
+// other references is not reused.
 void run_over(const Step& step, Frame& frame) {
   const at::Tensor& base = *frame.slots[step.base].seen;
   const c10::Storage& storage = base.storage();
@@ -192,7 +193,7 @@ void run_pool(const Step& step, Frame& frame) {
 }
 
 void run_steps(const Program& program, Frame& frame) {
-  // The autograd node around the graph has the history; views made in here are not the user's.
+  // The autograd node around the graph provides the history; views inside are not visible to the user.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Allocators and the driver act on the current device.
   const bool elsewhere = program.device.is_cuda() && program.device.has_index();
@@ -231,7 +232,7 @@ void run_steps(const Program& program, Frame& frame) {
 }
 
 void run_program(const Program& program, Frame& frame) {
-  if (program.heavy) {  // else releasing the GIL costs more than other threads gain by it
+  if (program.heavy) {  // otherwise releasing the GIL costs more than other threads gain
     pybind11::gil_scoped_release released;
     run_steps(program, frame);
   } else {
@@ -258,8 +259,8 @@ void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
   }
 }
 
-// Kernels built for aligned pointers read 16 bytes at once: an input that is an offset view must not reach
-// them. Looked at before anything runs, because a plan may write to its inputs.
+// Kernels for aligned pointers read 16 bytes at once, and must not get an input that is an offset view. Checked
+// before anything runs, because a plan may write to its inputs.
 bool misaligned(const Program& program, PyObject* const* args) {
   for (int i : program.aligned) {
     if (reinterpret_cast<uintptr_t>(THPVariable_Unpack(args[i]).const_data_ptr()) % 16) return true;
@@ -284,7 +285,7 @@ PyObject* wrap_outputs(const Program& program, Frame& frame) {
   return result.release();
 }
 
-// Python errors at once: nothing has been made yet that would have to be unwound.
+// Sets Python errors directly: nothing needs unwinding yet.
 bool check_arguments(const Program& program, PyObject* const* args, Py_ssize_t given, PyObject* names) {
   if (given != program.inputs || (names != nullptr && PyTuple_GET_SIZE(names) != 0)) {
     PyErr_Format(
@@ -293,7 +294,7 @@ bool check_arguments(const Program& program, PyObject* const* args, Py_ssize_t g
   }
   for (Py_ssize_t i = 0; i < given; ++i) {
     if (!THPVariable_Check(args[i])) {
-      PyErr_Format(PyExc_TypeError, "argument %zd of a compiled graph is no tensor", i);
+      PyErr_Format(PyExc_TypeError, "argument %zd of a compiled graph is not a tensor", i);
       return false;
     }
   }
@@ -316,7 +317,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   } else {
     run_program(program, frame);
   }
-  if (frame.warned && !tell_of(frame.warned)) [[unlikely]] return nullptr;
+  if (frame.warned && !issue_warnings(frame.warned)) [[unlikely]] return nullptr;
   return wrap_outputs(program, frame);
   END_HANDLE_TH_ERRORS
 }

@@ -1,4 +1,4 @@
-// A Plan as the executor holds it: the steps of one call, on numbered slots.
+// The executor's form of a Plan: the steps of one call, on numbered slots.
 #pragma once
 
 #include <memory>
@@ -16,16 +16,15 @@ using Kernel = int (*)(void* const*);
 
 enum class Kind : uint8_t { Alloc, Reuse, Pool, Launch, LaunchCuda, Call, View, Address, Free };
 
-// One argument of an ATen call: a constant, a slot, the number in a slot, or a list whose entries are slots or
-// None.
+// One argument of an ATen call: a constant, a slot, the number in a slot, or a list of slots and None.
 struct CallArgument {
   enum class From : uint8_t { Constant, Slot, Number, List, OptionalList } from = From::Constant;
   c10::IValue constant;
   std::vector<int> slots;  // -1: None
-  bool is_tensor = false;  // Number: as a 0-d tensor that promotes as a Python number does
+  bool is_tensor = false;  // Number: passed as a 0-dim tensor that promotes like a Python number
 };
 
-// What later steps take a result of an ATen call to be.
+// The layout that later steps expect of an ATen result.
 struct Expected {
   bool known = false;
   bool required = false;  // a kernel or a view reads it: another shape or dtype is an error
@@ -37,10 +36,10 @@ struct Call {
   std::vector<CallArgument> arguments;
   std::vector<int> results;  // -1: dropped
   bool out = false;
-  std::vector<Expected> expected;  // of the results; empty: whatever comes is right
-  bool foreign = false;  // an operator from outside of torch: what it gives is looked at
-  std::string file;  // where it stands in the user's source
-  int line = 0;      // 0: nobody knows
+  std::vector<Expected> expected;  // per result; empty: any result is accepted
+  bool foreign = false;  // an operator outside torch: its results are checked
+  std::string file;  // its position in the user's source
+  int line = 0;  // 0: unknown
 };
 
 struct Step {
@@ -48,11 +47,11 @@ struct Step {
   int slot = -1;
   int base = -1;
   int64_t offset = 0;  // Pool, Address: bytes; View: elements from the base's first element
-  bool as_tensor = false;  // Pool: some ATen call or view needs a tensor, not only a pointer
+  bool as_tensor = false;  // Pool: an ATen call or view needs a tensor, not only a pointer
   TensorLayout layout;
   Kernel kernel = nullptr;
   std::vector<int> args;
-  int number = 0;  // Launch, LaunchCuda: of the program's
+  int number = 0;  // Launch, LaunchCuda: index among the program's launches
   CudaLaunch cuda;
   std::shared_ptr<Call> call;
 };
@@ -66,21 +65,21 @@ struct Program {
   std::vector<at::Tensor> constants;
   std::vector<Step> steps;
   std::vector<int> outputs;  // -1: None
-  std::shared_ptr<const std::vector<std::string>> titles;  // for profilers: of the graph, its launches; may be empty
-  std::vector<int> aligned;  // inputs that kernels take to be on 16-byte boundaries
+  std::shared_ptr<const std::vector<std::string>> titles;  // for profilers: of the graph and its launches; may be empty
+  std::vector<int> aligned;  // inputs that kernels assume on 16-byte boundaries
 };
 
-// A number of a template's program that a register has.
-struct Blank {
-  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } field;
+// A number in a template's program that is filled in from a register.
+struct SizedField {
+  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } kind;
   int step;
-  int result;  // of an ATen call; -1: it is the step's own
+  int result;  // of an ATen call; -1: of the step itself
   int dim;
   int index;  // of the register
 };
 
-// What is filled in where the sizes are known.
-struct Sizing {
+// The places to fill in when sizes are known.
+struct SizedFields {
   struct Argument {
     int step, number;  // of an ATen call
     PyObject* structure;
@@ -89,20 +88,20 @@ struct Sizing {
     int constant;
     PyObject* structure;  // of an int64 tensor
   };
-  std::vector<Blank> blanks;
+  std::vector<SizedField> fields;
   std::vector<Argument> arguments;
   std::vector<Vector> vectors;
 };
 
-// plan_read.cpp: from the tuple that runtime/native.py lowers a Plan to, its constants, and the inputs that
-// have to be aligned (may be null). `sizing` is given where it may have Registers.
+// plan_read.cpp: reads the tuple from runtime/native.py, its constants, and the inputs that must be aligned (may be
+// null). `sizing` is given if the tuple may contain Registers.
 std::unique_ptr<Program> read_program(
-    PyObject* tuple, PyObject* constants, PyObject* aligned, Sizing* sizing = nullptr);
+    PyObject* tuple, PyObject* constants, PyObject* aligned, SizedFields* sizing = nullptr);
 void set_nbytes(TensorLayout& layout);
 c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
 
-// plan.cpp: the Executable, a new reference. `otherwise` is called where an input is not aligned that has to be; may
-// be null if none has.
+// plan.cpp: the Executable, a new reference. `otherwise` is called for unaligned inputs; may be null if none must be
+// aligned.
 PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners, PyObject* otherwise = nullptr);
 
 }  // namespace jitmagic

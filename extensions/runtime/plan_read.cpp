@@ -1,5 +1,5 @@
-// Reading a Program: the tuple that runtime/native.py writes, checked where a mistake would be memory's. That of a
-// template has Registers where a number depends on sizes: places to fill in, which are noted.
+// Reads a Program from the tuple that runtime/native.py writes, and checks what could corrupt memory. A template's
+// tuple has Registers for numbers that depend on sizes; their places are recorded.
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -8,11 +8,11 @@
 #include "reading.h"
 
 namespace torch::jit {
-// Exported by libtorch_python; its own header (pybind_utils.h) costs half a minute of compile time.
+// Exported by libtorch_python; including its header (pybind_utils.h) costs half a minute of compile time.
 TORCH_PYTHON_API c10::IValue toIValue(
     pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> N);
 
-// Numbers given for tensors become wrapped numbers: 0-d tensors that promote as Python numbers do.
+// Numbers passed for tensors become wrapped numbers: 0-dim tensors that promote like Python numbers.
 class TORCH_PYTHON_API ToIValueAllowNumbersAsTensors {
   bool old_;
 
@@ -37,18 +37,18 @@ std::vector<int> slot_numbers(PyObject* tuple, int limit, int lowest = 0) {
   return slots;
 }
 
-constexpr int kNone = -1;  // the lowest number where None may stand for a slot
+constexpr int kNone = -1;  // the lowest number where None may replace a slot
 
-// Where in the program the numbers are that are read now.
+// The position in the program of the numbers being read.
 struct Place {
-  Sizing* sizing;  // null: there are no Registers
+  SizedFields* sizing;  // null: no Registers
   int step = -1;
   int result = -1;  // of an ATen call
 
-  int64_t number(PyObject* object, Blank::Field field, int dim = 0) const {
+  int64_t number(PyObject* object, SizedField::Field field, int dim = 0) const {
     const int index = sizing ? register_of(object) : -1;
     if (index < 0) return integer(object);
-    sizing->blanks.push_back({field, step, result, dim, index});
+    sizing->fields.push_back({field, step, result, dim, index});
     return 0;
   }
 };
@@ -57,9 +57,9 @@ struct Place {
 TensorLayout read_sizes(PyObject* tuple, const Place& place) {
   TensorLayout layout;
   int dim = 0;
-  for (PyObject* n : items(item(tuple, 0))) layout.sizes.push_back(place.number(n, Blank::Size, dim++));
+  for (PyObject* n : items(item(tuple, 0))) layout.sizes.push_back(place.number(n, SizedField::Size, dim++));
   dim = 0;
-  for (PyObject* n : items(item(tuple, 1))) layout.strides.push_back(place.number(n, Blank::Stride, dim++));
+  for (PyObject* n : items(item(tuple, 1))) layout.strides.push_back(place.number(n, SizedField::Stride, dim++));
   return layout;
 }
 
@@ -73,7 +73,7 @@ TensorLayout read_layout(PyObject* tuple, const Place& place) {
   return layout;
 }
 
-// The argument's place in the call is `place.result`.
+// `place.result` is the index of the argument.
 CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit, const Place& place) {
   const std::string_view tag = text(item(entry, 0));
   CallArgument argument;
@@ -135,7 +135,7 @@ void read_cuda_launch(PyObject* tuple, Step& step, int limit, const Place& place
   step.kind = Kind::LaunchCuda;
   step.cuda.function = PyLong_AsUnsignedLongLong(item(tuple, 1));
   if (PyErr_Occurred()) raise_python_error();
-  for (int i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(place.number(item(item(tuple, 2), i), Blank::Grid, i));
+  for (int i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(place.number(item(item(tuple, 2), i), SizedField::Grid, i));
   step.cuda.block = unsigned(integer(item(tuple, 3)));
   step.cuda.shared = unsigned(integer(item(tuple, 4)));
   step.cuda.scratch = int(integer(item(tuple, 5)));
@@ -160,7 +160,7 @@ Step read_step(PyObject* tuple, int limit, const Place& place) {
     step.kind = Kind::Pool;
     step.slot = slot_number(item(tuple, 1), limit);
     step.layout = read_layout(item(tuple, 2), place);
-    step.offset = place.number(item(tuple, 3), Blank::Offset);
+    step.offset = place.number(item(tuple, 3), SizedField::Offset);
     step.as_tensor = truth(item(tuple, 4));
   } else if (tag == "launch") {
     step.kind = Kind::Launch;
@@ -177,12 +177,12 @@ Step read_step(PyObject* tuple, int limit, const Place& place) {
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
     step.layout = read_sizes(item(tuple, 3), place);
-    step.offset = place.number(item(tuple, 4), Blank::Offset);
+    step.offset = place.number(item(tuple, 4), SizedField::Offset);
   } else if (tag == "address") {
     step.kind = Kind::Address;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
-    step.offset = place.number(item(tuple, 3), Blank::Offset);
+    step.offset = place.number(item(tuple, 3), SizedField::Offset);
   } else if (tag == "free") {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);
@@ -192,7 +192,7 @@ Step read_step(PyObject* tuple, int limit, const Place& place) {
   return step;
 }
 
-void read_constants(PyObject* constants, Program& program, Sizing* sizing) {
+void read_constants(PyObject* constants, Program& program, SizedFields* sizing) {
   for (PyObject* constant : items(constants)) {
     if (sizing && PyTuple_Check(constant)) {
       sizing->vectors.push_back({int(program.constants.size()), Py_NewRef(constant)});
@@ -222,11 +222,11 @@ c10::IValue constant_of(PyObject* object, const c10::Argument& declared) {
 }
 
 // (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles)
-std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned, Sizing* sizing) {
+std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned, SizedFields* sizing) {
   auto program = std::make_unique<Program>();
   program->inputs = int(integer(item(tuple, 0)));
   program->slots = int(integer(item(tuple, 1)));
-  program->pool_bytes = size_t(Place{sizing}.number(item(tuple, 2), Blank::Pool));
+  program->pool_bytes = size_t(Place{sizing}.number(item(tuple, 2), SizedField::Pool));
   program->device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
   program->heavy = truth(item(tuple, 4));

@@ -1,4 +1,4 @@
-// ExecutableTemplate: a Plan for all sizes. A vector of them costs a copy of the steps with numbers filled in.
+// ExecutableTemplate: a Plan for all sizes. A size tuple costs a copy of the steps with numbers filled in.
 
 #include "plan.h"
 
@@ -13,39 +13,39 @@ namespace {
 
 struct ExecutableTemplate : Template {
   Program* program;
-  Sizing* sizing;
+  SizedFields* sizing;
   PyObject* sizes;   // a SizeProgram
-  PyObject* owners;  // what the kernels' code lives in
-  PyObject* otherwise;  // of values: what runs where an input is not aligned that has to be; may be null
-  std::vector<int>* calls;    // steps whose ATen call is another for each vector
-  std::vector<int>* layouts;  // steps whose memory is
+  PyObject* owners;  // keep kernel code loaded
+  PyObject* otherwise;  // (values) -> executable for unaligned inputs; may be null
+  std::vector<int>* calls;  // steps whose ATen call depends on sizes
+  std::vector<int>* layouts;  // steps whose layout does
 };
 
-void fill(Program& program, const Blank& blank, int64_t value) {
-  if (blank.field == Blank::Pool) {
+void fill(Program& program, const SizedField& field, int64_t value) {
+  if (field.kind == SizedField::Pool) {
     program.pool_bytes = size_t(value);
     return;
   }
-  Step& step = program.steps[size_t(blank.step)];
-  if (blank.field == Blank::Offset) {
+  Step& step = program.steps[size_t(field.step)];
+  if (field.kind == SizedField::Offset) {
     step.offset = value;
     return;
   }
-  if (blank.field == Blank::Grid) {
-    step.cuda.grid[blank.dim] = unsigned(value);
+  if (field.kind == SizedField::Grid) {
+    step.cuda.grid[field.dim] = unsigned(value);
     return;
   }
-  TensorLayout& layout = blank.result < 0 ? step.layout : step.call->expected[size_t(blank.result)].layout;
-  (blank.field == Blank::Size ? layout.sizes : layout.strides)[size_t(blank.dim)] = value;
+  TensorLayout& layout = field.result < 0 ? step.layout : step.call->expected[size_t(field.result)].layout;
+  (field.kind == SizedField::Size ? layout.sizes : layout.strides)[size_t(field.dim)] = value;
 }
 
-// The argument of an ATen call: whatever its schema makes of the Python object.
-c10::IValue argument_of(const Call& call, const Sizing::Argument& argument, const Registers& registers) {
+// Returns an argument of an ATen call, converted by its schema.
+c10::IValue argument_of(const Call& call, const SizedFields::Argument& argument, const Registers& registers) {
   THPObjectPtr value(filled(argument.structure, registers));
   return constant_of(value.get(), call.op.schema().arguments()[size_t(argument.number)]);
 }
 
-// The values that a kernel takes, as the int64 tensor that it reads.
+// Returns sizes that a kernel takes as the int64 tensor it reads.
 at::Tensor vector_of(PyObject* structure, const Registers& registers) {
   const c10::InferenceMode usual(false);
   THPObjectPtr values(filled(structure, registers));
@@ -65,13 +65,13 @@ PyObject* make_executable(PyObject* object, Values values) {
     std::shared_ptr<Call>& call = program->steps[size_t(step)].call;
     call = std::make_shared<Call>(*call);
   }
-  for (const Blank& blank : self->sizing->blanks) fill(*program, blank, registers[size_t(blank.index)].whole);
+  for (const SizedField& field : self->sizing->fields) fill(*program, field, registers[size_t(field.index)].whole);
   for (int step : *self->layouts) set_nbytes(program->steps[size_t(step)].layout);
-  for (const Sizing::Argument& argument : self->sizing->arguments) {
+  for (const SizedFields::Argument& argument : self->sizing->arguments) {
     Call& call = *program->steps[size_t(argument.step)].call;
     call.arguments[size_t(argument.number)].constant = argument_of(call, argument, registers);
   }
-  for (const Sizing::Vector& vector : self->sizing->vectors) {
+  for (const SizedFields::Vector& vector : self->sizing->vectors) {
     program->constants[size_t(vector.constant)] = vector_of(vector.structure, registers);
   }
   if (program->aligned.empty()) return executable_of(std::move(program), self->owners);
@@ -81,19 +81,20 @@ PyObject* make_executable(PyObject* object, Values values) {
   return executable_of(std::move(program), self->owners, otherwise);
 }
 
-// Each step once.
+// Records each step once.
 void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
   self->calls = new std::vector<int>();
   self->layouts = new std::vector<int>();
   const auto note = [](std::vector<int>& steps, int step) {
     if (std::ranges::find(steps, step) == steps.end()) steps.push_back(step);
   };
-  for (const Blank& blank : self->sizing->blanks) {
-    check(PyExc_ValueError, size_t(blank.index) < sizes.registers, "malformed program: register %d", blank.index);
-    if (blank.field == Blank::Pool || blank.field == Blank::Offset || blank.field == Blank::Grid) continue;
-    note(blank.result < 0 ? *self->layouts : *self->calls, blank.step);
+  for (const SizedField& field : self->sizing->fields) {
+    check(PyExc_ValueError, size_t(field.index) < sizes.registers, "malformed program: register %d", field.index);
+    const bool is_layout = field.kind == SizedField::Size || field.kind == SizedField::Stride;
+    if (!is_layout) continue;
+    note(field.result < 0 ? *self->layouts : *self->calls, field.step);
   }
-  for (const Sizing::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
+  for (const SizedFields::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
 }
 
 PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -109,7 +110,7 @@ PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!made) return nullptr;
   auto* self = reinterpret_cast<ExecutableTemplate*>(made.get());
   self->make = make_executable;
-  self->sizing = new Sizing();
+  self->sizing = new SizedFields();
   self->program = read_program(tuple, constants, aligned, self->sizing).release();
   if (!self->program->aligned.empty() && !otherwise) raise_as(PyExc_ValueError, "aligned inputs need an alternative");
   note_steps(self, numbers);
@@ -123,8 +124,8 @@ PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
 void template_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<ExecutableTemplate*>(object);
   if (self->sizing) {
-    for (const Sizing::Argument& argument : self->sizing->arguments) Py_DECREF(argument.structure);
-    for (const Sizing::Vector& vector : self->sizing->vectors) Py_DECREF(vector.structure);
+    for (const SizedFields::Argument& argument : self->sizing->arguments) Py_DECREF(argument.structure);
+    for (const SizedFields::Vector& vector : self->sizing->vectors) Py_DECREF(vector.structure);
   }
   delete self->sizing;
   delete self->program;

@@ -1,4 +1,4 @@
-// Whether anybody profiles, see profiled.h.
+// Detects a running profiler, see profiled.h.
 
 #include "profiled.h"
 

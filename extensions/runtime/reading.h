@@ -1,5 +1,5 @@
-// Reading the tuples of numbers that Python describes a plan or a signature by. Every function throws
-// through Python's error state.
+// Reads the tuples of numbers by which Python describes a plan or a signature. Every function throws with Python's
+// error state set.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ void check(PyObject* error, bool holds, const char* format, Parts... parts) {
   raise_python_error();
 }
 
-// Borrowed.
+// Returns a borrowed reference.
 inline PyObject* item(PyObject* tuple, Py_ssize_t index) {
   check(PyExc_TypeError, PyTuple_Check(tuple) && index < PyTuple_GET_SIZE(tuple), "malformed description");
   return PyTuple_GET_ITEM(tuple, index);
@@ -31,14 +31,14 @@ inline int64_t integer(PyObject* object) {
 
 inline bool truth(PyObject* object) { return integer(object) != 0; }
 
-// As long as the object lives.
+// Valid during the object's lifetime.
 inline const char* text(PyObject* object) {
   const char* characters = PyUnicode_AsUTF8(object);
   if (!characters) raise_python_error();
   return characters;
 }
 
-// Borrowed.
+// Returns borrowed references.
 inline std::span<PyObject* const> items(PyObject* tuple) {
   check(PyExc_TypeError, PyTuple_Check(tuple), "malformed description: expected a tuple");
   return {reinterpret_cast<PyTupleObject*>(tuple)->ob_item, size_t(PyTuple_GET_SIZE(tuple))};

@@ -1,4 +1,4 @@
-// Signature: reading it, and the backward executable of each set of tangents.
+// Reads a Signature, and finds the backward executable of each set of tangents.
 
 #include "signature.h"
 
@@ -44,7 +44,7 @@ PyObject* Signature::get_replay() {
 }
 
 Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t tangents) {
-  std::map<std::vector<size_t>, size_t> known;  // which group has inputs of this reach
+  std::map<std::vector<size_t>, size_t> known;  // reach -> group of inputs
   for (size_t i = 0; i < reach.size(); i++) {
     const auto [place, is_new] = known.emplace(reach[i], inputs.size());
     if (is_new) inputs.emplace_back();
@@ -75,7 +75,7 @@ void below(const char* field, size_t limit, const std::vector<size_t>& indices) 
 
 size_t saved_by(const Facts& s) { return s.saved_inputs.size() + s.saved_results.size() + s.intermediates; }
 
-// Whether every slot and position exists: calls index by them without a check.
+// Checks that every slot and position exists: calls index by them without a check.
 void check_facts(const Facts& s, size_t tangents) {
   const size_t saved = saved_by(s);
   below("saved_inputs", s.inputs, s.saved_inputs);
@@ -83,11 +83,11 @@ void check_facts(const Facts& s, size_t tangents) {
   below("grad_inputs", s.inputs, s.grad_inputs);
   below("mutated", s.inputs, s.mutated);
   for (const std::vector<size_t>& behind : s.reach) below("reach", tangents, behind);
-  for (const Spent& part : s.spent) {
-    below("spent", tangents, part.tangents);
-    below("spent", saved, part.saved);
+  for (const FreedPart& part : s.freed) {
+    below("freed", tangents, part.tangents);
+    below("freed", saved, part.saved);
   }
-  for (const Replayed& one : s.replayed) {
+  for (const ReplayInput& one : s.replayed) {
     below("replayed", s.inputs, {one.input});
     check(PyExc_ValueError, one.saved < std::ptrdiff_t(saved), "malformed signature: replayed");
   }
@@ -117,8 +117,8 @@ void read_facts(PyObject* dict, Facts& s) {
   s.mutated = integers<size_t>(entry(dict, "mutated"));
   s.outputs = integers<size_t>(entry(dict, "outputs"));
   for (PyObject* behind : items(entry(dict, "reach"))) s.reach.push_back(integers<size_t>(behind));
-  for (PyObject* part : items(entry(dict, "spent"))) {  // (tangents, saved)
-    s.spent.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
+  for (PyObject* part : items(entry(dict, "freed"))) {  // (tangents, saved)
+    s.freed.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
   }
   // (input, index among the saved ones or -1, large, written)
   for (PyObject* one : items(entry(dict, "replayed"))) {

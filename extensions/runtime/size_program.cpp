@@ -1,7 +1,7 @@
 // SizeProgram, Register and the base of Templates (sizes.h).
 //
-// What normal forms of sizes are made of is computed here; any other operation by the function that Python computes it
-// with, so that its meaning is written down once (symbols/scalar.py, OPERATIONS).
+// Operators of sizes' normal forms are computed here; any other operation calls Python's function, so that its
+// meaning is defined once (symbols/scalar.py, OPERATIONS).
 
 #include "sizes.h"
 
@@ -25,7 +25,7 @@ PyObject* object_of(const Number& number) {
   return number.is_real ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.whole);
 }
 
-// Whether the object is a number that fits.
+// Returns whether the object is a number of at most 64 bits.
 bool read_number(PyObject* object, Number& number) {
   if (PyFloat_Check(object)) {
     number = {0, PyFloat_AS_DOUBLE(object), true};
@@ -48,11 +48,11 @@ bool call(const Instruction& step, const Registers& known, Number& made) {
   THPObjectPtr result(PyObject_Vectorcall(step.function, arguments.data(), arguments.size(), nullptr));
   if (result) return read_number(result.get(), made);
   if (!PyErr_ExceptionMatches(PyExc_ArithmeticError) && !PyErr_ExceptionMatches(PyExc_ValueError)) raise_python_error();
-  PyErr_Clear();  // a division by a size of zero
+  PyErr_Clear();  // a division by size zero
   return false;
 }
 
-// As Python's, which round towards -infinity.
+// Rounds towards -infinity, as Python does.
 int64_t quotient(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 bool holds(int compare, int64_t a, int64_t b) {
@@ -81,7 +81,7 @@ bool run(const Instruction& step, Registers& known) {
     case Instruction::Remainder:
       made.whole = whole(step.a) - quotient(whole(step.a), step.number.whole) * step.number.whole;
       break;
-    case Instruction::Called:
+    case Instruction::PythonCall:
       if (!call(step, known, made)) return false;
       break;
     case Instruction::Check: return holds(step.compare, whole(step.a), whole(step.b));
@@ -122,7 +122,7 @@ Instruction read_instruction(PyObject* tuple, size_t known) {
     step.number.whole = integer(item(tuple, 2));
     check(PyExc_ValueError, step.number.whole > 0, "malformed size program: divisor");
   } else if (tag == "call") {
-    step.op = Instruction::Called;
+    step.op = Instruction::PythonCall;
     for (PyObject* index : items(item(tuple, 2))) step.arguments.push_back(register_number(index, known));
     step.function = Py_NewRef(item(tuple, 1));
   } else {
@@ -179,8 +179,8 @@ PyObject* program_filled(PyObject* self, PyObject* args) {
 }
 
 PyMethodDef program_methods[] = {
-    {"holds", program_holds, METH_O, "holds(values): whether all checks are true of them."},
-    {"filled", program_filled, METH_VARARGS, "filled(structure, values): numbers in place of its Registers."},
+    {"holds", program_holds, METH_O, "holds(values): return whether all checks hold."},
+    {"filled", program_filled, METH_VARARGS, "filled(structure, values): replace its Registers by numbers."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* register_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -198,7 +198,7 @@ PyObject* template_at(PyObject* self, PyObject* values) {
 }
 
 PyMethodDef template_methods[] = {
-    {"at", template_at, METH_O, "at(values): the executable where the symbols have these values."},
+    {"at", template_at, METH_O, "at(values): return the executable at these values of the symbols."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* filled_list(PyObject* list, const Registers& registers) {
@@ -212,12 +212,13 @@ PyObject* filled_list(PyObject* list, const Registers& registers) {
 }  // namespace
 
 SizeProgram* size_program(PyObject* object) {
-  check(PyExc_TypeError, PyObject_TypeCheck(object, &program_type), "no size program");
+  check(PyExc_TypeError, PyObject_TypeCheck(object, &program_type), "expected a SizeProgram");
   return reinterpret_cast<SizeProgram*>(object);
 }
 
 bool evaluate(const SizeProgram& program, Values values, Registers& registers) {
-  check(PyExc_ValueError, values.size() == program.inputs, "%zu values are told, not %zu", values.size(), program.inputs);
+  check(PyExc_ValueError, values.size() == program.inputs, "%zu values are given, not %zu", values.size(),
+        program.inputs);
   registers.clear();
   registers.reserve(program.registers);
   for (int64_t value : values) registers.push_back({value});
@@ -229,7 +230,7 @@ bool evaluate(const SizeProgram& program, Values values, Registers& registers) {
 
 Registers computed(const SizeProgram& program, Values values) {
   Registers registers;
-  check(PyExc_OverflowError, evaluate(program, values, registers), "sizes that cannot be computed");
+  check(PyExc_OverflowError, evaluate(program, values, registers), "a number cannot be computed from these sizes");
   return registers;
 }
 
@@ -250,7 +251,8 @@ PyObject* filled(PyObject* structure, const Registers& registers) {
   if (PyList_Check(structure)) return filled_list(structure, registers);
   if (!PyTuple_Check(structure)) {
     const size_t index = size_t(register_of(structure));
-    check(PyExc_ValueError, index < registers.size(), "register %zu is none of %zu", index, registers.size());
+    check(PyExc_ValueError, index < registers.size(), "register %zu is out of range: there are %zu", index,
+          registers.size());
     PyObject* made = object_of(registers[index]);
     if (!made) raise_python_error();
     return made;
@@ -302,19 +304,19 @@ PyTypeObject template_type_of(
 
 bool register_sizes(PyObject* module) {
   program_type.tp_name = "jitmagic._runtime.SizeProgram";
-  program_type.tp_doc = "SizeProgram(inputs, code): numbers computed of sizes, and checks of them.";
+  program_type.tp_doc = "SizeProgram(inputs, code): computes numbers from sizes, and checks them.";
   program_type.tp_basicsize = sizeof(SizeProgram);
   program_type.tp_flags = Py_TPFLAGS_DEFAULT;
   program_type.tp_methods = program_methods;
   program_type.tp_new = program_new;
   program_type.tp_dealloc = program_dealloc;
   register_type.tp_name = "jitmagic._runtime.Register";
-  register_type.tp_doc = "Register(index): stands for a number that a SizeProgram computes.";
+  register_type.tp_doc = "Register(index): a placeholder for a number that a SizeProgram computes.";
   register_type.tp_basicsize = sizeof(Register);
   register_type.tp_flags = Py_TPFLAGS_DEFAULT;
   register_type.tp_new = register_new;
   template_type.tp_name = "jitmagic._runtime.Template";
-  template_type.tp_doc = "What makes an executable for each vector of sizes: `at(values)`.";
+  template_type.tp_doc = "Makes an executable for each size tuple: `at(values)`.";
   template_type.tp_basicsize = sizeof(Template);
   template_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION;
   template_type.tp_methods = template_methods;

@@ -1,9 +1,9 @@
-// Sizes that differ from call to call: what a compiled graph is like for each vector of values of its symbols.
+// Sizes that differ from call to call: specialises compiled graphs for the values of their symbols.
 //
-// SizeProgram  computes numbers from the values, and whether they keep to what was assumed (symbols/compiled.py)
-// Register     stands in a description for a number that a SizeProgram computes
-// Template     what `at(values)` makes an executable of: of a plan (plan_template.cpp), of an autograd function
-//              (autograd_template.cpp), of subgraphs (split_graph.cpp)
+// SizeProgram computes numbers from the values and checks the assumptions on them (symbols/compiled.py). Register is
+// a placeholder in a description for a number that a SizeProgram computes. Template builds an executable,
+// `at(values)`: of a plan (plan_template.cpp), of an autograd function (autograd_template.cpp), of subgraphs
+// (split_graph.cpp).
 #pragma once
 
 #include "reading.h"
@@ -19,7 +19,7 @@ namespace jitmagic {
 
 using Values = std::span<const int64_t>;
 
-// An int, as sizes are, or a float computed of them.
+// An int, as sizes are, or a float computed from them.
 struct Number {
   int64_t whole = 0;
   double real = 0;
@@ -29,11 +29,11 @@ struct Number {
 using Registers = c10::SmallVector<Number, 64>;
 
 struct Instruction {
-  enum Op : uint8_t { Constant, Add, Multiply, Quotient, Remainder, Called, Check } op;
+  enum Op : uint8_t { Constant, Add, Multiply, Quotient, Remainder, PythonCall, Check } op;
   int compare = 0;  // Check: Py_LT ..
   int a = 0, b = 0;
   Number number;                 // Constant; the divisor of Quotient and Remainder
-  PyObject* function = nullptr;  // Called: what Python computes it by
+  PyObject* function = nullptr;  // PythonCall: Python's function
   std::vector<int> arguments;
 };
 
@@ -44,20 +44,20 @@ struct SizeProgram {
   size_t registers;
 };
 
-// A SizeProgram; throws through Python's error state where it is none.
+// Casts to a SizeProgram; throws with Python's error state set for another object.
 SizeProgram* size_program(PyObject* object);
 
-// Whether all checks hold. Nothing is known, and false, where a number has more than 64 bits or cannot be computed.
+// Returns whether all checks hold; false, too, if a number exceeds 64 bits or cannot be computed.
 bool evaluate(const SizeProgram& program, Values values, Registers& registers);
 
-// As `evaluate`; throws where that is false.
+// Returns the registers; throws if `evaluate` is false.
 Registers computed(const SizeProgram& program, Values values);
 
-// The number of the register that the object stands for; -1: it is another object.
+// Returns the index of a Register, or -1 for another object.
 int register_of(PyObject* object);
 bool has_registers(PyObject* structure);
 
-// The structure of tuples and lists with numbers in place of Registers. A new reference.
+// Returns nested tuples and lists with numbers in place of Registers, a new reference.
 PyObject* filled(PyObject* structure, const Registers& registers);
 
 struct Template {
@@ -65,9 +65,9 @@ struct Template {
   PyObject* (*make)(PyObject* self, Values values);  // a new reference; may throw
 };
 
-// What runs for these values: made by a Template, or the object itself. A new reference.
+// Returns the executable for these values, built by a Template, or the object itself. A new reference.
 PyObject* instance_of(PyObject* object, Values values);
-// `traverse`, `clear`: of a type whose objects may be part of a cycle.
+// `traverse` and `clear` are for types whose objects may be part of a cycle.
 PyTypeObject template_type_of(
     const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc,
     traverseproc traverse = nullptr, inquiry clear = nullptr);
@@ -75,7 +75,8 @@ PyTypeObject template_type_of(
 c10::SmallVector<int64_t, 8> values_of(PyObject* tuple);
 PyObject* tuple_of(Values values);  // a new reference; nullptr with a Python error set
 
-// sized.cpp: what a BySizes runs for these values; `args` are handed to Python where they are new. A new reference.
+// sized.cpp: the executable of a BySizes for these values; `args` are passed to Python if they are new. A new
+// reference.
 PyObject* run_of(PyObject* by_sizes, Values values, PyObject* const* args, Py_ssize_t count);
 
 }  // namespace jitmagic

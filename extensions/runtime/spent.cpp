@@ -1,7 +1,7 @@
-// Spent: a compiled graph with a backward inside, whose results have a history that this backward has freed.
+// FreedResults: a compiled graph with a backward inside, whose results have a history that this backward has freed.
 //
 // In eager such a loss still requires grad, and a second backward raises. The graph's result is a plain tensor; here
-// it gets a node that raises in the same words, with edges to what the history led to.
+// it gets a node that raises the same error, with edges to the leaves of that history.
 
 #include "around.h"
 
@@ -32,19 +32,19 @@ NodePtr error_node(torch::autograd::edge_list&& edges) {
   }
 }
 
-PyObject* spent_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+PyObject* freed_results_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto& spent = *reinterpret_cast<Around*>(self);
-  PyObject* made = PyObject_Vectorcall(spent.run, args, nargsf, names);
+  const auto& wrapper = *reinterpret_cast<GraphWrapper*>(self);
+  PyObject* made = PyObject_Vectorcall(wrapper.run, args, nargsf, names);
   if (!made) return nullptr;
   torch::autograd::edge_list edges;
-  for (Py_ssize_t leaf : *spent.others) {
+  for (Py_ssize_t leaf : *wrapper.others) {
     if (leaf < PyVectorcall_NARGS(nargsf) && THPVariable_Check(args[leaf])) {
       edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[leaf])));
     }
   }
   const auto node = error_node<Error>(std::move(edges));
-  for (Py_ssize_t position : *spent.positions) {
+  for (Py_ssize_t position : *wrapper.positions) {
     if (position >= PyTuple_GET_SIZE(made)) continue;
     torch::autograd::set_history(THPVariable_Unpack(PyTuple_GET_ITEM(made, position)), node);
   }
@@ -52,21 +52,21 @@ PyObject* spent_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObj
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* spent_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* freed_results_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *positions, *leaves;
-  if (!PyArg_ParseTuple(args, "OOO:Spent", &run, &positions, &leaves)) return nullptr;
-  return reinterpret_cast<PyObject*>(make_around(type, run, positions, spent_call, leaves));
+  if (!PyArg_ParseTuple(args, "OOO:FreedResults", &run, &positions, &leaves)) return nullptr;
+  return reinterpret_cast<PyObject*>(make_wrapper(type, run, positions, freed_results_call, leaves));
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject spent_type = around_type(
-    "jitmagic._runtime.Spent",
-    "Spent(run, positions, leaves): calls run; the results at these positions require grad, and a backward of theirs "
-    "raises that the history has been freed. It led to the inputs at `leaves`.",
-    spent_new, sizeof(Around));
+PyTypeObject freed_results_type = wrapper_type(
+    "jitmagic._runtime.FreedResults",
+    "FreedResults(run, positions, leaves): calls run; the results at these positions require grad, and their backward "
+    "raises because the history has been freed. It led to the inputs at `leaves`.",
+    freed_results_new, sizeof(GraphWrapper));
 
-// Whether Python or C++ code runs when a gradient of the leaf is accumulated. (guards_tensor.cpp asks the same.)
+// Returns whether Python or C++ hooks run when a gradient of the leaf is accumulated, as guards_tensor.cpp does.
 PyObject* has_gradient_hooks(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   if (!THPVariable_Check(object)) raise_as(PyExc_TypeError, "has_gradient_hooks: a tensor is expected");
@@ -81,13 +81,13 @@ PyObject* has_gradient_hooks(PyObject*, PyObject* object) {
 }
 
 PyMethodDef functions[] = {
-    {"has_gradient_hooks", has_gradient_hooks, METH_O, "Whether a leaf has hooks that run in a backward."},
+    {"has_gradient_hooks", has_gradient_hooks, METH_O, "Return whether a leaf has hooks that run in a backward."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-bool register_spent(PyObject* module) {
-  return PyModule_AddType(module, &spent_type) == 0 && PyModule_AddFunctions(module, functions) == 0;
+bool register_freed_results(PyObject* module) {
+  return PyModule_AddType(module, &freed_results_type) == 0 && PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace jitmagic

@@ -12,7 +12,7 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-// Hands a result's tangent on, and notes it for GradientNodes that it does not lead to.
+// Passes a result's tangent on, and records it for GradientNodes that it does not lead to.
 struct TangentNode : public torch::autograd::Node {
   TangentNode(std::shared_ptr<SplitCall> call, size_t tangent) : call_(std::move(call)), tangent_(tangent) {}
   std::string name() const override { return "JitmagicBackward"; }
@@ -28,7 +28,7 @@ struct TangentNode : public torch::autograd::Node {
   }
 };
 
-// The gradients of its inputs.
+// Returns the gradients of its group of inputs.
 struct GradientNode : public torch::autograd::Node {
   GradientNode(std::shared_ptr<SplitCall> call, size_t group) : call_(std::move(call)), group_(group) {}
   ~GradientNode() override { call_->leave(group_, next_edges_); }
@@ -36,7 +36,7 @@ struct GradientNode : public torch::autograd::Node {
   void will_release_variables() override { ends_ = true; }
 
   void release_variables() override {
-    if (!ends_.exchange(false)) call_->leave(group_, next_edges_);  // the node is about to die
+    if (!ends_.exchange(false)) call_->leave(group_, next_edges_);  // the node is about to be destroyed
     else if (std::exchange(last_, false)) call_->state.release(true);
   }
 
@@ -59,7 +59,7 @@ std::shared_ptr<CallState> SplitCall::attach(
   const auto call = std::make_shared<SplitCall>(std::move(signature));
   const Signature& s = *call->state.signature;
   std::vector<edge_list> below(s.tangents.size());  // the tangents' edges
-  // Made first, they run last: the engine prefers nodes of later numbers.
+  // Created first, they run last: the engine prefers nodes with higher sequence numbers.
   for (size_t group = 0; group < s.histories.inputs.size(); group++) {
     const std::vector<size_t>& inputs = s.histories.inputs[group];
     const auto node = make_node<GradientNode>(call, group);
@@ -76,7 +76,7 @@ std::shared_ptr<CallState> SplitCall::attach(
   return {call, &call->state};
 }
 
-// Of this backward: those that it leads to, and that somebody wants.
+// Counts the GradientNodes that this backward reaches and needs.
 size_t SplitCall::nodes_to_run() const {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
@@ -88,7 +88,7 @@ size_t SplitCall::nodes_to_run() const {
   });
 }
 
-// To be called with the mutex held.
+// Call with the mutex held.
 SplitCall::Pass& SplitCall::current_pass() {
   const auto [place, is_new] = passes_.try_emplace(torch::autograd::get_current_graph_task_id());
   if (is_new) {
@@ -103,7 +103,7 @@ void SplitCall::take_tangent(size_t tangent, const at::Tensor& grad) {
   current_pass().tangents[tangent] = grad;
 }
 
-// Of the inputs that these tangents reach.
+// Returns whether gradients of inputs with this reach are computed already.
 bool SplitCall::has_gradients(const std::vector<size_t>& reach, const variable_list& grads) {
   std::lock_guard<std::mutex> lock(mutex_);
   Pass& pass = current_pass();
@@ -123,7 +123,7 @@ void SplitCall::compute(const NodePtr& node) {
   }
   try {
     gradients = state.differentiate(tangents, node);
-  } catch (...) {  // the engine gives up
+  } catch (...) {  // the engine stops
     std::lock_guard<std::mutex> lock(mutex_);
     passes_.erase(torch::autograd::get_current_graph_task_id());
     throw;
@@ -149,17 +149,18 @@ variable_list SplitCall::gradients_of(size_t group, const variable_list& grads, 
   return own;
 }
 
-// A GradientNode dies. Freed with the last one, when no other node holds what is behind it any more: a long history
-// is taken down by a loop over the edges of nodes, not by recursion through what they saved.
+// Called when a GradientNode is destroyed. The call's edges are freed with its last node, by torch's loop over edges:
+// a long history freed by recursion through saved values would overflow the stack.
 void SplitCall::leave(size_t group, edge_list& edges) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!std::exchange(alive_[group], nullptr)) return;
   if (std::ranges::any_of(alive_, [](torch::autograd::Node* node) { return node != nullptr; })) {
-    lent_.insert(lent_.end(), edges.begin(), edges.end());
+    orphaned_edges_.insert(orphaned_edges_.end(), edges.begin(), edges.end());
     return;
   }
-  edges.insert(edges.end(), std::make_move_iterator(lent_.begin()), std::make_move_iterator(lent_.end()));
-  lent_.clear();
+  auto& orphaned = orphaned_edges_;
+  edges.insert(edges.end(), std::make_move_iterator(orphaned.begin()), std::make_move_iterator(orphaned.end()));
+  orphaned_edges_.clear();
   lock.unlock();
   state.release(false);
 }

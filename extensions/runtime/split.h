@@ -1,14 +1,14 @@
 // SplitCall: the autograd nodes of a call whose results have different histories.
 //
-// The engine calls every node that a loss leads to, those that no gradient reaches too, and a node that is
-// called has used up what it saved. So a result must lead to no other nodes than it does in eager:
+// The engine calls every node that a loss leads to, even without a gradient, and a node that was called has freed
+// its saved values. A result must therefore lead to exactly the nodes that it leads to in eager:
 //
 //     result ──▶ TangentNode ──▶ GradientNode ──▶ inputs that the same results reach
 //
-// with an edge for each GradientNode that it reaches. The engine has run all TangentNodes of a backward that lead
-// to a GradientNode before it. The first GradientNode to run computes the gradients of all with all tangents that are
-// there, by one call of the compiled backward; the others take theirs. Only where the tangent of another result came
-// later (results used on several devices or threads) they compute again.
+// with an edge for each GradientNode that it reaches. Before a GradientNode the engine runs all TangentNodes of a
+// backward that lead to it. The first GradientNode to run computes all gradients with the tangents available, by one
+// call of the compiled backward; the others take theirs. They compute again only if the tangent of another result
+// arrived later (results used on several devices or threads).
 #pragma once
 
 #include "node.h"
@@ -25,7 +25,7 @@ class SplitCall {
 
   explicit SplitCall(std::shared_ptr<Signature> signature);
 
-  // The nodes, as the history of these results and with these edges (one for each of the signature's `grad_inputs`).
+  // Creates the nodes as the history of these results, with these edges (one per input in `grad_inputs`).
   static std::shared_ptr<CallState> attach(
       std::shared_ptr<Signature> signature, const variable_list& results, torch::autograd::edge_list&& edges);
 
@@ -33,17 +33,17 @@ class SplitCall {
   friend struct TangentNode;
   friend struct GradientNode;
 
-  // One backward of the engine's.
+  // One backward run of the engine.
   struct Pass {
     variable_list tangents, gradients;
-    std::vector<char> given;  // the tangents that `gradients` were computed with
-    size_t left;              // GradientNodes that have still to run
+    std::vector<char> given;  // the tangents with which `gradients` were computed
+    size_t left;  // GradientNodes yet to run
   };
 
   std::mutex mutex_;
   std::map<int, Pass> passes_;
-  std::vector<torch::autograd::Node*> alive_;  // the GradientNodes by their groups
-  torch::autograd::edge_list lent_;            // of GradientNodes that have died
+  std::vector<torch::autograd::Node*> alive_;  // the GradientNodes by group
+  torch::autograd::edge_list orphaned_edges_;  // edges of destroyed GradientNodes
 
   Pass& current_pass();
   size_t nodes_to_run() const;

@@ -1,8 +1,8 @@
-// SplitGraph: compiled subgraphs that run one after the other as one callable (graph/subgraphs.py).
+// SplitGraph: compiled subgraphs chained into one callable (graph/subgraphs.py).
 //
-// Values have slots: the inputs come first, then the constants, then the outputs of each subgraph in order. A
-// subgraph's inputs are slots, and so are the results. A value that no later subgraph reads is released at once.
-// SplitTemplate: the same for all sizes. Its constants are numbers computed of them, its subgraphs are Templates.
+// Values have slots: the inputs, then the constants, then the outputs of each subgraph in order. Inputs of subgraphs
+// and the results are slots. A value is released after its last reader. SplitTemplate is the same for all sizes: its
+// constants are numbers computed from sizes, its subgraphs Templates.
 
 #include "callable.h"
 #include "reading.h"
@@ -29,7 +29,7 @@ struct Subgraph {
   Py_ssize_t outputs;
 };
 
-// What is the same for all sizes but the subgraphs' `run`.
+// The description; between sizes only the subgraphs' `run` differs.
 struct Parts {
   Py_ssize_t inputs = 0;
   std::vector<Subgraph> subgraphs;
@@ -60,20 +60,20 @@ struct SplitGraph : Callable {
 
 struct SplitTemplate : Template {
   Parts* parts;      // without constants
-  PyObject* filled;  // a pair for each constant: its dtype, and a number or a Register
+  PyObject* filled;  // per constant a pair of its dtype and a number or a Register
   PyObject* sizes;   // a SizeProgram
 };
 
-// The values of one call, owned.
-class Held {
+// The values of one call, with owned references.
+class SlotValues {
  public:
-  Held(PyObject* const* args, Py_ssize_t count) {
+  SlotValues(PyObject* const* args, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) held_.push_back(Py_NewRef(args[i]));
   }
-  ~Held() {
+  ~SlotValues() {
     for (PyObject* value : held_) Py_XDECREF(value);
   }
-  Held(const Held&) = delete;
+  SlotValues(const SlotValues&) = delete;
   PyObject* at(Py_ssize_t slot) const { return held_[slot]; }
   void push(PyObject* value) { held_.push_back(Py_NewRef(value)); }
   void release(Py_ssize_t slot) { Py_CLEAR(held_[slot]); }
@@ -82,7 +82,7 @@ class Held {
   c10::SmallVector<PyObject*, 32> held_;
 };
 
-bool run_subgraph(const Subgraph& subgraph, Held& values) {
+bool run_subgraph(const Subgraph& subgraph, SlotValues& values) {
   c10::SmallVector<PyObject*, 32> args;
   for (Py_ssize_t slot : subgraph.inputs) args.push_back(values.at(slot));
   PyObject* outputs = PyObject_Vectorcall(subgraph.run, args.data(), args.size(), nullptr);
@@ -91,7 +91,7 @@ bool run_subgraph(const Subgraph& subgraph, Held& values) {
   if (expected) {
     for (Py_ssize_t i = 0; i < subgraph.outputs; i++) values.push(PyTuple_GET_ITEM(outputs, i));
   } else {
-    PyErr_Format(PyExc_TypeError, "a subgraph gives a tuple of %zd, not %R", subgraph.outputs, outputs);
+    PyErr_Format(PyExc_TypeError, "a subgraph returns a tuple of %zd, not %R", subgraph.outputs, outputs);
   }
   Py_DECREF(outputs);
   for (Py_ssize_t slot : subgraph.dead) values.release(slot);
@@ -106,7 +106,7 @@ PyObject* split_graph_call(PyObject* object, PyObject* const* args, size_t nargs
     PyErr_Format(PyExc_TypeError, "a compiled graph takes %zd tensors, got %zd", self.inputs, count);
     return nullptr;
   }
-  Held values(args, count);
+  SlotValues values(args, count);
   for (PyObject* constant : self.constants) values.push(constant);
   for (const Subgraph& subgraph : self.subgraphs) {
     if (!run_subgraph(subgraph, values)) return nullptr;
@@ -119,21 +119,21 @@ PyObject* split_graph_call(PyObject* object, PyObject* const* args, size_t nargs
   END_HANDLE_TH_ERRORS
 }
 
-// The slots whose values are there: not released.
-using Kept = std::vector<bool>;
+// Whether the value at each slot is still alive.
+using LiveSlots = std::vector<bool>;
 
-Slots read_slots(PyObject* tuple, const Kept& held) {
+Slots read_slots(PyObject* tuple, const LiveSlots& held) {
   Slots slots = integers<Py_ssize_t>(tuple);
   const auto count = std::ssize(held);
   for (Py_ssize_t slot : slots) {
-    check(PyExc_ValueError, slot >= 0 && slot < count, "slot %zd is none of %zd", slot, count);
+    check(PyExc_ValueError, slot >= 0 && slot < count, "slot %zd is out of range: there are %zd", slot, count);
     check(PyExc_ValueError, held[slot], "the value at slot %zd has been released", slot);
   }
   return slots;
 }
 
 // (run, inputs, outputs, dead)
-Subgraph read_subgraph(PyObject* description, Kept& held) {
+Subgraph read_subgraph(PyObject* description, LiveSlots& held) {
   Subgraph subgraph;
   subgraph.inputs = read_slots(item(description, 1), held);
   subgraph.outputs = integer(item(description, 2));
@@ -149,7 +149,7 @@ std::unique_ptr<Parts> read_parts(Py_ssize_t inputs, PyObject* subgraphs, PyObje
   check(PyExc_ValueError, inputs >= 0, "a graph has %zd inputs", inputs);
   auto parts = std::make_unique<Parts>();
   parts->inputs = inputs;
-  Kept held(size_t(inputs) + constants, true);
+  LiveSlots held(size_t(inputs) + constants, true);
   for (PyObject* subgraph : items(subgraphs)) parts->subgraphs.push_back(read_subgraph(subgraph, held));
   parts->results = read_slots(results, held);
   return parts;
@@ -191,8 +191,8 @@ PyObject* split_graph_new(PyTypeObject*, PyObject* args, PyObject*) {
 
 PyTypeObject split_graph_type = callable_type({
     .full_name = "jitmagic._runtime.SplitGraph",
-    .doc = "SplitGraph(inputs, subgraphs, results, constants=()): calls graphs one after the other; a subgraph is (run, "
-           "slots of its inputs, number of its outputs, slots that are not read after it).",
+    .doc = "SplitGraph(inputs, subgraphs, results, constants=()): calls graphs in order; a subgraph is (run, slots of "
+           "its inputs, number of its outputs, slots that are not read after it).",
     .size = sizeof(SplitGraph),
     .make = split_graph_new,
     .dealloc = split_graph_dealloc,
@@ -210,7 +210,7 @@ PyObject* split_graph_of(std::unique_ptr<Parts> parts) {
 
 // ------------------------------------------------------------------------------------- for all sizes
 
-// A number as a 0-dim tensor, whatever modes the call is in.
+// Returns a number as a 0-dim tensor, independent of the caller's modes.
 PyObject* constant_of(PyObject* dtype, PyObject* value) {
   const c10::InferenceMode usual(false);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -1,9 +1,9 @@
-// Undoing: a compiled graph that writes to its inputs or draws random numbers, and may raise.
+// UndoOnError: a compiled graph that writes to its inputs or draws random numbers, and may raise.
 //
-// When it raises, eager runs the frame from its start: it has to find what the graph found, so inputs get their
-// old contents back and torch's default CPU generator goes back to where it was. Ctrl-C and the like run nothing
-// again; nor do hooks on saved tensors that end a run on purpose (checkpointing): what was done then stays. Nor does
-// an error that nobody expected behind a write to an input that was not copied: the exception says so.
+// After an exception eager runs the frame from its start and must find the original state. Inputs therefore get their
+// old contents back, and torch's default CPU generator its old state. After Ctrl-C and the like nothing runs again,
+// nor after hooks on saved tensors that end a run on purpose (checkpointing): then writes stay. They also stay after
+// an unexpected error behind a write to an input that was not copied; the exception is marked.
 
 #include "around.h"
 
@@ -19,36 +19,36 @@
 namespace jitmagic {
 namespace {
 
-struct Undoing : Around {  // `others`: inputs whose versions are watched
+struct UndoOnError : GraphWrapper {  // `others`: inputs whose versions are compared
   bool draws;
 };
 
-class Before {
+class InputSnapshot {
  public:
-  Before(const Undoing& undoing, PyObject* const* args, Py_ssize_t count) {
+  InputSnapshot(const UndoOnError& wrapper, PyObject* const* args, Py_ssize_t count) {
     const at::NoGradGuard no_grad;
-    for (Py_ssize_t position : *undoing.positions) {
+    for (Py_ssize_t position : *wrapper.positions) {
       if (position >= count || !THPVariable_Check(args[position])) continue;
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       written_.emplace_back(input, input.detach().clone());
     }
-    for (Py_ssize_t position : *undoing.others) {
+    for (Py_ssize_t position : *wrapper.others) {
       if (position >= count || !THPVariable_Check(args[position])) continue;
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       watched_.emplace_back(input, version_of(input));
     }
-    if (undoing.draws) generator_.emplace(c10::kCPU);
+    if (wrapper.draws) generator_.emplace(c10::kCPU);
   }
 
   void restore() const {
     const at::NoGradGuard no_grad;
-    // variable_data: no write that autograd has to know of
+    // variable_data: does not increment the version counter
     for (const auto& [input, contents] : written_) input.variable_data().copy_(contents);
     if (generator_) generator_->restore();
   }
 
-  // Whether what was not copied may have been written to.
-  bool is_beyond_repair() const {
+  // Returns whether an input that was not copied may have been written to.
+  bool has_uncopied_write() const {
     return std::ranges::any_of(watched_, [](const auto& one) {
       return one.second == kUncounted || version_of(one.first) != one.second;
     });
@@ -64,15 +64,15 @@ class Before {
   std::optional<GeneratorState> generator_;
 };
 
-// Takes the Python error that is set out of the interpreter while it lives.
-class SetAside {
+// Takes the current Python error out of the interpreter during its lifetime.
+class SavedError {
  public:
-  SetAside() {
+  SavedError() {
     PyErr_Fetch(&type_, &value_, &traceback_);
     PyErr_NormalizeException(&type_, &value_, &traceback_);
   }
-  ~SetAside() { PyErr_Restore(type_, value_, traceback_); }
-  SetAside(const SetAside&) = delete;
+  ~SavedError() { PyErr_Restore(type_, value_, traceback_); }
+  SavedError(const SavedError&) = delete;
 
   bool is_from_hook() const {
     PyObject* mark = PyObject_GetAttrString(value_, "__jitmagic_from_hook__");
@@ -81,7 +81,7 @@ class SetAside {
     return mark != nullptr;
   }
 
-  void say_written() const {
+  void mark_written() const {
     if (PyObject_SetAttrString(value_, "__jitmagic_wrote__", Py_True) < 0) PyErr_Clear();
   }
 
@@ -89,39 +89,39 @@ class SetAside {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-PyObject* undoing_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+PyObject* undo_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto& undoing = *reinterpret_cast<Undoing*>(self);
-  const Before before(undoing, args, PyVectorcall_NARGS(nargsf));
-  PyObject* made = PyObject_Vectorcall(undoing.run, args, nargsf, names);
+  const auto& wrapper = *reinterpret_cast<UndoOnError*>(self);
+  const InputSnapshot before(wrapper, args, PyVectorcall_NARGS(nargsf));
+  PyObject* made = PyObject_Vectorcall(wrapper.run, args, nargsf, names);
   if (!made && PyErr_ExceptionMatches(PyExc_Exception)) {
-    const SetAside error;
-    if (before.is_beyond_repair()) error.say_written();
+    const SavedError error;
+    if (before.has_uncopied_write()) error.mark_written();
     if (!error.is_from_hook()) before.restore();
   }
   return made;
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* undoing_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* undo_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *run, *written, *watched;
   int draws;
-  if (!PyArg_ParseTuple(args, "OOOp:Undoing", &run, &written, &watched, &draws)) return nullptr;
-  auto* self = static_cast<Undoing*>(make_around(type, run, written, undoing_call, watched));
+  if (!PyArg_ParseTuple(args, "OOOp:UndoOnError", &run, &written, &watched, &draws)) return nullptr;
+  auto* self = static_cast<UndoOnError*>(make_wrapper(type, run, written, undo_call, watched));
   self->draws = draws;
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
 
-PyTypeObject undoing_type = around_type(
-    "jitmagic._runtime.Undoing",
-    "Undoing(run, written, watched, draws): calls run; when it raises, the inputs at `written` and, if it draws, "
-    "torch's default CPU generator are as they were; an exception behind a write to an input at `watched` says so.",
-    undoing_new, sizeof(Undoing));
+PyTypeObject undo_type = wrapper_type(
+    "jitmagic._runtime.UndoOnError",
+    "UndoOnError(run, written, watched, draws): calls run; an exception restores the inputs at `written` and, if it "
+    "draws, torch's default CPU generator. After a write to an input at `watched` the exception is marked.",
+    undo_new, sizeof(UndoOnError));
 
 }  // namespace
 
-bool register_undo(PyObject* module) { return PyModule_AddType(module, &undoing_type) == 0; }
+bool register_undo_on_error(PyObject* module) { return PyModule_AddType(module, &undo_type) == 0; }
 
 }  // namespace jitmagic

@@ -1,4 +1,4 @@
-// AliasStep: read from Python, and performed.
+// Reads AliasSteps from Python and performs them.
 
 #include "view_replay.h"
 
@@ -13,7 +13,7 @@ namespace jitmagic {
 
 namespace {
 
-// What view operations take beside tensors: numbers, lists of them, dtypes.
+// Converts non-tensor arguments of view operations: numbers, lists of them, dtypes.
 c10::IValue argument(PyObject* object) {
   if (object == Py_None) return {};
   if (PyBool_Check(object)) return object == Py_True;
@@ -49,7 +49,8 @@ void call(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorImpl<
   } else {
     for (at::Tensor& part : stack[0].toTensorVector()) views.push_back(std::move(part));
   }
-  check(PyExc_RuntimeError, views.size() - before == step.count, "jitmagic: a view call gave other results");
+  check(PyExc_RuntimeError, views.size() - before == step.count,
+        "jitmagic: a view call returned another number of results");
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void perform(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorIm
     case AliasStep::kData: views.push_back(tensor.variable_data()); break;
     case AliasStep::kLeaf: tensor.set_requires_grad(true); break;
     case AliasStep::kBump:
-      if (tensor.is_inference()) break;  // these have no counter
+      if (tensor.is_inference()) break;  // inference tensors have no counter
       for (size_t i = 0; i < step.count; i++) torch::autograd::impl::bump_version(tensor);
       break;
   }

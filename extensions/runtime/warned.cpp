@@ -9,7 +9,7 @@
 namespace jitmagic {
 namespace {
 
-// As torch writes it: where in its own source, where that is known.
+// Formats a warning as torch does, with the position in torch's source if known.
 std::string text_of(const c10::Warning& warning) {
   std::string text = torch::processErrorMsg(warning.msg());
   const auto& source = warning.source_location();
@@ -18,7 +18,7 @@ std::string text_of(const c10::Warning& warning) {
          std::to_string(source.line) + ".)";
 }
 
-// Where Python notes which warnings it has shown; null: no Python frame is there, and each is shown.
+// Returns the registry of warnings already shown; null without a Python frame: then each is shown.
 PyObject* registry_in(PyObject* globals) {
   if (!globals) return nullptr;
   PyObject* known = PyDict_GetItemString(globals, "__warningregistry__");
@@ -30,12 +30,12 @@ PyObject* registry_in(PyObject* globals) {
 
 }  // namespace
 
-void Listener::process(const c10::Warning& warning) {
-  if (!warned_) warned_ = std::make_unique<Warned::element_type>();
+void WarningCollector::process(const c10::Warning& warning) {
+  if (!warned_) warned_ = std::make_unique<PendingWarnings::element_type>();
   warned_->emplace_back(warning, &call_);
 }
 
-bool tell_of(const Warned& warned) {
+bool issue_warnings(const PendingWarnings& warned) {
   PyObject* globals = PyEval_GetGlobals();
   PyObject* registry = registry_in(globals);
   PyObject* name = globals ? PyDict_GetItemString(globals, "__name__") : nullptr;

@@ -1,5 +1,5 @@
-// Warnings of ATen calls, which name the user's line: the frame around a compiled graph stands at its function's
-// first one. They are kept until the graph has run, as it may run without the GIL.
+// Warnings of ATen calls, reported at the user's line: the frame around a compiled graph is at its function's first
+// line. They are collected until the graph has run, since it may run without the GIL.
 #pragma once
 
 #include <memory>
@@ -12,22 +12,22 @@
 
 namespace jitmagic {
 
-// What a graph's calls warned of; made when one does.
-using Warned = std::unique_ptr<std::vector<std::pair<c10::Warning, const Call*>>>;
+// The warnings of a graph's calls; allocated for the first one.
+using PendingWarnings = std::unique_ptr<std::vector<std::pair<c10::Warning, const Call*>>>;
 
-// Hears what is warned of while it lives.
-class Listener : public c10::WarningHandler {
+// Collects warnings during its lifetime.
+class WarningCollector : public c10::WarningHandler {
  public:
-  Listener(Warned& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
+  WarningCollector(PendingWarnings& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
   void process(const c10::Warning& warning) override;
 
  private:
-  Warned& warned_;
+  PendingWarnings& warned_;
   const Call& call_;
   c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-// Hands them to Python's `warnings`; false: a filter made an error of one, which is set.
-bool tell_of(const Warned& warned);
+// Passes them to Python's `warnings`; false: a filter turned one into an exception, which is set.
+bool issue_warnings(const PendingWarnings& warned);
 
 }  // namespace jitmagic

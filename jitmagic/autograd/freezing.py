@@ -1,10 +1,10 @@
-"""Splits an inference graph into what depends on frozen weights alone and the rest.
+"""Splits an inference graph into the part that depends on frozen weights alone and the rest.
 
-Comes in: an ATen forward graph and which of its inputs are weights of modules. Goes out: `Frozen`,
-two graphs: `folded` computes values of the weights, `rest` takes the inputs and then those values.
-A scale and a shift per channel after a convolution, which is what a batch norm in eval mode is,
-are moved into the convolution's weight and bias first, as torch.nn.utils.fusion does: results
-differ from eager's by rounding. Weights that the graph writes to are not frozen.
+In: an ATen forward graph and the positions of the inputs that are module weights. Out: `Frozen`,
+two graphs: `folded` computes values from the weights; `rest` takes the inputs, then those values. A
+scale and shift per channel after a convolution (a batch norm in eval mode) is first folded into the
+convolution's weight and bias, as torch.nn.utils.fusion does. Results then differ from eager's by
+rounding. Weights that the graph writes to are not frozen.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WEIGHT, _BIAS, _TRANSPOSED = 1, 2, 6  # arguments of aten.convolution
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """`weights`: the inputs that `folded` takes, by their positions in the whole graph. `inputs`:
-    those that `rest` takes, before the values.
+    """The two graphs. `weights` are the positions of the inputs that `folded` takes, `inputs` those
+    that `rest` takes before the folded values.
     """
 
     folded: GraphModule
@@ -40,7 +40,7 @@ class Frozen:
 
 
 def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
-    """The two graphs; None where nothing but views depends on weights alone."""
+    """Return the two graphs, or None if only views depend on weights alone."""
     graph = Graph()
     known: dict[Node, Node] = {}
     graph.output(graph.graph_copy(forward.graph, known))
@@ -71,7 +71,7 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
 
 
 def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
-    """Pure calls of weights and constants, which compute the same in every call; weights too."""
+    """Return the weights and the pure calls of weights and constants, equal in every call."""
     frozen, constant = set(weights), set[Node]()
     for node in graph.nodes:
         if node.op == "get_attr" or (node.op == "call_function" and not node.all_input_nodes):
@@ -89,9 +89,7 @@ def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
 
 
 def _results(graph: Graph) -> set[Node]:
-    """Return the results that the caller receives, and their memory: the caller may write
-    to that.
-    """
+    """Return the nodes whose memory the caller receives, and may write to."""
     end = next(node for node in reversed(graph.nodes) if node.op == "output")
     found, waiting = set[Node](), list(end.all_input_nodes)
     while waiting:
@@ -113,9 +111,7 @@ def _tags(node: Node) -> Sequence[torch.Tag]:
 
 
 def _is_read_by_rest(node: Node, frozen: set[Node]) -> bool:
-    """Return whether it is a value, and some other call reads it. Views stay with those that read
-    them.
-    """
+    """Return whether the node is a value that another call reads. Views stay with their readers."""
     if node.op == "placeholder" or _is_view_of_weight(node):
         return False
     return any(user not in frozen or _is_view_of_weight(user) for user in node.users)
@@ -167,8 +163,8 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
 
 
 def _is_foldable(node: Any, frozen: set[Node]) -> bool:
-    """A convolution that nothing else reads, of a frozen weight; a transposed one has its channels
-    elsewhere.
+    """Return whether `node` is a convolution of a frozen weight with a single reader. A transposed
+    one is refused: its channels are in another dimension of the weight.
     """
     if not isinstance(node, Node) or node.target is not aten.convolution.default:
         return False
@@ -191,7 +187,7 @@ def _is_per_channel(part: Any, conv: Node, frozen: set[Node]) -> bool:
 def _copied(
     graph: Graph, inputs: Sequence[Node], outputs: Sequence[Node] | None, given: Mapping[Node, None]
 ) -> Graph:
-    """A graph that takes `inputs` and computes `outputs`, or the outputs of the whole."""
+    """Copy the part that computes `outputs` (None: all outputs) from `inputs` into a new graph."""
     made, known = Graph(), dict[Node, Node]()
     for node in inputs:
         known[node] = made.placeholder(node.name)

@@ -1,12 +1,11 @@
-"""trace_joint: a torch-level graph becomes one functional ATen graph of forward and backward.
+"""Traces a torch-level graph into one functional ATen graph of forward and backward.
 
 In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it
-reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph is run once on data-less tensors
-under real C++ autograd; a dispatch mode below autograd records the ATen calls, decomposed and
-functional; then torch.autograd.grad over the results records the backward behind it. Placeholders
-are the inputs, then one tangent for each result that requires grad; the output is (*results,
-*gradients); writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed (cause: the
-original exception) for whatever cannot be expressed.
+reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph runs once on data-less tensors
+under real C++ autograd, and a dispatch mode below autograd records the ATen calls, decomposed and
+functional. Then torch.autograd.grad over the results records the backward. Placeholders are the
+inputs, then one tangent for each result that requires grad. The output is (*results, *gradients);
+writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed for anything else.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ from .recording.functionalize import Functionalizer
 from .recording.origins import history_of, mark_origin, origin_of, reach_of
 from .recording.recorded_call import recorded_call
 from .recording.recorder import Recorder, Sym
-from .recording.traced import AliasCall, Counter, Traced
+from .recording.traced import AliasCall, Traced, VersionCounter
 from .recording.transformed import transformed
 from .recording.views import may_overlap
-from .result import Held, Joint
+from .result import EagerSaved, Joint
 from .saving import SavedTensors
 from .varying_numbers import Numbers, for_all_numbers
 
 __all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
-BACKWARD = object()  # among targets: the formulas of autograd
+BACKWARD = object()  # among targets: autograd's formulas
 
 
 def trace_joint(
@@ -63,8 +62,8 @@ def trace_joint(
     is_sized: bool = False,
     by_python: Collection[Any] = (),
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller. Some
-    of its sizes are Sizes where `is_sized`; `by_python`: targets for torch's Python dispatcher.
+    """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
+    `is_sized` some sizes are Sizes; `by_python`: targets for torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -84,17 +83,17 @@ def _trace(
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
-    with _as_if_running(grad_enabled):
-        # Inside: tensors made under inference mode could not be written to without it.
+    with _modes_of_call(grad_enabled):
+        # Inside the block: without it, tensors made under inference mode could not be written to.
         traced = [
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
         ]
         saved = SavedTensors(mode, _written_since)
-        with saved_tensors_hooks(saved.keep, saved.fetch):
+        with saved_tensors_hooks(saved.pack, saved.unpack):
             outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)
-        with mode:  # the history of a view whose base was written since is made when asked for
+        with mode:  # autograd regenerates the history of a view of a written base on access
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, outputs, finished.results)
         with by_python_dispatcher(BACKWARD in by_python):
@@ -103,8 +102,8 @@ def _trace(
 
 
 @contextmanager
-def _as_if_running(grad_enabled: bool) -> Iterator[None]:
-    """The caller's modes, restored afterwards whatever the graph does to them."""
+def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
+    """Enter the modes of the real call; the caller's are restored whatever the graph does."""
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -126,7 +125,7 @@ def _run(
     by_python: Collection[Any],
     numbers: Numbers | None,
 ) -> list[Any]:
-    """Execute gm on traced tensors; the flat list of its outputs."""
+    """Execute gm on traced tensors and return the flat list of its outputs."""
     env: dict[Node, Any] = {
         node: mode.constant(_attribute(gm, node.target))
         for node in gm.graph.nodes
@@ -140,7 +139,7 @@ def _run(
             if node.op == "placeholder":
                 env[node] = next(supply)
             elif node.op == "output":
-                return [_left(part, env[part]) for part in node.args[0]]
+                return [_output_value(part, env[part]) for part in node.args[0]]
             elif node.target is number_in and numbers is not None:
                 env[node] = numbers.read(node, mode.read(env[node.args[0]]))  # type: ignore[index]
             elif node.op != "get_attr":
@@ -149,14 +148,14 @@ def _run(
     raise CompileFailed("the graph has no output")
 
 
-def _left(node: Node, value: Any) -> Any:
-    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
+def _output_value(node: Node, value: Any) -> Any:
+    """Return the value of an output, without history if backward freed it (runtime/native.py)."""
     return value.detach() if node.meta.get("spent") else value
 
 
 def _written_since() -> Exception:
     error = CompileFailed("a tensor needed for gradient computation was modified in place")
-    return _refused(origin_of(torch._C._current_autograd_node()), error)
+    return _backward_error(origin_of(torch._C._current_autograd_node()), error)
 
 
 def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
@@ -167,7 +166,7 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
 
 
 def _check_cast(node: Node, value: Any) -> None:
-    """What is cast was found out on other tensors than these: it must have come out the same."""
+    """Check that autocast chose the dtype that the trace found on other tensors."""
     spec = node.meta.get("spec")
     if isinstance(value, Traced) and isinstance(spec, TensorSpec) and value.dtype is not spec.dtype:
         wrong = TypeError(f"its result is {value.dtype}, the trace has {spec.dtype}")
@@ -175,8 +174,8 @@ def _check_cast(node: Node, value: Any) -> None:
 
 
 def _check_spec(node: Node, spec: Any, value: Any) -> None:
-    """Check a result's sizes against the trace's, which sampling may have guessed. A comparison of
-    sizes is decided for all values, or guarded.
+    """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
+    be a guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):
@@ -184,14 +183,14 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(value, Traced):
         return
     if value.dtype is not spec.dtype or as_dimensions(value.shape) != spec.shape:
-        raise _failed(node, CompileFailed(f"its result is no {spec} at other sizes"))
+        raise _failed(node, CompileFailed(f"its result is not a {spec} at other sizes"))
 
 
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
-    args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
+    args, kwargs = _resolved(node.args, env), _resolved(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
-        for tensor in args[3]:  # captured: eager holds it, though nobody looks at its version
-            saved.hold(tensor)
+        for tensor in args[3]:  # eager saves captured tensors without a version check
+            saved.record(tensor)
     try:
         if node.target is gradients:
             value = _gradients(node, args, mode)
@@ -204,31 +203,31 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             function: Any = getattr(type(args[0]), str(node.target)) if is_method else node.target
             value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
-            raise CompileFailed(f"{node.op} is no part of a traced graph")
+            raise CompileFailed(f"{node.op} cannot be part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
     if isinstance(value, tuple):
-        value = _narrowed(node, value)
+        value = _rounded(node, value)
     if mode.recorder.is_sized:
         _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
-        # Not of detach, which shares the version counter: nobody sees that it is written to.
-        value.origin, value.counter = (AliasCall(None, args[0]), 0), Counter()
+        # Not through detach, which shares the version counter: writes to .data are not counted.
+        value.origin, value.counter = (AliasCall(None, args[0]), 0), VersionCounter()
     elif isinstance(value, Traced) and not _is_item(node, args):
-        _claim(value, tensors_in((args, kwargs)))
+        _take_ownership(value, tensors_in((args, kwargs)))
     for tensor in value if isinstance(value, (tuple, list)) else (value,):
-        if _gives_history(node) and isinstance(tensor, Traced):
+        if _has_own_history(node) and isinstance(tensor, Traced):
             tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_origin(tensor, node)
     return value
 
 
-def _narrowed(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Results as the kernel gives them: statistics of 16-bit numbers, which our formulas keep in
-    float32, are rounded where the program sees them.
+def _rounded(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cast results to the dtypes that the kernel returns. Formulas keep statistics of 16-bit
+    numbers in float32; the program must see them rounded.
     """
     specs = node.meta.get("spec")
     if not isinstance(specs, tuple) or type(results) is not tuple or len(specs) != len(results):
@@ -246,13 +245,13 @@ def _is_wider(tensor: Any, spec: Any) -> bool:
     return differs and tensor.device.type == "cpu"
 
 
-def _gives_history(node: Node) -> bool:
-    """Whether autograd knows of its results what no view operation tells."""
+def _has_own_history(node: Node) -> bool:
+    """Return whether results get history that no view operation accounts for."""
     return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
 
 
 def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
-    """A backward within the program; like the one behind it, it runs outside of autocast."""
+    """Record a backward inside the program; like the final one, it runs outside of autocast."""
     mode.in_backward = True
     try:
         with torch._C._DisableAutocast():
@@ -261,18 +260,18 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
         mode.in_backward = False
     for gradient, known in zip(computed, node.meta["val"], strict=True):
         if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
-            raise CompileFailed("the gradients are not those that were found while tracing")
+            raise CompileFailed("the gradients differ from those found while tracing")
     return computed
 
 
 def _is_item(node: Node, args: Sequence[Any]) -> bool:
-    """Whether it takes one of n results, which are known."""
+    """Return whether the call picks one of several known results."""
     return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
-def _claim(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
-    """What torch.zeros and its like give is, to the mode, detached from what the kernel made; to
-    the program it is the tensor that owns the memory.
+def _take_ownership(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
+    """Make a fresh result the owner of its memory. For the dispatch mode the result of torch.zeros
+    and the like is detached from the kernel's result; for the program it owns the memory.
     """
     known = {id(tensor.cell) for tensor in arguments if isinstance(tensor, Traced)}
     cell = value.cell
@@ -285,18 +284,18 @@ def _failed(node: Node, error: Exception) -> OperationFailed:
     return OperationFailed(target_name(node.target), str(error), node, lines[-1] if lines else None)
 
 
-def _plug(value: Any, env: dict[Node, Any]) -> Any:
+def _resolved(value: Any, env: dict[Node, Any]) -> Any:
     if isinstance(value, Node):
         return env[value]
     if isinstance(value, tuple):
-        items = [_plug(item, env) for item in value]
+        items = [_resolved(item, env) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
-        return [_plug(item, env) for item in value]
+        return [_resolved(item, env) for item in value]
     if isinstance(value, dict):
-        return {key: _plug(item, env) for key, item in value.items()}
+        return {key: _resolved(item, env) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(*(_plug(part, env) for part in (value.start, value.stop, value.step)))
+        return slice(*(_resolved(part, env) for part in (value.start, value.stop, value.step)))
     return as_torch(value)
 
 
@@ -316,8 +315,8 @@ def _check_leaves(
     outputs: Sequence[Traced],
     results: Sequence[Traced],
 ) -> None:
-    """An autograd node exists for the sake of its inputs, so the program's own leaf needs one, and
-    a leaf that is handed out would get no gradient.
+    """Refuse leaves made by the program that get no gradient. An autograd node needs an input that
+    requires grad, and a leaf that is returned would get no gradient.
     """
     nodes = [node for node in gm.graph.nodes if node.target == "requires_grad_"]
     recorded = [tensor for tensor in results if tensor.requires_grad]
@@ -329,7 +328,7 @@ def _check_leaves(
     reach = reach_of([history_of(result) for result in recorded], leaves)
     for leaf, reached in zip(leaves, reach, strict=True):
         if reached and leaf.custom is not None:
-            raise _failed(leaf.custom, CompileFailed("a result of the same graph leads to it"))
+            raise _failed(leaf.custom, CompileFailed("a result of the same graph depends on it"))
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -341,8 +340,8 @@ class _Gradients:
     inputs: tuple[int, ...] = ()
     values: tuple[Sym, ...] = ()
     reach: tuple[tuple[int, ...], ...] = ()
-    spent: tuple[int, ...] = ()
-    held: Mapping[Node, Held] = field(default_factory=dict)
+    freed: tuple[int, ...] = ()
+    saved: Mapping[Node, EagerSaved] = field(default_factory=dict)
 
 
 def _differentiate(
@@ -366,7 +365,7 @@ def _differentiate(
     mode.custom = custom_nodes(mode.results)
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
-        # Backward runs outside of autocast regions: what it computes is not cast.
+        # Eager runs the backward outside of autocast regions, so nothing in it is cast.
         with mode, torch._C._DisableAutocast():
             mode.in_backward = True
             # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
@@ -382,50 +381,50 @@ def _differentiate(
     except OperationFailed:
         raise
     except Exception as error:  # whatever a formula raises: eager raises it itself
-        raise _refused(mode.origin, error) from error
+        raise _backward_error(mode.origin, error) from error
     finally:
-        mode.in_backward, mode.origin, recorder.behind = False, None, ()
-    held = saved.values()
-    apart = _apart(mode, computed, seeds)
+        mode.in_backward, mode.origin, recorder.tangents = False, None, ()
+    eager_saved = saved.values()
+    apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [
-        (i, sym, behind)
-        for i, sym, behind in zip(wanted, apart, reach, strict=True)
+        (i, sym, reached_by)
+        for i, sym, reached_by in zip(wanted, apart, reach, strict=True)
         if sym is not None
     ]
     if not gradients_of:
-        # Their formula gives nothing: a node must stand behind the results, which hands on as much.
-        gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
-    places, values, behind = zip(*gradients_of, strict=True)
-    return _Gradients(tangents, places, values, behind, saved.spent(), held)
+        # No formula returns a gradient. The results still need an autograd node, as in eager.
+        gradients_of = [_zero_gradient(mode, inputs, wanted, reach)]
+    places, values, reached_by = zip(*gradients_of, strict=True)
+    return _Gradients(tangents, places, values, reached_by, saved.freed(), eager_saved)
 
 
-def _nothing_for(
+def _zero_gradient(
     mode: Functionalizer,
     inputs: Sequence[Traced],
     wanted: Sequence[int],
     reach: Sequence[tuple[int, ...]],
 ) -> tuple[int, Sym, tuple[int, ...]]:
-    """An input of the results' history that gets no gradient: no tangent leads to it."""
-    index = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
+    """Return a zero gradient for an input in the results' history that no tangent reaches."""
+    index = next((i for i, reached_by in zip(wanted, reach, strict=True) if reached_by), wanted[0])
     tensor = inputs[index]
     with mode:
         zeros = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
     return index, mode.read(zeros), ()
 
 
-def _refused(operation: Node | None, error: Exception) -> CompileFailed:
-    """`operation`, whose formula raised; of what was not traced here the whole graph is refused."""
+def _backward_error(operation: Node | None, error: Exception) -> CompileFailed:
+    """Return the error of the operation whose formula raised, or of the whole graph."""
     text = f"the backward cannot be recorded: {error}"
     if operation is not None and "step" in operation.meta:
         return _failed(operation, CompileFailed(text))
     return CompileFailed(f"autograd: {text}")
 
 
-def _apart(
+def _with_eager_aliasing(
     mode: Functionalizer, gradients: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
 ) -> list[Sym | None]:
-    """The gradients' values: those that share memory in eager share it, and no others. The recorder
-    computes equal ones once, but whoever clips one in place must not clip another.
+    """Return the gradients' values, which share memory exactly where eager's do. The recorder
+    computes equal values once, but clipping one in place must not clip another.
     """
     cells = {alias_root(mode.read(seed).node): seed.cell for seed in seeds}
     values: list[Sym | None] = []
@@ -440,7 +439,7 @@ def _apart(
 
 
 def _tangent_spec(result: Traced) -> TensorSpec:
-    """Laid out as the result; where elements of that share a place, their gradients cannot."""
+    """Return a tangent's spec, laid out as the result, or contiguous if elements overlap."""
     shape, stride = as_dimensions(result.shape), as_dimensions(result.stride())
     if may_overlap(shape, stride):
         stride = contiguous_strides(shape)
@@ -458,7 +457,7 @@ def _finish(
     gradients: _Gradients,
 ) -> Joint:
     recorder.lines = ()
-    values = _own_memory([tensor.sym for tensor in outputs.results])
+    values = _without_shared_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
@@ -482,13 +481,13 @@ def _finish(
         gradients.inputs,
         gradients.reach,
         outputs.aliasing,
-        gradients.spent,
-        {node: gradients.held[node] for node in recorder.graph.nodes if node in gradients.held},
+        gradients.freed,
+        {node: gradients.saved[node] for node in recorder.graph.nodes if node in gradients.saved},
     )
 
 
-def _own_memory(values: list[Sym]) -> list[Sym]:
-    """Results must not share memory with inputs, constants or each other: copy where they would."""
+def _without_shared_memory(values: list[Sym]) -> list[Sym]:
+    """Copy results that share memory with inputs, constants or each other."""
     taken: set[Node] = set()
     owned = []
     for sym in values:

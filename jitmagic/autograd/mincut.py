@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..budget import check
+
 __all__ = ["INFINITE", "FlowNetwork"]
 
 INFINITE = 1 << 60
@@ -17,27 +19,30 @@ class FlowNetwork:
 
     def __init__(self, count: int) -> None:
         self.out: list[list[int]] = [[] for _ in range(count)]  # edge numbers leaving a vertex
-        self.head: list[int] = []  # where an edge leads; edge ^ 1 is its reverse
-        self.room: list[int] = []  # what more it can carry
+        self.head: list[int] = []  # target vertex of an edge; edge ^ 1 is its reverse
+        self.residual: list[int] = []  # residual capacity
 
     def edge(self, source: int, target: int, capacity: int) -> None:
         self.out[source].append(len(self.head))
         self.out[target].append(len(self.head) + 1)
         self.head += (target, source)
-        self.room += (capacity, 0)
+        self.residual += (capacity, 0)
 
     def cut(self, source: int, sink: int) -> tuple[int, set[int]]:
-        """(capacity of a minimum cut, the vertices on the source's side of it)."""
+        """Return the capacity of a minimum cut and the vertices on the source's side of it."""
         total = 0
         while (levels := self._levels(source, sink))[sink] >= 0:
+            check()
             total += self._blocking_flow(source, sink, levels)
             if total >= INFINITE:
                 break
         return total, {vertex for vertex, level in enumerate(levels) if level >= 0}
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """Breadth-first distance from the source along edges with room, -1 where unreachable."""
-        head, room, out = self.head, self.room, self.out
+        """Return breadth-first distances from the source along residual edges, -1 if
+        unreachable.
+        """
+        head, residual, out = self.head, self.residual, self.out
         levels = [-1] * len(out)
         levels[source] = 0
         queue = deque((source,))
@@ -45,26 +50,27 @@ class FlowNetwork:
             vertex = queue.popleft()
             for edge in out[vertex]:
                 target = head[edge]
-                if room[edge] and levels[target] < 0:
+                if residual[edge] and levels[target] < 0:
                     levels[target] = levels[vertex] + 1
                     queue.append(target)
         return levels
 
     def _blocking_flow(self, source: int, sink: int, levels: list[int]) -> int:
         """Augment along shortest paths until none is left; depth-first without recursion."""
-        head, room, out = self.head, self.room, self.out
+        head, residual, out = self.head, self.residual, self.out
         tried = [0] * len(out)
         path: list[int] = []
         vertex, total = source, 0
         while True:
             if vertex == sink:
-                amount = min(room[edge] for edge in path)
+                check()
+                amount = min(residual[edge] for edge in path)
                 total += amount
                 first_full = len(path)
                 for i in range(len(path) - 1, -1, -1):
-                    room[path[i]] -= amount
-                    room[path[i] ^ 1] += amount
-                    if not room[path[i]]:
+                    residual[path[i]] -= amount
+                    residual[path[i] ^ 1] += amount
+                    if not residual[path[i]]:
                         first_full = i
                 vertex = head[path[first_full] ^ 1]
                 del path[first_full:]
@@ -72,7 +78,7 @@ class FlowNetwork:
             edges = out[vertex]
             while tried[vertex] < len(edges):
                 edge = edges[tried[vertex]]
-                if room[edge] and levels[head[edge]] == levels[vertex] + 1:
+                if residual[edge] and levels[head[edge]] == levels[vertex] + 1:
                     break
                 tried[vertex] += 1
             else:

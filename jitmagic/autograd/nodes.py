@@ -1,6 +1,6 @@
-"""Facts about ATen nodes and small graph operations that joint and partition share.
+"""Queries on ATen nodes and small graph operations shared by joint and partition.
 
-Nodes are what Recorder makes: placeholders, get_attr, ATen overloads, getitem on their tuples,
+Nodes are those of Recorder: placeholders, get_attr, ATen overloads, getitem on their tuples,
 output.
 """
 
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 @lru_cache(maxsize=4096)
 def is_view_op(op: Any) -> bool:
-    """Gives a view of its first argument (functional operations only)."""
+    """Return whether the functional operation returns a view of its first argument."""
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False
@@ -41,22 +41,22 @@ def is_view_op(op: Any) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    """Shares the memory of its first argument."""
+    """Return whether the node shares the memory of its first argument."""
     return node.op == "call_function" and is_view_op(node.target)
 
 
 def mask_of(tangents: Iterable[int]) -> int:
-    """A bit for each of their positions."""
+    """Return a bit mask of tangent positions."""
     return sum(1 << place for place in set(tangents))
 
 
 def flows_of(nodes: Iterable[Node], tangents: Sequence[Node]) -> dict[Node, int]:
-    """Nodes that tangents flow into, a bit for each. For some the history tells it, not the data
-    (`meta["behind"]`).
+    """Return the nodes that depend on tangents, each with a bit mask of these. For some the
+    dependency is in the autograd history and not in data (`meta["tangents"]`).
     """
     flows = {node: 1 << i for i, node in enumerate(tangents)}
     for node in nodes:
-        flow = flows.get(node, 0) | mask_of(node.meta.get("behind", ()))
+        flow = flows.get(node, 0) | mask_of(node.meta.get("tangents", ()))
         for part in node.all_input_nodes:
             flow |= flows.get(part, 0)
         if flow and node.op != "output":
@@ -65,14 +65,14 @@ def flows_of(nodes: Iterable[Node], tangents: Sequence[Node]) -> dict[Node, int]
 
 
 def runs_once(node: Node) -> bool:
-    """Draws from a generator, or does what only its kernel knows: must run once, in order, also
-    when its result is unused.
+    """Return whether the node draws from a generator or has effects that only its kernel knows. It
+    must run once, in order, even if its result is unused.
     """
     return node.op == "call_function" and acts(node.target)
 
 
 def alias_root(node: Node) -> Node:
-    """The node whose memory `node` shows (itself when it is no view)."""
+    """Return the node whose memory `node` shows (itself if it is no view)."""
     while is_view(node):
         base = node.args[0]
         assert isinstance(base, Node)
@@ -81,8 +81,8 @@ def alias_root(node: Node) -> Node:
 
 
 def erase_dead(graph: Graph) -> None:
-    """Drop nodes without users; placeholders, nodes that do something by running and readers of
-    numbers (varying_numbers.py) stay.
+    """Drop nodes without users. Placeholders, nodes with effects and readers of numbers
+    (varying_numbers.py) stay.
     """
     for node in reversed(graph.nodes):
         if node.users or node.op in ("placeholder", "output") or "number" in node.meta:
@@ -92,7 +92,7 @@ def erase_dead(graph: Graph) -> None:
 
 
 def module_of(graph: Graph, constants: Mapping[str, torch.Tensor], name: str) -> LazyModule:
-    """A module running `graph`, with the constants it reads."""
+    """Return a module that runs `graph`, with the constants it reads."""
     module = torch.nn.Module()
     for node in graph.nodes:
         if node.op == "get_attr":

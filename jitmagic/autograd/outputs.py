@@ -1,10 +1,10 @@
-"""How the outputs of a traced graph are made: by the graph, or as views that are replayed after it.
+"""Splits the outputs of a traced graph into results and views that are replayed after it.
 
-Comes in: the traced inputs and outputs. Goes out: `Outputs`: the tensors that the graph has to give
-and, for each output that shares memory with an input or with another output (output aliasing), the
-view operations of the program that lead there. They are replayed on the real tensors, in the grad
-mode that they were traced in and with version counters as they were, so that autograd knows of the
-views all that it knows in eager. Raises CompileFailed where they cannot.
+In: the traced inputs and outputs. Out: `Outputs`, with the tensors that the graph returns. For each
+output that shares memory with an input or another output (output aliasing), it lists the program's
+view operations that produce it. They are replayed on the real tensors, in their original grad modes
+and with the same version counters, so that autograd sees what it sees in eager. Raises
+CompileFailed for views that cannot be replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..spec import TensorSpec
 from .recording.origins import origin_of
 from .recording.traced import AliasCall, Traced
 from .recording.views import UNSAFE_SPLITS
-from .result import AliasStep, FromInput, Leaf, Output, Result, VersionBump, ViewOf, ViewReplay
+from .result import AliasStep, FromInput, MakeLeaf, Output, Result, VersionBump, ViewOf, ViewReplay
 
 __all__ = ["Outputs"]
 
@@ -35,7 +35,7 @@ _creation_meta = torch._C._autograd._get_creation_meta
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """`results`: what the graph gives. `kinds`: each output of the program."""
+    """`results` are the tensors the graph returns; `kinds` describes each output of the program."""
 
     results: list[Traced]
     kinds: tuple[Output, ...]
@@ -45,15 +45,19 @@ class Outputs:
     def of(cls, inputs: Sequence[Traced], values: Sequence[Any]) -> Outputs:
         for value in values:
             if not isinstance(value, Traced):
-                raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+                raise CompileFailed(
+                    f"the graph returns a {type(value).__name__}, not a traced tensor"
+                )
+            # A copy would lose the alias: the constant's memory belongs to the program.
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)
         owned = (base for base in bases if base.cell.input is None)
         results = list({id(base): base for base in owned}.values())
-        for result in results:  # of a view that was written to, the history is made here
+        # Reading requires_grad regenerates the history of a view whose base was written.
+        for result in results:
             if result.requires_grad and result.is_leaf and not _is_leaf(result):
-                raise CompileFailed("a tensor that the program did not make a leaf is one")
+                raise CompileFailed("a result is an unexpected leaf of autograd")
         replay = _Replay(inputs, results)
         pairs = list(zip(values, bases, strict=True))
         replay.reach([value for value, base in pairs if value is not base])
@@ -64,13 +68,15 @@ class Outputs:
 
 
 def _is_leaf(tensor: Traced) -> bool:
-    """Whether the program made it a leaf that requires grad: it has no history yet."""
+    """Return whether the program made the tensor a leaf that requires grad, without history so
+    far.
+    """
     return tensor.custom is not None and tensor.requires_grad and tensor.is_leaf
 
 
 def _without_history(result: Traced) -> Traced:
-    """Of memory that only views without a history show: nothing can run a backward of it, or one
-    has run in the graph and freed it (the loss that is logged and returned).
+    """Detach a result whose memory is returned only through views without history. Nothing can run
+    its backward, or the graph has run it and freed it (a loss that is logged and returned).
     """
     if not result.requires_grad:
         return result
@@ -79,12 +85,12 @@ def _without_history(result: Traced) -> Traced:
 
 
 def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
-    """For each value the input or result that it is, or whose memory it shares."""
+    """Return, for each value, the input or result that it is or shares memory with."""
     seen: dict[int, Traced] = {}
     shared = {
         id(value.cell)
         for value in values
-        if seen.setdefault(id(value.cell), value) is not value or _is_special(value)
+        if seen.setdefault(id(value.cell), value) is not value or _must_replay(value)
     }
     bases = []
     for value in values:
@@ -95,14 +101,14 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
     return bases
 
 
-def _is_special(value: Traced) -> bool:
-    """Whether eager raises when the view is written to, or has the conjugate bit, or what was
-    written to the view lies otherwise than it. Another view of a temporary that nobody else has is
-    as good as a tensor of its own, and replaying it has its price at each call.
+def _must_replay(value: Traced) -> bool:
+    """Return whether the view must be replayed: eager refuses writes to it, it has the conjugate
+    bit, or its strides differ from those of its value. Any other view of a temporary can be
+    returned as a plain tensor, which saves the replay at each call.
     """
     with _pop_mode_temporarily():  # reading the value again is no operation of the program
-        lies_otherwise = value.path and value.memory_layout() is not None
-    if value.is_conj() or lies_otherwise:
+        differs_in_layout = value.path and value.memory_layout() is not None
+    if value.is_conj() or differs_in_layout:
         return True
     if not value._is_view():
         return False
@@ -116,7 +122,7 @@ def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Repla
     number = base.cell.input
     if value is not base:
         if value.requires_grad and value._base is not base and not _has_own_history(value, base):
-            raise _apart_in_history(value)
+            raise _history_conflict(value)
         known = number is None and value._base is base
         return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)
     if number is not None:
@@ -128,7 +134,7 @@ def _has_own_history(value: Traced, base: Traced) -> bool:
     return _is_leaf(value) or _is_split(value, base)
 
 
-def _apart_in_history(value: Traced) -> CompileFailed:
+def _history_conflict(value: Traced) -> CompileFailed:
     why = "outputs share memory but not their autograd history"
     node = origin_of(value.grad_fn)
     return CompileFailed(why) if node is None else OperationFailed(_name(node), why, node)
@@ -139,21 +145,24 @@ def _name(node: Node) -> str:
 
 
 def _is_split(value: Traced, base: Traced) -> bool:
-    """Whether it is a part of unsafe_split with no history but that: no view for autograd."""
+    """Return whether the value is a part of unsafe_split without other history, no view for
+    autograd.
+    """
     if value.origin is None or value.origin[0].op not in UNSAFE_SPLITS:
         return False
     call, function = value.origin[0], value.grad_fn
     node = origin_of(function)
     if node is not None and call.version != call.source._version:
-        # Eager's gradient leaves out what is written to the whole, taking it again would not.
-        why = "what it splits is written to, of which autograd knows nothing"
+        # Eager's gradient ignores writes to the split tensor; replaying the split would include
+        # them.
+        why = "the tensor it splits is written to, which autograd does not see"
         raise OperationFailed(_name(node), why, node)
     own = function is not None and function.name().startswith("UnsafeSplit")
     return own and (call.source is base or call.source._base is base)
 
 
 def _detaches(call: AliasCall) -> bool:
-    """Whether what it gives has no history, whatever it is given."""
+    """Return whether the results of the call have no history, whatever its input has."""
     return call.op is None or call.op is aten.detach.default
 
 
@@ -174,11 +183,12 @@ def _spec(value: Traced) -> TensorSpec:
 
 
 class _Replay:
-    """What is done on the real tensors to reach the outputs, in the program's order."""
+    """The steps on the real tensors that produce the outputs, in program order."""
 
     def __init__(self, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
         self._slots = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
-        # By slot: tensors with a version counter of their own, and how far it has been bumped.
+        # By slot: tensors with a version counter of their own, and its value after the steps so
+        # far.
         self._counters = {n: (tensor, 0) for n, tensor in enumerate((*inputs, *results))}
         self._replayed: dict[tuple[int, int], int] = {}  # number of the call, index -> slot
         self._free = len(self._slots)
@@ -188,7 +198,7 @@ class _Replay:
             self._mark_leaf(result)
 
     def reach(self, values: Sequence[Traced]) -> None:
-        """Replay the views that lead to values which are none of the inputs and results."""
+        """Add replay steps for the views between the inputs or results and these values."""
         chains = [step for value in values for step in self._chain(value)]
         for _, call in sorted({call.number: call for _, call in chains}.items()):
             self._replay(call)
@@ -206,41 +216,41 @@ class _Replay:
         return self._replayed[call.number, index]
 
     def steps(self) -> tuple[AliasStep, ...]:
-        """All of them, version counters as they are in the end."""
+        """Return all steps, ending with version counters at their final values."""
         for slot, (tensor, _) in self._counters.items():
             self._bump(slot, tensor._version)
         return tuple(self._steps)
 
     def _mark_leaf(self, tensor: Traced) -> None:
-        """What views of it are replayed behind that has a history."""
+        """Add a step that makes the tensor a leaf, before views of it that have history."""
         slot = self.slot(tensor)
         if _is_leaf(tensor) and slot not in self._leaves:
             self._leaves.add(slot)
-            self._steps.append(Leaf(slot))
+            self._steps.append(MakeLeaf(slot))
 
     def _chain(self, value: Traced) -> Iterator[tuple[Traced, AliasCall]]:
-        """The calls between a value and the input or result that it is reached from, and what they
-        gave.
-        """
+        """Yield the view calls from a value back to an input or result, each with its result."""
         while id(value) not in self._slots:
             if value.custom is not None and not _is_leaf(value):
                 why = "its result shares memory with an input or another result"
                 raise OperationFailed(_name(value.custom), why, value.custom)
             if value.origin is None or value.label:
-                raise CompileFailed("outputs share memory in a way that is not followed")
+                raise CompileFailed("outputs share memory in an unsupported way")
             call = value.origin[0]
+            # squeeze_ and the like changed the sizes of the source after the view was taken.
             if call.label != call.source.label:
                 raise CompileFailed("an output is a view of a tensor whose shape changes in place")
+            # Eager's view from before requires_grad_() has no history, a replayed one would have.
             leaf = call.source.custom if _is_leaf(call.source) else None
             if leaf is not None and call.grad and value.is_leaf and not _detaches(call):
-                why = "there are views of it from before it was a leaf"
+                why = "it has views from before it was a leaf"
                 raise OperationFailed(_name(leaf), why, leaf)
             yield value, call
             value = call.source
 
     def _replay(self, call: AliasCall) -> None:
         offset = call.op is aten.as_strided.default and call.args[2:] not in ((), (None,))
-        if offset and call.source.cell.input is None:  # its kernel may lay it out anywhere
+        if offset and call.source.cell.input is None:  # the kernel may choose any layout
             raise CompileFailed("an output shares memory through as_strided with an offset")
         self._bump(self._counter(call.source), call.version)
         source = self.slot(call.source)
@@ -251,11 +261,11 @@ class _Replay:
             self._free += 1
 
     def _counter(self, tensor: Traced) -> int:
-        """The slot of the tensor whose version counter this one shares."""
+        """Return the slot of the tensor whose version counter this one shares."""
         while id(tensor) not in self._slots:
             assert tensor.origin is not None
             op = tensor.origin[0].op
-            if op is None or op in UNSAFE_SPLITS:  # `.data` and its parts have ones of their own
+            if op is None or op in UNSAFE_SPLITS:  # `.data` and split parts have their own counters
                 break
             tensor = tensor.origin[0].source
         slot = self.slot(tensor)

@@ -1,10 +1,10 @@
-"""Partial backwards: some results got no gradient, or losses are differentiated one by one.
+"""Partial backwards: some results get no gradient, or losses are differentiated one by one.
 
-In: a Partition and the positions of the tangents that are missing. Out: its backward graph without
-what hangs on those alone. A backward is linear in its tangents, so what only missing ones flow into
-is zero; computed from zeros it would be NaN wherever a local derivative is infinite.
-`spent_parts` says what such a backward uses up: two losses of one call can be differentiated one
-after the other as long as no part that reads saved values serves both, as in eager.
+In: a Partition and the positions of missing tangents. Out: its backward graph without the values
+that depend on those alone. A backward is linear in its tangents, so such values are zero; computed
+from zeros they would be NaN where a local derivative is infinite. `freed_parts` lists what such a
+backward frees: as in eager, two losses of one call can be differentiated in turn if no part that
+reads saved values serves both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..spec import TensorSpec, contiguous_strides
 from .nodes import erase_dead, flows_of, mask_of, module_of, runs_once
 from .result import Partition
 
-__all__ = ["backward_without", "spent_parts", "tangent_nodes"]
+__all__ = ["backward_without", "freed_parts", "tangent_nodes"]
 
 aten = torch.ops.aten
 
 
 def tangent_nodes(partition: Partition) -> list[Node]:
-    """The placeholders of the backward graph that take the tangents: its last ones."""
+    """Return the placeholders of the backward graph that take the tangents: its last ones."""
     if partition.backward is None:
         return []
     holders = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
@@ -36,7 +36,7 @@ def tangent_nodes(partition: Partition) -> list[Node]:
 
 
 def backward_without(partition: Partition, missing: Collection[int]) -> GraphModule:
-    """All placeholders stay."""
+    """Return the backward graph for these missing tangents, with all placeholders kept."""
     backward = partition.backward
     if backward is None:
         raise CompileFailed("there is no backward")
@@ -62,12 +62,13 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
     return module_of(graph, dict(backward.named_buffers()), "Backward")
 
 
-def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Parts of the backward that read saved values: (tangents that flow through it, saved read).
+def freed_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Return the parts of the backward that read saved values: (tangents flowing through, saved
+    read).
 
-    Eager's nodes free what they saved once they ran; nodes that the same tangents flow through are
-    one part here. What reads no saved value can run any number of times, unless eager's node holds
-    a value that ours has as a constant.
+    Eager's nodes free their saved values after they ran; here nodes with the same tangents form one
+    part. A part that reads no saved value can run repeatedly, unless eager's node saved a value
+    that is a constant here.
     """
     if partition.backward is None:
         return ()
@@ -86,7 +87,7 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
             saved[node] = 1 << len(saved)
         else:
             saved[node] = reads
-    for flow in partition.spent:
+    for flow in partition.freed:
         parts.setdefault(flow, 0)
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
 
@@ -94,13 +95,13 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
 def _add_constant(
     parts: dict[int, int], output: Node, reach: Sequence[tuple[int, ...]], saved: dict[Node, int]
 ) -> None:
-    """Gradients that no tangent flows into are computed where one is given that leads to them: of
-    `x.sqrt().floor()` it is a zero times what `sqrt` saved.
+    """Add gradients that no tangent flows into but that one has in its history. The gradient of
+    `x.sqrt().floor()` is zero times what `sqrt` saved.
     """
-    for gradient, behind in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
+    for gradient, reached_by in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
         reads = saved.get(gradient, 0)  # type: ignore[call-overload]
-        if reads and behind:
-            flow = mask_of(behind)
+        if reads and reached_by:
+            flow = mask_of(reached_by)
             parts[flow] = parts.get(flow, 0) | reads
 
 
@@ -109,8 +110,9 @@ def _bits(mask: int) -> tuple[int, ...]:
 
 
 def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection[int]) -> set[Node]:
-    """Nodes that depend on missing tangents and on no other, and what autograd functions make that
-    no gradient reaches."""
+    """Return the nodes that depend on missing tangents only, among them those of user-defined
+    backwards that no gradient reaches.
+    """
     absent = {tangents[i] for i in missing}
     depends = {node: node in absent for node in tangents}  # -> whether on missing ones alone
     gone: set[Node] = set()
@@ -118,8 +120,8 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
         if node.op in ("placeholder", "output"):
             continue
         below = [depends[part] for part in node.all_input_nodes if part in depends]
-        if "behind" in node.meta:
-            below = [i in missing for i in node.meta["behind"]]
+        if "tangents" in node.meta:
+            below = [i in missing for i in node.meta["tangents"]]
         if below:
             depends[node] = all(below)
             if depends[node]:
@@ -128,8 +130,8 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
 
 
 def _read_by(nodes: list[Node], gone: Collection[Node]) -> set[Node]:
-    """What is computed for `gone` alone. It must not run, not even to raise: eager's nodes do not,
-    and the saved values that it reads may be stand-ins.
+    """Return the nodes computed only for `gone`. They must not run, not even to raise: eager's do
+    not, and the saved values they read may be stand-ins.
     """
     idle: set[Node] = set()
     for node in reversed(nodes):

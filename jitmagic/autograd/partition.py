@@ -1,14 +1,14 @@
-"""partition: the joint graph becomes forward and backward with little memory between them.
+"""Cuts the joint graph into forward and backward with little memory between them.
 
-In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again;
-a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
-deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
-products, convolutions and extern calls run once. Inputs and results are kept for backward only
-where eager autograd keeps them too, for the same tangents (`Joint.held`): a later in-place write to
-them is then an error exactly where it is one in eager. A value that is written to an input is saved
-as that input. The second run of a region that the program checkpoints (`meta["again"]`, recorded by
-`Recorder.again`) belongs to backward, from what enters the region (`meta["entered"]`): inputs are
-read as they are when backward runs, which a write to `.data` has changed for eager's too.
+In: a `Joint`. Out: a `Partition`. A forward value that backward needs is either saved or
+recomputed; a minimum cut weighs bytes written and read against work (after Chen et al. 2016,
+"Training deep nets with sublinear memory cost", and its min-cut form). Invariants: random draws,
+matrix products, convolutions and extern calls run once. Inputs and results are saved only where
+eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
+write to them raises exactly where eager does. A value that is written to an input is saved as that
+input. The second run of a checkpointed region (`meta["again"]`, recorded by `Recorder.again`)
+belongs to backward, starting from the values that enter it (`meta["entered"]`). Inputs are read as
+they are when backward runs, as in eager, where a write to `.data` changes them too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, runs_once
-from .result import Held, Joint, Partition
+from .result import EagerSaved, Joint, Partition
 
 __all__ = ["partition"]
 
@@ -40,11 +40,11 @@ aten = torch.ops.aten
 _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
-_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; a GPU waits for memory anyway
+_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
 _REDUCED = 6  # per element read by a reduction
 
-_NOT_HELD = Held(0)
-# A number that a call reads is no tensor: it is read again.
+_NOT_SAVED = EagerSaved(0)
+# A number that a call reads is not a tensor that could be saved.
 _FREE = frozenset({aten.full.default, aten.arange.start_step, READS_NUMBER})
 _REDUCTIONS = frozenset(
     {
@@ -59,7 +59,7 @@ _REDUCTIONS = frozenset(
 
 
 def partition(joint: Joint) -> Partition:
-    """Split; a joint graph without gradients is its own forward."""
+    """Split the joint graph; without gradients it is its own forward."""
     if not joint.grad_inputs:
         return Partition(
             joint.module,
@@ -76,31 +76,31 @@ def partition(joint: Joint) -> Partition:
         )
     parts = _Parts.of(joint)
     chosen = _choose(parts, _barred(parts))
-    if chosen is None and parts.again:  # what enters a region cannot be kept
+    if chosen is None and parts.again:  # what enters a region cannot be saved
         parts = _Parts.of(joint, runs_again=False)
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
-        raise CompileFailed("autograd: the backward needs a value that cannot be kept")
+        raise CompileFailed("autograd: the backward needs a value that cannot be saved")
     return _split(joint, parts, *chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The joint graph's nodes by what they are for."""
+    """The joint graph's nodes by role."""
 
     nodes: list[Node]
     inputs: list[Node]
     tangents: list[Node]
     results: list[Node]
     gradients: list[Node]
-    mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
-    reach: Sequence[Sequence[int]]  # for each gradient: the tangents that lead to it
-    held: Mapping[Node, Held]  # of values that are no views
-    left: dict[Node, int]  # values that are in an input's memory after forward -> which input
+    mutated: set[Node]  # inputs that forward overwrites before backward runs
+    reach: Sequence[Sequence[int]]  # per gradient: the tangents that reach it
+    eager_saved: Mapping[Node, EagerSaved]  # of values that are not views
+    in_inputs: dict[Node, int]  # values in an input's memory after forward -> that input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
-    needed: list[Node]  # of the others, what backward needs, in order
-    ends: list[Node]  # what backward is for: gradients, and effects of its own
+    needed: list[Node]  # other nodes that backward needs, in order
+    ends: list[Node]  # roots of backward: gradients, and its own effects
     again: list[Node]  # second runs of regions
 
     @staticmethod
@@ -113,8 +113,7 @@ class _Parts:
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
         again = [node for node in nodes if runs_again and "again" in node.meta]
         backward = descendants((*tangents, *again), (n for n in nodes if n.op != "output"))
-        # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
-        # of the forward.
+        # Attention's CUDA backward counts as random (it replays dropout), but is no forward effect.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
@@ -130,8 +129,8 @@ class _Parts:
             gradients,
             {inputs[i] for i in joint.mutated_inputs},
             joint.reach,
-            joint.held,
-            _left_in_inputs(nodes, inputs, results, joint.held),
+            joint.eager_saved,
+            _values_in_inputs(nodes, inputs, results, joint.eager_saved),
             backward,
             forward,
             needed,
@@ -139,61 +138,64 @@ class _Parts:
             again,
         )
 
-    def kept_for(self, node: Node) -> int:
-        """The tangents for whose backward eager autograd holds the memory of a value, as bits."""
-        return self.held.get(alias_root(node), _NOT_HELD).tangents
+    def saved_for(self, node: Node) -> int:
+        """Return the tangents (bits) whose backward makes eager save the value's memory."""
+        return self.eager_saved.get(alias_root(node), _NOT_SAVED).tangents
 
 
-def _left_in_inputs(
-    nodes: list[Node], inputs: list[Node], results: list[Node], held: Mapping[Node, Held]
+def _values_in_inputs(
+    nodes: list[Node],
+    inputs: list[Node],
+    results: list[Node],
+    eager_saved: Mapping[Node, EagerSaved],
 ) -> dict[Node, int]:
-    """What eager holds of these is the input that it has written to, and compares its version: a
-    parameter that was clipped before it is used.
+    """Return values that eager saves as the input they were written to, with its version checked.
+    An example is a parameter that is clipped before use.
     """
     places = {node: i for i, node in enumerate(inputs)}
-    left: dict[Node, int] = {}
+    in_inputs: dict[Node, int] = {}
     for node in nodes:
         if node.target is not aten.copy_.default:
             continue
         target, value = node.all_input_nodes
         place = places.get(target)
-        lies_alike = value.meta["spec"].stride == target.meta["spec"].stride
-        if place is None or not lies_alike or value in results:
+        same_strides = value.meta["spec"].stride == target.meta["spec"].stride
+        if place is None or not same_strides or value in results:
             continue
-        if place in held.get(value, _NOT_HELD).inputs:
-            left[value] = place
-    return left
+        if place in eager_saved.get(value, _NOT_SAVED).inputs:
+            in_inputs[value] = place
+    return in_inputs
 
 
-# -- save or compute again -------------------------------------------------------------------------
+# -- save or recompute ----------------------------------------------------------------------------
 
 
 def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node], set[Node]] | None:
-    """(nodes saved by forward, forward nodes that backward computes again); None: there is no way.
-    `barred`: users of a node that may not read it where it is saved.
+    """Return (nodes saved by forward, forward nodes recomputed in backward), None if there is no
+    such cut. `barred` maps a node to users that may not read its saved value.
     """
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
     sink = source + 1
-    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # what barred users read
+    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # vertices that barred users read
     network = FlowNetwork(sink + 1 + len(apart))
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
         is_lost, is_entered = node in parts.mutated, bool(parts.again) and "entered" in node.meta
         save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
-        if node in parts.left:
+        if node in parts.in_inputs:
             save = 0
         if node.op == "placeholder" and not is_lost and is_entered:
-            save = 0  # as eager does, for which the region's function holds it
+            save = 0  # as eager, whose checkpoint function holds it
         network.edge(vertex, vertex + 1, save)
-        again = _cost_again(node, parts) if node in parts.forward else 0
+        recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
         if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
-            again = INFINITE  # eager keeps it: what it is computed from may have been written to
+            recompute = INFINITE  # eager saves it: its operands may have been written to
         if node.op == "placeholder":
-            again = INFINITE
-        if again:
-            network.edge(source, vertex, again)
+            recompute = INFINITE
+        if recompute:
+            network.edge(source, vertex, recompute)
         if node in apart:
             network.edge(vertex, apart[node], INFINITE)
         reads = {
@@ -203,10 +205,10 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
         }
         if node in gradients:
             reads.add((vertex + 1, sink))
-        for behind, reader in reads:
-            network.edge(behind, reader, INFINITE)
+        for value, reader in reads:
+            network.edge(value, reader, INFINITE)
     total, early = network.cut(source, sink)
-    if total >= INFINITE:  # with some barred, a formula of ours reads what eager's does not
+    if total >= INFINITE:  # with barred users a formula here reads what eager's does not
         return _choose(parts, {}) if barred else None
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
@@ -214,22 +216,22 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
 
 
 def _barred(parts: _Parts) -> dict[Node, set[Node]]:
-    """Users of inputs and results that run for tangents for which eager does not keep those."""
+    """Return users of inputs and results that run for tangents for which eager saves neither."""
     results, everything = set(parts.results), (1 << len(parts.tangents)) - 1
     partly = {
         node: kept
         for node in parts.needed
         if (node in results or node.op == "placeholder")
-        and (kept := parts.kept_for(node))
+        and (kept := parts.saved_for(node))
         and everything & ~kept
     }
     if not partly:
         return {}
     flows = flows_of(parts.nodes, parts.tangents)
     runs_for = dict(flows)
-    for gradient, behind in zip(parts.gradients, parts.reach, strict=True):
+    for gradient, reached_by in zip(parts.gradients, parts.reach, strict=True):
         if gradient not in flows:
-            runs_for[gradient] = mask_of(behind)
+            runs_for[gradient] = mask_of(reached_by)
     for node in reversed(parts.needed):
         for user in node.users if node not in flows else ():
             runs_for[node] = runs_for.get(node, 0) | runs_for.get(user, 0)
@@ -245,7 +247,7 @@ def _bytes(spec: TensorSpec) -> int:
 
 
 def _elements(spec: TensorSpec) -> int:
-    count = 1  # at the sizes of this call: any cut is right for all
+    count = 1  # at this call's sizes: any cut is correct for all
     for extent, stride in zip(spec.shape, spec.stride, strict=True):
         count *= hint_of(extent) if hint_of(stride) else 1
     return count
@@ -254,7 +256,7 @@ def _elements(spec: TensorSpec) -> int:
 def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:
     if node.op == "get_attr":
         return 0
-    kept = parts.kept_for(node)
+    kept = parts.saved_for(node)
     if node.op == "placeholder" or node in results:
         return 0 if kept else INFINITE
     spec = node.meta.get("spec")
@@ -263,8 +265,8 @@ def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node
     return _bytes(spec) * _SAVED_BYTE + 1
 
 
-def _cost_again(node: Node, parts: _Parts) -> int:
-    """What computing a forward node once more in backward costs; INFINITE: it must not be."""
+def _cost_to_recompute(node: Node, parts: _Parts) -> int:
+    """Return the cost of recomputing a forward node in backward; INFINITE forbids it."""
     if node.op == "get_attr" or is_view(node) or node.target in _FREE:
         return 0
     if node.target is operator.getitem:
@@ -275,6 +277,8 @@ def _cost_again(node: Node, parts: _Parts) -> int:
     if spec is None:
         return INFINITE
     if is_pointwise(node.target):
+        # Saving costs traffic, recomputing costs arithmetic: on a GPU most of that hides behind
+        # memory.
         costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
         work = costly if is_transcendental(node.target) else _CHEAP
         cost = work * _elements(spec)
@@ -286,7 +290,7 @@ def _cost_again(node: Node, parts: _Parts) -> int:
 
 
 def _read_whole(node: Node, parts: _Parts) -> bool:
-    """Whether backward reads the value as a tensor in memory (an operation no loop is made of)."""
+    """Return whether backward reads the value from memory, in an operation that is not a loop."""
     for user in node.users:
         if is_view(user):
             if _read_whole(user, parts):
@@ -306,7 +310,7 @@ def _fusible(node: Node) -> bool:
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
     used = ancestors(parts.ends, saved | set(parts.inputs) | set(parts.tangents))
     carriers = {i: node for i, node in enumerate(parts.inputs) if node in used}
-    carriers |= {i: node for node, i in parts.left.items() if node in used and node in saved}
+    carriers |= {i: node for node, i in parts.in_inputs.items() if node in used and node in saved}
     inputs = tuple(sorted(carriers))
     kept_results = tuple(
         i
@@ -321,7 +325,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         and node in used
         and node not in result_nodes
         and _is_value(node)
-        and node not in parts.left
+        and node not in parts.in_inputs
     ]
     constants = dict(joint.module.named_buffers())
     forward = _forward_graph(parts, between)
@@ -340,7 +344,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
-        spent=joint.spent,
+        freed=joint.freed,
         aliasing=joint.aliasing,
     )
 
@@ -372,7 +376,7 @@ def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
 
 
 def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
-    """Placeholders (carried, tangents); what is computed again comes right before its first use."""
+    """Build the backward; recomputed nodes come right before their first use."""
     graph, env = Graph(), dict[Node, Node]()
     for node in (*carried, *parts.tangents):
         placeholder = graph.placeholder(node.name)
@@ -389,7 +393,7 @@ def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
 
 
 def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
-    """Copy node and what it still lacks, operands first."""
+    """Copy node and the operands it still lacks, operands first."""
     stack = [node]
     while stack:
         top = stack[-1]
@@ -400,5 +404,5 @@ def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
         stack.pop()
         if top not in env:
             if top.op == "placeholder":
-                raise CompileFailed(f"autograd: the backward needs {top.name}, which is not kept")
+                raise CompileFailed(f"autograd: the backward needs {top.name}, which is not saved")
             _copy(graph, top, env)

@@ -1,13 +1,12 @@
-"""Backward of a compiled graph as something that can be differentiated itself (create_graph=True),
-or run for a batch of tangents at once (is_grads_batched).
+"""Replays a compiled graph op by op for double backward and batched gradients.
 
-In: the torch-level graph of a `Partition`, the inputs that `replay_inputs` names as they were then,
-the tangents. Out: gradients with a history, to any order: the graph runs once more op by op under
-autograd, in the modes it was traced in, and torch differentiates that. (The ATen graph would not
-do: it is recorded below autograd, where detach and no_grad are gone, and decomposed into pieces.)
-Only inputs that backward's saved values are computed from have to have their values; the others
-are of no consequence for any gradient, so that stand-ins take their places. That keeps memory: an
-input is held only where eager holds something computed from it.
+Serves backwards that are differentiated (create_graph=True) or run for a batch of tangents
+(is_grads_batched). In: the torch-level graph of a `Partition`, the values of `replay_inputs` at the
+call, the tangents. Out: gradients with a history, to any order: the graph runs again under
+autograd, in the modes it was traced in, and torch differentiates that. The ATen graph would not do:
+it is recorded below autograd, without detach and no_grad, and decomposed. Only inputs from which
+backward's saved values are computed need their values; stand-ins replace the others, which affect
+no gradient. That saves memory: an input is held only if eager holds something computed from it.
 """
 
 from __future__ import annotations
@@ -36,22 +35,21 @@ from ..symbols.size import hint_of
 from .nodes import runs_once
 from .result import Partition, Result, ViewOf
 
-__all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
+__all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
 
-# Of inputs that eager would not hold: what may be held all the same before a replay is asked for.
-_LITTLE = 1 << 22  # bytes
-_SHARE = 4  # or the bytes that backward saves, divided by this
-_COPIED = 1 << 16  # bytes that each call may have to copy first
+# Limits for holding inputs that eager would free, before a replay has been requested.
+_SMALL = 1 << 22  # bytes
+_SHARE = 4  # or the bytes that backward saves divided by this
+_COPIED = 1 << 16  # bytes that a call may copy for a later replay
 
 Tensors = tuple[torch.Tensor | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayInput:
-    """An input whose value a replay needs. `saved`: its place among what backward saves, or -1.
-    `large`: it is held for a replay alone and big, so not before one was asked for. `copied`: the
-    graph writes to it, or whoever calls may do so later, as eager does not hold it; so that it is a
-    copy that is held.
+    """An input whose value a replay needs. `saved` is its position among backward's saved values,
+    or -1. `large` ones are held only after a first replay was requested. `copied` ones are held as
+    a copy: the graph writes to it, or the caller may do so later, because eager does not hold it.
     """
 
     index: int
@@ -63,27 +61,27 @@ class ReplayInput:
 def replay_inputs(
     partition: Partition, graph: GraphModule | None = None
 ) -> tuple[ReplayInput, ...]:
-    """The inputs that what backward reads, and what is drawn on the way, are computed from; also
-    what the program's own backwards may read in the torch-level graph.
+    """Return the inputs that backward's saved values and random draws depend on. With `graph`, add
+    those that user-defined backwards may read.
     """
     if partition.backward is None:
         return ()
     holders = _placeholders(partition.forward)
     needed, later = ancestors(_roots(partition)), list[int]()
     if graph is not None:
-        read = ancestors(_read_by_originals(graph))
+        read = ancestors(_read_by_user_backwards(graph))
         needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
-        later = _read_twice(graph)
+        later = _read_in_both(graph)
         if _bytes(holders, later) > _COPIED:  # a write to them before the backward is an error
             later = []
-    # One that is written to is saved as it is then, a replay begins with what it was before.
+    # An input that is written to is saved after the write; a replay starts from its old value.
     changing = {*partition.mutated_inputs, *later}
     saved = tuple(i for i in partition.saved_inputs if i not in changing)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
-    passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
+    passing = [i for i in apart if i not in written and not _is_kept_alive(_spec(holders[i]))]
     large: set[int] = set()
-    if _bytes(holders, passing) > max(_LITTLE, _saved(partition) // _SHARE):
+    if _bytes(holders, passing) > max(_SMALL, _saved(partition) // _SHARE):
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
@@ -94,41 +92,42 @@ def replay_inputs(
     )
 
 
-def _read_by_originals(graph: GraphModule) -> list[Node]:
-    """Return what autograd functions have saved or left on `ctx`, and what enters a region that is
-    computed again."""
+def _read_by_user_backwards(graph: GraphModule) -> list[Node]:
+    """Return what autograd functions saved or left on `ctx`, and the inputs of checkpointed
+    regions.
+    """
     calls = [node for node, call in calls_in(graph) if call.original is not None]
     left = [node for call in calls for node in nodes_in((call.args[2], call.args[4]))]
     return left + [node for node in graph.graph.nodes if "enters" in node.meta]
 
 
-def _read_twice(graph: GraphModule) -> list[int]:
-    """The inputs that a forward reads and the backward of an autograd function as well, which did
-    not save them: it reads them as they are then.
+def _read_in_both(graph: GraphModule) -> list[int]:
+    """Return inputs read by forward and by the backward of an autograd function that did not save
+    them. That backward reads them as they are then.
     """
     found = []
     for place, node in enumerate(_placeholders(graph)):
         calls = [user for user in node.users if isinstance(user.target, FunctionCall)]
         captured = [call for call in calls if node in nodes_in(call.args[3])]
-        if captured and not all(_is_later(node, user) for user in node.users):
+        if captured and not all(_is_backward_only(node, user) for user in node.users):
             found.append(place)
     return found
 
 
-def _is_later(node: Node, user: Node) -> bool:
-    """Return whether the user is the call of an autograd function that computes nothing from the
+def _is_backward_only(node: Node, user: Node) -> bool:
+    """Return whether the user is an autograd function's call that computes nothing from the
     node.
     """
     return isinstance(user.target, FunctionCall) and node not in nodes_in(user.args[1:3])
 
 
-def _is_held(spec: TensorSpec) -> bool:
-    """Whoever computes gradients for it holds it anyway: a parameter."""
+def _is_kept_alive(spec: TensorSpec) -> bool:
+    """Return whether it is a parameter, which the caller keeps alive to get its gradient."""
     return spec.is_leaf and spec.requires_grad
 
 
-def drawn_from(partition: Partition) -> tuple[str, ...]:
-    """The devices whose random generators a differentiable forward draws from."""
+def generator_devices(partition: Partition) -> tuple[str, ...]:
+    """Return the devices whose random generators a differentiable forward draws from."""
     if partition.backward is None:
         return ()
     draws = [node for node in partition.forward.graph.nodes if _may_draw(node)]
@@ -140,8 +139,9 @@ def _may_draw(node: Node) -> bool:
 
 
 class Replay:
-    """Called with the values of `replay_inputs` and the tangents, None for each that is missing;
-    the result is called for the gradients, once random generators are where they were.
+    """A differentiable run of the graph. Called with the values of `replay_inputs` and the tangents
+    (None if missing), it returns a function that computes the gradients; the caller restores the
+    random generators in between.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class Replay:
         tell: Callable[[bool], None] | None = None,
         like: GraphModule | None = None,
     ) -> None:
-        """Made in the modes that the graph was traced in. `tell` is called before each
-        replay: whether it is one because what the backward relies on has changed.
-        `like`: the same graph at other sizes, where there is none yet.
+        """Construct it in the modes that the graph was traced in. `tell` is called before each
+        replay with True if facts that the backward relies on have changed. `like` is the same graph
+        at other sizes, used if `graph` does not exist yet.
         """
         self._graph: Callable[[], GraphModule | None] = lambda: graph
-        self._values: Values = {}  # of the symbols of its sizes
+        self._values: Values = {}  # of the symbolic sizes
         self._tell = tell
         self._needed = replay_inputs(partition, graph if like is None else like)
         self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
@@ -165,7 +165,7 @@ class Replay:
         self._modes = _Modes.now()
 
     def at(self, values: Values, graph: Callable[[], GraphModule]) -> Replay:
-        """The replay where the symbols have these values, of a graph that is made when needed."""
+        """Return the replay at these symbol values, with a graph that is built when needed."""
         made = copy(self)
         made._values, made._graph = values, graph
         return made
@@ -173,12 +173,13 @@ class Replay:
     def __call__(
         self, values: Tensors, tangents: Tensors, held: tuple[Any, ...] | None = None
     ) -> Callable[[], Tensors]:
-        """Run the graph; the result computes the gradients. The two are apart as the graph draws
-        what it drew in the call, and backwards that the program wrote draw new numbers. `held`: of
-        the call, where autograd functions run these.
+        """Run the graph and return a function that computes the gradients. The graph repeats the
+        draws of the original call, while user-defined backwards draw new numbers, hence two steps.
+        `held` holds the call's autograd function objects, whose backwards then run.
         """
         if self._tell is not None:
             self._tell(held is not None)
+        # The backward may be called under no_grad; the replay needs a history.
         with torch.enable_grad():
             inputs = self._take(values, held is not None)
         with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
@@ -194,7 +195,7 @@ class Replay:
         inputs: Sequence[torch.Tensor],
     ) -> Tensors:
         differentiable = torch.is_grad_enabled()
-        # What torch.autograd.grad calls, which imports sympy first (0.3 s).
+        # torch.autograd.grad calls this, but imports sympy first (0.3 s).
         gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
             results,
             tangents,
@@ -207,19 +208,19 @@ class Replay:
         return gradients
 
     def _take(self, values: Tensors, is_outdated: bool) -> list[torch.Tensor]:
-        """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
-        what flows to it through another input that was computed from it.
+        """Return the graph's inputs as separate tensors. The gradient of one then excludes what
+        flows to it through another input that was computed from it.
         """
-        spare = self._read_later() if is_outdated else set[int]()
+        spare = self._read_in_backward() if is_outdated else set[int]()
         pairs = zip(self._needed, values, strict=True)
-        lost = [needed for needed, value in pairs if value is None and needed.index not in spare]
-        if lost and is_outdated:
-            raise OutdatedBackward(len(lost))
-        if lost:
-            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
+        missing = [needed for needed, value in pairs if value is None and needed.index not in spare]
+        if missing and is_outdated:
+            raise OutdatedBackward(len(missing))
+        if missing:
+            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in missing)
             raise DoubleBackward(
-                f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
-                "  hint: run it again, from now on they are kept (inference tensors cannot be)"
+                f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not saved for that\n"
+                "  hint: run it again: from now on they are saved (inference tensors cannot be)"
             )
         known = {
             needed.index: value.clone() if needed.copied else value.view_as(value)
@@ -231,20 +232,24 @@ class Replay:
             for i, spec in enumerate(self._inputs)
         ]
 
-    def _read_later(self) -> set[int]:
-        """The inputs that no call but the backwards of autograd functions reads: those have them
-        from what the call holds, as they are now.
+    def _read_in_backward(self) -> set[int]:
+        """Return the inputs that only backwards of autograd functions read. Those read the tensors
+        that the call holds, at their current values.
         """
         graph = self._graph()
         holders = [] if graph is None else _placeholders(graph)
-        return {i for i, node in enumerate(holders) if all(_is_later(node, u) for u in node.users)}
+        return {
+            i
+            for i, node in enumerate(holders)
+            if all(_is_backward_only(node, u) for u in node.users)
+        }
 
     def _run(
         self, inputs: Sequence[torch.Tensor], held: tuple[Any, ...] | None
     ) -> Sequence[torch.Tensor]:
         graph = self._graph()
         if graph is None:
-            raise DoubleBackward("its graph is not known")
+            raise DoubleBackward("its graph is not available")
         with self._modes.again(), holding(held, outdated=True):
             outputs: Sequence[torch.Tensor]
             if held is not None and regions_of(graph):
@@ -264,26 +269,27 @@ class Replay:
             spec.dtype,
             spec.device,
         ):
-            raise DoubleBackward("run again, it does not give what it gave then")
+            raise DoubleBackward("a second run of the graph gives other results")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Modes:
-    """What decides what torch functions do, beside their arguments."""
+    """The modes that change results of torch functions."""
 
     grad: bool
     autocast: Autocast
-    attention: tuple[bool, ...]  # its kernels; some of them cannot be differentiated twice
+    attention: tuple[bool, ...]  # enabled kernels; some cannot be differentiated twice
 
     @staticmethod
     def now() -> _Modes:
+        # A replay under another attention kernel might not be differentiable again.
         kernels = tuple(bool(enabled()) for enabled, _ in _ATTENTION)
         return _Modes(torch.is_grad_enabled(), read_autocast(), kernels)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A block that runs in these modes."""
+        """Enter these modes and restore the previous ones."""
         before = _Modes.now().attention
         with torch.set_grad_enabled(self.grad), autocast_as(self.autocast):
             try:
@@ -295,7 +301,7 @@ class _Modes:
 
 def _choose_attention(before: tuple[bool, ...], wanted: tuple[bool, ...]) -> None:
     for (_, enable), was, on in zip(_ATTENTION, before, wanted, strict=True):
-        if was != on:  # these are the whole process's
+        if was != on:  # these flags are process-wide
             enable(on)
 
 
@@ -309,14 +315,16 @@ _ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a result is: the output of that index, or the tensor that this output is a view of."""
+    """Position of a result: the output at `index`, or its base if `base` is set."""
 
     index: int
     base: bool
 
 
 def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
-    """Per tangent: where the torch-level graph returns its result, and what it is like."""
+    """Return, per tangent, the position of its result among the torch-level outputs, and its
+    spec.
+    """
     flat: Any = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output").args[0]
     places: dict[int, _Place] = {}
     for index, output in enumerate(partition.outputs):
@@ -333,7 +341,7 @@ def _placeholders(gm: GraphModule) -> list[Node]:
 
 
 def _roots(partition: Partition) -> list[Node]:
-    """Of the forward graph: what must have its value for the gradients to have theirs."""
+    """Return the forward nodes that need real values for the gradients to be correct."""
     nodes = list(partition.forward.graph.nodes)
     flat: Any = nodes[-1].args[0]
     roots: list[Node] = [_placeholders(partition.forward)[i] for i in partition.saved_inputs]
@@ -343,18 +351,18 @@ def _roots(partition: Partition) -> list[Node]:
         if runs_once(node):
             roots += node.all_input_nodes
         elif may_raise_on_data(node):
-            roots += _looked_at(node)
+            roots += _checked_operands(node)
     return roots
 
 
-def _looked_at(node: Node) -> list[Node]:
-    """Indices where there are any: else the numbers themselves can be what it refuses."""
+def _checked_operands(node: Node) -> list[Node]:
+    """Return the index operands, whose values the kernel checks; without any, all operands."""
     inputs = node.all_input_nodes
     return [n for n in inputs if not _first_spec(n).dtype.is_floating_point] or inputs
 
 
 def _stand_in(spec: TensorSpec) -> torch.Tensor:
-    """A tensor for which nothing but what `spec` says matters. 0 is an index, 1 has a logarithm."""
+    """Return a tensor with the spec's layout filled with a legal value: index 0, or 1.0 for log."""
     floats = spec.dtype.is_floating_point or spec.dtype.is_complex
     extents = zip(spec.shape, spec.stride, strict=True)
     span = 1 + sum((extent - 1) * stride for extent, stride in extents) if spec.nbytes else 0
@@ -363,7 +371,7 @@ def _stand_in(spec: TensorSpec) -> torch.Tensor:
 
 
 def _saved(partition: Partition) -> int:
-    """Bytes that backward holds."""
+    """Return the bytes that backward holds."""
     assert partition.backward is not None
     holders = _placeholders(partition.backward)
     return _bytes(holders, range(len(holders) - len(partition.tangents)))
@@ -379,7 +387,7 @@ def _spec(node: Node) -> TensorSpec:
 
 
 def _first_spec(node: Node) -> TensorSpec:
-    """Of an operation with several results: of one of them, or of what it reads."""
+    """Return the spec of one result, or of an operand if there is none."""
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
         return spec

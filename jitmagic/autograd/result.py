@@ -1,8 +1,7 @@
-"""What the autograd split hands on. Data only.
+"""Data passed from the autograd stage to later ones.
 
-    Joint     = the functional, decomposed ATen graph of forward (and backward when something needs
-    grad) Partition = forward and backward as separate graphs plus the signature the call shell
-    needs
+    Joint     = the functional, decomposed ATen graph of forward, and of backward if needed
+    Partition = forward and backward as separate graphs plus the signature for the call shell
 
 Forward graph: placeholders are the trace's graph inputs in order; outputs are one flat tuple
 `(*results, *saved)`. Mutated inputs are written by trailing `aten.copy_.default(input, new)` nodes,
@@ -25,10 +24,10 @@ from ..spec import TensorSpec
 
 __all__ = [
     "AliasStep",
+    "EagerSaved",
     "FromInput",
-    "Held",
     "Joint",
-    "Leaf",
+    "MakeLeaf",
     "Output",
     "Partition",
     "Result",
@@ -40,7 +39,7 @@ __all__ = [
 
 
 class Output:
-    """How the shell makes one user-visible output. Base of the three kinds."""
+    """Base of the three kinds of user-visible outputs, by which the shell builds each."""
 
     __slots__ = ()
 
@@ -55,15 +54,15 @@ class Result(Output):
 
 @dataclass(frozen=True, slots=True)
 class FromInput(Output):
-    """The input tensor itself (the traced code returned it, or mutated and returned it)."""
+    """The input tensor itself, returned or mutated and returned by the traced code."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOf(Output):
-    """A tensor for memory that an input or a result has, in a slot that a `ViewReplay` fills.
-    `result`: the one that it is a differentiable view of, if it is one of a result.
+    """A tensor that shares memory with an input or a result, in the slot of a `ViewReplay`.
+    `result` is the index of the result it is a differentiable view of, if any.
     """
 
     slot: int
@@ -72,8 +71,8 @@ class ViewOf(Output):
 
 
 class AliasStep:
-    """What is done on the real tensors when the graph has run, so that autograd sees what it sees
-    in eager. Tensors have slots: the inputs', then the results', then those that views fill.
+    """A step on the real tensors after the graph ran, so that autograd sees what it sees in eager.
+    Tensors have slots: the inputs, then the results, then those that view replays fill.
     """
 
     __slots__ = ()
@@ -81,8 +80,8 @@ class AliasStep:
 
 @dataclass(frozen=True, slots=True)
 class ViewReplay(AliasStep):
-    """Eager's own call: an ATen overload, `.data` where that is None, of the tensor at `source`;
-    its results have the next `outputs` slots. `grad` is the grad mode it is made in.
+    """A view call of the program: an ATen overload (None: `.data`) on the tensor in slot `source`.
+    Its results fill the next `outputs` slots. `grad` is the grad mode of the call.
     """
 
     op: Any
@@ -94,25 +93,23 @@ class ViewReplay(AliasStep):
 
 @dataclass(frozen=True, slots=True)
 class VersionBump(AliasStep):
-    """The version counter of the tensor in `slot` goes up by as many writes."""
+    """Increments the version counter of the tensor in `slot` by `times`."""
 
     slot: int
     times: int
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf(AliasStep):
-    """The tensor in `slot`, which has no history, requires grad from here on: a parameter that the
-    program made.
-    """
+class MakeLeaf(AliasStep):
+    """Makes the tensor in `slot`, which has no history, require grad: a new parameter."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Eager autograd holds the memory of a value for the backward, where one of these tangents (a
-    bit for each) is given: a write to it in between is an error then. `inputs`: whose memory it is.
+class EagerSaved:
+    """Memory that eager autograd holds for the backward of these tangents (one bit each). A write
+    to it in between is an error then. `inputs` are the inputs whose memory it is.
     """
 
     ALL_TANGENTS: ClassVar[int] = -1
@@ -120,52 +117,54 @@ class Held:
     tangents: int
     inputs: frozenset[int] = frozenset()
 
-    def __or__(self, other: Held) -> Held:
-        return Held(self.tangents | other.tangents, self.inputs | other.inputs)
+    def __or__(self, other: EagerSaved) -> EagerSaved:
+        return EagerSaved(self.tangents | other.tangents, self.inputs | other.inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """forward_outputs/grad_outputs name the nodes of `graph` by their meaning."""
+    """The joint graph: outputs are (*results, *gradients); `results` are their specs."""
 
     module: torch.fx.GraphModule
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[Output, ...]
     results: tuple[TensorSpec, ...]
     mutated_inputs: tuple[int, ...]
-    tangents: tuple[int, ...]  # which results receive a tangent, in tangent order
-    grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
+    tangents: tuple[int, ...]  # indices of results with a tangent, in tangent order
+    grad_inputs: tuple[int, ...]  # indices of inputs with a gradient, in order; () = forward only
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
-    aliasing: tuple[AliasStep, ...] = ()  # in the program's order
-    spent: tuple[int, ...] = ()  # bits of tangents: eager's nodes between them that saved something
-    held: Mapping[Node, Held] = field(default_factory=dict)  # of no view
+    aliasing: tuple[AliasStep, ...] = ()  # in program order
+    freed: tuple[int, ...] = ()  # bits of tangents for each of eager's nodes that saved a value
+    eager_saved: Mapping[Node, EagerSaved] = field(
+        default_factory=dict
+    )  # of nodes that are not views
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Two graphs and the signature. backward is None when nothing needs grad."""
+    """Two graphs and the signature. backward is None if nothing needs grad."""
 
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule | None
     outputs: tuple[Output, ...]
     results: int  # forward returns results first, then saved intermediates
-    saved_inputs: tuple[int, ...]  # inputs kept for backward (version-checked), in backward order
-    saved_results: tuple[int, ...]  # results kept for backward, after the inputs
-    saved_intermediates: int  # extra forward outputs kept for backward, after the results
+    saved_inputs: tuple[int, ...]  # inputs saved for backward (version-checked), in its order
+    saved_results: tuple[int, ...]  # results saved for backward, after the inputs
+    saved_intermediates: int  # extra forward outputs saved for backward
     tangents: tuple[int, ...]
     grad_inputs: tuple[int, ...]
     mutated_inputs: tuple[int, ...]
-    recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
+    recomputed: tuple[str, ...] = ()  # nodes recomputed in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     aliasing: tuple[AliasStep, ...] = ()  # as Joint's
-    spent: tuple[int, ...] = ()  # as Joint's
+    freed: tuple[int, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def output_specs(joint: Joint) -> list[TensorSpec]:
-    """What the user's outputs will be like."""
-    leaves = {step.slot for step in joint.aliasing if isinstance(step, Leaf)}
+    """Return the specs of the user's outputs."""
+    leaves = {step.slot for step in joint.aliasing if isinstance(step, MakeLeaf)}
     specs = []
     for output in joint.outputs:
         match output:

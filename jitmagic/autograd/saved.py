@@ -1,8 +1,7 @@
-"""Layouts of saved tensors: what only the backward reads keeps the strides that kernels chose.
+"""Lets values that only the backward reads keep the strides that kernels chose.
 
-In: a Partition, and how the built forward lays out the values that only the backward sees. Out: a
-Partition whose backward takes them like that. Results and inputs, which the user sees, never
-change.
+In: a Partition, and the layouts in which the built forward returns such values. Out: a Partition
+whose backward takes them in those layouts. Results and inputs, which the user sees, never change.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from torch.fx import Graph
 from .nodes import module_of
 from .result import Partition
 
-__all__ = ["TRACED", "Saved"]
+__all__ = ["TRACED_STRIDE", "SavedLayouts"]
 
-TRACED = "traced_stride"  # meta of a placeholder that lies otherwise: its strides in the trace
+TRACED_STRIDE = (
+    "traced_stride"  # meta key of a placeholder in another layout: its strides in the trace
+)
 
 
-class Saved:
+class SavedLayouts:
     """The last `count` outputs of a partition's forward, which only its backward reads."""
 
     __slots__ = ("_parts", "_strides", "count")
@@ -29,12 +30,14 @@ class Saved:
         self._parts, self.count = parts, parts.saved_intermediates
         self._strides: Mapping[int, tuple[int, ...]] = {}
 
-    def lie(self, strides: Mapping[int, tuple[int, ...]]) -> None:
-        """Of outputs of the forward, by position, that its kernels do not lay out as traced."""
+    def set_strides(self, strides: Mapping[int, tuple[int, ...]]) -> None:
+        """Set the strides of forward outputs (by position) that kernels lay out differently."""
         self._strides = strides
 
-    def as_they_lie(self) -> Partition:
-        """The partition, its backward's placeholders laid out as the forward leaves them."""
+    def with_final_strides(self) -> Partition:
+        """Return the partition with the backward's placeholders laid out as the forward returns
+        them.
+        """
         parts = self._parts
         if not self._strides or parts.backward is None:
             return parts
@@ -45,7 +48,7 @@ class Saved:
         first = len(parts.saved_inputs) + len(parts.saved_results) - parts.results
         for place, stride in self._strides.items():
             meta = holders[first + place].meta
-            meta[TRACED] = meta["spec"].stride
+            meta[TRACED_STRIDE] = meta["spec"].stride
             meta["spec"] = replace(meta["spec"], stride=stride)
         constants = dict(parts.backward.named_buffers())
         return replace(parts, backward=module_of(graph, constants, "Backward"))

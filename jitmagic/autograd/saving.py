@@ -1,9 +1,9 @@
-"""SavedTensors: what eager autograd holds for the backward behind a program.
+"""Finds what eager autograd holds for the backward of a program.
 
-In: the hooks for saved tensors, while a program is traced and then differentiated. Out: what is
-held of the graph's values (`Held`). A tensor counts once that backward fetches it: what an
-operation saves is gone with its node where no result needs its gradient (`x.abs() > 0.5`).
-Invariant: what was written since it was saved is not fetched.
+In: calls of the saved-tensor hooks while a program is traced and then differentiated. Out: the
+graph values that eager holds (`EagerSaved`). A tensor counts only if backward fetches it: a value
+saved by an operation is freed with its node if no result needs its gradient (`x.abs() > 0.5`).
+Invariant: a tensor written to since it was saved is not fetched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import CompileFailed
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
 from .recording.traced import Traced
-from .result import Held
+from .result import EagerSaved
 
 __all__ = ["SavedTensors"]
 
@@ -27,87 +27,90 @@ _Packed = tuple[torch.Tensor, int, Any]
 
 
 class SavedTensors:
-    """Hooks: `keep` when autograd saves a tensor, `fetch` when a backward asks for it."""
+    """Hooks: `pack` when autograd saves a tensor, `unpack` when a backward asks for it."""
 
-    __slots__ = ("_behind", "_held", "_mode", "_of_nodes", "_refuse", "_spent")
+    __slots__ = ("_freed", "_mode", "_of_nodes", "_recorded", "_refuse", "_tangents_of")
 
     def __init__(self, mode: Functionalizer, refuse: Callable[[], Exception]) -> None:
-        """`refuse`: the error for a tensor that has been written to since it was saved."""
+        """`refuse` makes the error for a tensor that has been written to since it was saved."""
         self._mode, self._refuse = mode, refuse
-        # The nodes of the backward behind the program, once that is at work: bits of tangents.
-        self._behind: dict[Any, int] = {}
+        # Autograd nodes of the program's backward once it runs, with bits of their tangents.
+        self._tangents_of: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
-        self._held: list[tuple[Traced, int]] = []
-        self._spent: dict[int, None] = {}
+        self._recorded: list[tuple[Traced, int]] = []
+        self._freed: dict[int, None] = {}
 
-    def keep(self, tensor: torch.Tensor) -> _Packed:
-        """Note its version, as hooks switch autograd's own check off, and the checkpointed region
-        whose backward reads it.
+    def pack(self, tensor: torch.Tensor) -> _Packed:
+        """Pack a tensor with its version, as hooks disable autograd's own check, and with the
+        checkpointed region whose backward reads it.
         """
         writes = tensor.counter.writes if isinstance(tensor, Traced) else 0
         return tensor, writes, self._mode.recorder.region
 
-    def fetch(self, packed: _Packed) -> torch.Tensor:
-        """Return the tensor that was kept, or the same of the second run of its region."""
+    def unpack(self, packed: _Packed) -> torch.Tensor:
+        """Return the saved tensor, or its counterpart in the second run of its region."""
         tensor, version, region = packed
-        behind = self._behind.get(torch._C._current_autograd_node()) if self._behind else None
-        if behind is not None:
-            self._spent[behind] = None
+        tangents = None
+        if self._tangents_of:
+            tangents = self._tangents_of.get(torch._C._current_autograd_node())
+        if tangents is not None:
+            self._freed[tangents] = None
         if isinstance(tensor, Traced):
             if tensor.counter.writes != version:
                 raise self._refuse()
-            if self._behind:
-                self.hold(tensor, Held.ALL_TANGENTS if behind is None else behind)
+            if self._tangents_of:
+                # A backward inside the program has ended by then, and holds nothing.
+                self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
                 return tensor if region is None else self._mode.again(tensor, region)
         return tensor
 
-    def of_node(self, node: Any, tensor: Traced) -> None:
-        """An autograd node that was made without hooks keeps the tensor."""
+    def record_of_node(self, node: Any, tensor: Traced) -> None:
+        """Record a tensor that an autograd node saved without calling hooks."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
-    def hold(self, tensor: Traced, tangents: int = Held.ALL_TANGENTS) -> None:
-        """Eager holds the tensor's memory for the backward of these."""
-        self._held.append((tensor, tangents))
+    def record(self, tensor: Traced, tangents: int = EagerSaved.ALL_TANGENTS) -> None:
+        """Record that eager holds the tensor's memory for the backward of `tangents`."""
+        self._recorded.append((tensor, tangents))
 
     def differentiate(self, histories: Sequence[set[tuple[Any, int]]]) -> None:
-        """From now on the backward of the results is at work; the edges behind each of them."""
-        behind: dict[Any, int] = {}
+        """Start recording the backward of the results, given the autograd edges of each."""
+        tangents_of: dict[Any, int] = {}
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
-                behind[node] = behind.get(node, 0) | 1 << place
-        with torch._C._DisableTorchDispatch():  # unpacking may make an alias
-            self._spent = {flow: None for node, flow in behind.items() if _holds_number(node)}
-        self._behind = behind
-        for node, tangents in self._behind.items():
+                tangents_of[node] = tangents_of.get(node, 0) | 1 << place
+        with torch._C._DisableTorchDispatch():  # unpacking may create an alias
+            self._freed = {flow: None for node, flow in tangents_of.items() if _holds_number(node)}
+        self._tangents_of = tangents_of
+        for node, tangents in self._tangents_of.items():
             for tensor in self._of_nodes.get(node, ()):
-                self.hold(tensor, tangents)
+                self.record(tensor, tangents)
 
-    def spent(self) -> tuple[int, ...]:
-        """For each node that has fetched something: bits of the tangents that flow through it, for
-        whose backward it can run once, be what it saved a constant (of `x * 3`).
+    def freed(self) -> tuple[int, ...]:
+        """Return, for each node that fetched something, the bits of the tangents that flow through
+        it. Their backward can run it once, even if it saved a constant (of `x * 3`).
         """
-        return tuple(self._spent)
+        return tuple(self._freed)
 
-    def values(self) -> dict[Node, Held]:
-        """What is held, by the values that are in its memory in the end. Not while the trace is at
-        work: views are followed to them.
+    def values(self) -> dict[Node, EagerSaved]:
+        """Return what eager holds, keyed by the value in that memory at the end. Call it after the
+        trace: views are resolved to final values.
         """
-        held: dict[Node, Held] = {}
-        for tensor, tangents in self._held:
+        eager_saved: dict[Node, EagerSaved] = {}
+        for tensor, tangents in self._recorded:
             node, place = alias_root(tensor.sym.node), tensor.cell.input
-            own = Held(tangents, frozenset(() if place is None else (place,)))
-            held[node] = held.get(node, Held(0)) | own
-        return held
+            own = EagerSaved(tangents, frozenset(() if place is None else (place,)))
+            eager_saved[node] = eager_saved.get(node, EagerSaved(0)) | own
+        return eager_saved
 
 
 def _holds_number(node: Any) -> bool:
-    """Whether it has saved a number, as the tensor that torch wraps it in: no hook sees those."""
+    """Return whether the node saved a number as torch's wrapper tensor, which hooks do not see."""
     return any(_is_number(node, name) for name in _names_of_saved(node.__class__))
 
 
 @lru_cache(maxsize=4096)
 def _names_of_saved(kind: type) -> tuple[str, ...]:
-    """Of nodes of C++: a function of Python's saves tensors alone."""
+    """Return attribute names of saved values of a C++ node; Python functions save tensors alone."""
     names = dir(kind)
     return tuple(name for name in names if name.startswith("_saved_") and f"_raw{name}" in names)
 
@@ -115,6 +118,6 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
 def _is_number(node: Any, name: str) -> bool:
     try:
         value = getattr(node, name)
-    except CompileFailed:  # a tensor that was written to since then
+    except CompileFailed:  # a tensor that was written to since
         return False
     return isinstance(value, torch.Tensor) and not isinstance(value, Traced) and not value.dim()

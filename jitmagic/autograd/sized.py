@@ -1,9 +1,10 @@
-"""trace_sized_joint: the joint graph of a torch-level graph for all values of its Sizes.
+"""Traces the joint graph of a torch-level graph for all values of its Sizes.
 
-In: a GraphModule and specs with Sizes. Out: a Joint. What torch's C++ reads as an int is refused
-(SymInts: interpolate, stft, fft; `numel()` of a recurrent layer); torch has much of that in Python,
-too, where it computes with SymInts. Such operations are dispatched to it, and the graph is traced
-again. The C++ goes first: its numbers are eager's to the last bit. Raises what `trace_joint` does.
+In: a GraphModule and specs with Sizes. Out: a Joint. torch's C++ refuses SymInts where it reads
+ints (interpolate, stft, fft; `numel()` of a recurrent layer). torch implements much of that in
+Python too, with SymInts. Operations that failed are dispatched to the Python versions and the graph
+is traced again. C++ is tried first because its numbers are eager's to the last bit. Raises what
+`trace_joint` raises.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
         try:
             joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)
         except OperationFailed as error:
+            # If its Python version fails too, the backward formula is at fault.
             more = {error.node.target} if error.node.target not in by_python else {BACKWARD}
             if more <= by_python:
                 raise
             by_python |= more
             continue
-        if by_python and _is_for_one_size(inputs):
-            raise CompileFailed("torch takes an operation apart by its size")
+        if by_python and _has_constant_size(inputs):
+            raise CompileFailed("torch decomposes an operation by its size")
         return joint
 
 
-def _is_for_one_size(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether one of the Sizes was found to be a constant: the steps of an LSTM, one by one, each
-    number of which would be seconds of compile.
+def _has_constant_size(inputs: Sequence[TensorSpec]) -> bool:
+    """Return whether a Size turned out to be constant, such as the steps of an unrolled LSTM. Each
+    value would then take seconds to compile.
     """
     extents: list[Dimension] = [extent for spec in inputs for extent in spec.shape]
     sizes = (extent for extent in extents if isinstance(extent, Size))

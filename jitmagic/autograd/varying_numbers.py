@@ -1,11 +1,10 @@
-"""A joint graph for all values of the numbers that its calls read at run time.
+"""Makes one joint graph for all values of the numbers that its calls read at run time.
 
-In: how the graph is traced, a torch-level graph with such numbers
-(graph/symbolic/number_ranges.py). Out: the joint graph, in which READS_NUMBER of 0-dim tensors
-stands where the calls take them. torch's C++ takes floats alone: the graph is traced twice, with
-numbers that no program has, and where its two results differ a float is a function of them
-(symbols/float_reading.py), which is computed in float64, as C++ does. What is no visible function
-of them is refused.
+In: the trace function, and a torch-level graph with such numbers (graph/symbolic/number_ranges.py).
+Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ accepts
+floats alone, so the graph is traced twice, with numbers that no program contains. Where the two
+traces differ, a float is a function of them (symbols/float_reading.py), which is computed in
+float64, as C++ does. Raises for differences that are not such a function.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from ..symbols.interval import ANY_FLOAT, Interval
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recording.recorder import Sym
-from .result import Held, Joint
+from .result import EagerSaved, Joint
 
 __all__ = ["Numbers", "for_all_numbers"]
 
 aten = torch.ops.aten
-# From each region that graph/symbolic/number_ranges.py tells apart; those of one graph differ.
+# One value for each region of graph/symbolic/number_ranges.py; the values within a graph differ.
 _LOW = (0.31830988618379067, 0.14159265358979312, 0.27182818284590452)
 _HIGH = (0.69314718055994531, 0.57721566490153286, 0.91596559417721902)
 _APART = 0.0026179938779914941
@@ -45,15 +44,15 @@ _NODES: Mapping[str, Any] = {
 
 
 class Numbers:
-    """What the numbers are in one trace, and where they are read."""
+    """The values of the numbers in one trace, and the nodes that read them."""
 
     def __init__(self, which: int) -> None:
-        self._which = which
+        self._which = which  # of the joint graph, in order
         self.values: dict[Symbol, float] = {}
         self.readers: list[Node] = []  # of the joint graph, in order
 
     def read(self, node: Node, tensor: Sym) -> float:
-        """The number that the calls are given in place of what is in the tensor."""
+        """Return the number that the calls get in place of the tensor's value."""
         count = len(self.values)
         value = _value(node.meta["range"], count, self._which)
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
@@ -64,8 +63,8 @@ class Numbers:
 
 
 def _value(range: Interval, count: int, which: int) -> float:
-    """A number in the range, of all digits: one on each side of what code compares with, if there
-    are both.
+    """Return a number of many digits in the range. The two traces take values on both sides of the
+    constants that code compares with, if the range has both.
     """
     inside = (_LOW, _HIGH)[which][count % 3] + count // 3 * _APART
     if range.low <= 0.01 and range.high >= 0.99:
@@ -78,8 +77,8 @@ def _value(range: Interval, count: int, which: int) -> float:
 
 
 def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -> Joint:
-    """The joint graph that `trace` gives, with numbers in it. Raises what that raises, and
-    OperationFailed where a number is used in a way that cannot be told.
+    """Return the joint graph that `trace` gives, with numbers in it. Raises what `trace` raises,
+    and OperationFailed for a number whose use is not a recognised function.
     """
     nodes = gm.graph.find_nodes(op="call_function", target=number_in)
     if not nodes:
@@ -96,17 +95,21 @@ def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -
         raise OperationFailed(call_name(user.target), why, node, where) from error
     if (joint.grad_inputs, joint.outputs) != (other.grad_inputs, other.outputs):
         raise CompileFailed("autograd: gradients depend on the value of a number")
-    held = dict(joint.held)
-    for reader in first.readers:  # what backward has of the number is computed again
+    eager_saved = dict(joint.eager_saved)
+    for reader in first.readers:  # backward recomputes what it derives from the number
         node = alias_root(reader.all_input_nodes[0])
-        held[node] = held.get(node, Held(0)) | Held(Held.ALL_TANGENTS)
-    return replace(joint, module=graph, held={copies[node]: of for node, of in held.items()})
+        eager_saved[node] = eager_saved.get(node, EagerSaved(0)) | EagerSaved(
+            EagerSaved.ALL_TANGENTS
+        )
+    return replace(
+        joint, module=graph, eager_saved={copies[node]: of for node, of in eager_saved.items()}
+    )
 
 
 def _joined(
     one: GraphModule, two: GraphModule, first: Numbers, second: Numbers
 ) -> tuple[GraphModule, Mapping[Node, Node]]:
-    """And the node of it for each of the first graph's."""
+    """Merge the two graphs; also map each node of the first graph to its copy."""
     symbols = list(first.values)
     values = [first.values, dict(zip(symbols, second.values.values(), strict=True))]
     makers = _Makers(dict(zip(symbols, first.readers, strict=True)))
@@ -116,18 +119,19 @@ def _joined(
             return same(a, b)
         expr = read_float(values, (a, b))
         if expr is None:
-            raise Differs(f"{a} and {b} are no visible function of it")
+            raise Differs(f"{a} and {b} are not a recognised function of it")
         return makers.node(expr)
 
     made = merged(one, two, join, makers.copies)
     for reader in first.readers:
+        # The mark kept unused readers alive until the graphs were merged.
         del makers.copies[reader].meta["number"]
     erase_dead(made.graph)
     return made, makers.copies
 
 
 class _Makers:
-    """Nodes for functions of the numbers, where they are first asked for."""
+    """Creates nodes for functions of the numbers on demand."""
 
     def __init__(self, readers: Mapping[Symbol, Node]) -> None:
         self._readers = readers
@@ -166,7 +170,7 @@ class _Makers:
         return self._call(aten._to_copy.default, (node,), spec, dtype=dtype)
 
     def _of_constant(self, op: str, number: float, node: Node, spec: TensorSpec) -> Node:
-        """`1 - p`, `1 / p`."""
+        """Record `1 - p` or `1 / p`."""
         if op == "-":
             return self._call(aten.rsub.Scalar, (node, number), spec)
         inverse = self._call(aten.reciprocal.default, (node,), spec)

@@ -1,7 +1,7 @@
-"""Verifier of joint graphs: each node is what its operation gives on meta tensors.
+"""Verifies joint graphs: each node's spec matches what its operation gives on meta tensors.
 
-Comes in: an ATen graph whose sizes are ints, made out of one of Sizes. It passes, or CompileFailed
-names the node that is something else at these sizes than its spec says.
+In: an ATen graph with int sizes that was specialised from one with Sizes. Raises CompileFailed with
+the name of the node whose result at these sizes differs from its spec.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def _check(node: Node, found: Any) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
     plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
-    said, made = (replace(_led(one), **plain) for one in (spec, found.spec))
+    said, made = (replace(_normalized_strides(one), **plain) for one in (spec, found.spec))
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
-        # A slice of all is its input, which may be a parameter, and so is what was written.
-        # Views count from its start.
+        # A slice of everything is its input, perhaps a parameter with an offset, and so is what was
+        # written. Views count from its start.
         made = replace(made, storage_offset=said.storage_offset)
     if said != made:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")
 
 
-def _led(spec: TensorSpec) -> TensorSpec:
-    """Without what leads nowhere, strides of extents of 0 and 1 and where nothing lies: a joint
-    graph of all sizes does not tell them.
+def _normalized_strides(spec: TensorSpec) -> TensorSpec:
+    """Drop the strides of size-0 and size-1 dimensions and the layout of empty tensors. A joint
+    graph for all sizes does not determine them.
     """
     if 0 in spec.shape:
         return replace(spec, stride=(0,) * len(spec.shape), storage_offset=0)

@@ -19,7 +19,7 @@ from ..loops.ir import Buffer, Load, Reduction, Store, Value
 from ..loops.values import identity
 from ..schedule.rebuild import Rebuilder
 from ..schedule.score import extent_of
-from ..symbols.size import Dimension, at_most, is_same
+from ..symbols.size import Dimension, is_same, upper_bound
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Tile, TileBlock
@@ -208,7 +208,7 @@ class _Kernel(TritonValues):
         if node.op in ("argmax", "argmin"):
             extra = self._name("at")
             self.line(f"{extra} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
-        elif node.op == "sum" and dtype.is_floating_point and at_most(steps) > LONG:
+        elif node.op == "sum" and dtype.is_floating_point and upper_bound(steps) > LONG:
             extra = self._name("lost")
             self.line(f"{extra} = {start}")
         return held, extra

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule
 
+from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, CompileFailed
 from ..graph.lazy_module import written
@@ -41,7 +42,7 @@ def call_backend(
     record: Recording,
 ) -> Executable:
     """What the user's own backend makes of the graph."""
-    with record.stage(USERS_BACKEND):
+    with record.stage(USERS_BACKEND), uncounted():
         run = backend(written(gm), make_inputs())
         if not callable(run):
             raise CompileFailed(f"the backend returned {run!r}, which is not callable")

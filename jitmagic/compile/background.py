@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..codegen.plan import KernelSource
 from ..options import Options
 from ..records import BUILDING, PendingBuild, Recording
-from ..runtime.ahead import build_ahead, still_missing
+from ..runtime.ahead import build_ahead, missing_units
 from ..target import Target
 
 __all__ = ["build_in_background", "left_to_background", "may_wait"]
@@ -27,7 +27,7 @@ def left_to_background(
     source: KernelSource | None, target: Target, options: Options, record: Recording
 ) -> bool:
     """Whether the kernels are missing, and are left to the background."""
-    if record.wanted is None or (missing := still_missing(source, target, options)) is None:
+    if record.wanted is None or (missing := missing_units(source, target, options)) is None:
         return False
     record.wanted.append(missing)
     return True

@@ -24,7 +24,7 @@ from ..graph.symbolic.data_split import Piece, Pieces
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
-from ..runtime.native import Executable, called, split_graph
+from ..runtime.native import Executable, split_graph, torch_call
 from ..spec import TensorSpec
 from ..trace.result import NOWHERE, GraphInput, Trace
 from ..trace.varying.concrete import hints_of, places_of, with_hints
@@ -157,4 +157,4 @@ def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
     target: Any = node.target
     if isinstance(target, str):
         target = getattr(torch.Tensor, target)
-    return called(len(read), target, arguments, tuple(node.kwargs)), read, results
+    return torch_call(len(read), target, arguments, tuple(node.kwargs)), read, results

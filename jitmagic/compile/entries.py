@@ -31,7 +31,13 @@ from ..graph.regions import calls_in
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import COMPILED, Eager, Recording
-from ..runtime.native import Executable, holding, spent, undoing, with_numbers
+from ..runtime.native import (
+    Executable,
+    freed_results,
+    undo_on_error,
+    with_held_objects,
+    with_numbers,
+)
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
 from ..trace.residual.emit import CannotRestore, FrameScope, emit
@@ -114,19 +120,19 @@ def wrapped(run: Executable, traced: Trace, options: Options, in_parts: bool) ->
     """The executable as the frame calls it. `in_parts`: as a CompiledGraph's."""
     # From the inside out: each wraps the one before, and costs a call only where it is needed.
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
-        run = spent(run, traced.spent_results, traced.grad_inputs)
+        run = freed_results(run, traced.spent_results, traced.grad_inputs)
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
         copied, watched = _written_half_way(traced, options, in_parts)
-        run = undoing(run, copied, draws, watched) if copied or watched or draws else run
+        run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Without objects of the call, too: autograd's nodes check state only where a call holds some.
     if not traced.held and not any(later.guards for later in _later(traced)):
         return run
     count = len(traced.inputs)
     interpreted = options.backend not in ("native", "aot_eager")
-    return _interpreted_holding(run, count) if interpreted else holding(run, count)
+    return _interpreted_holding(run, count) if interpreted else with_held_objects(run, count)
 
 
 def _interpreted_holding(run: Executable, count: int) -> Executable:

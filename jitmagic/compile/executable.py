@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ..autograd.saved import Saved
-from ..autograd.shell import replayed
+from ..autograd.saved import SavedLayouts
+from ..autograd.shell import fx_executable
 from ..codegen import render
 from ..errors import CompileFailed
 from ..loops.lower import device_of_kernels, lower
@@ -25,7 +25,7 @@ from ..options import Options
 from ..records import Recording
 from ..runtime.load import load
 from ..runtime.native import Executable
-from ..runtime.tiers import tell_of_no_compiler, tell_of_weaker
+from ..runtime.tiers import warn_no_compiler, warn_weaker_tier
 from ..schedule import schedule, turned_outputs
 from ..target import Target, find_target, weaker_target
 from .background import left_to_background
@@ -47,15 +47,15 @@ def build_executable(
     record: Recording,
     make_inputs: Examples,
     kernels: Build | None,
-    saved: Saved | None = None,
+    saved: SavedLayouts | None = None,
 ) -> Executable:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly.
-    `kernels`: asked for an executable first. `saved`: what of its outputs may lie as it likes.
+    `kernels`: asked for an executable first. `saved`: outputs for which any layout is allowed.
     """
     device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
-        tell_of_no_compiler(target, options)
+        warn_no_compiler(target, options)
     if kernels is not None and (run := kernels(gm, name, target, record)) is not None:
         return run
     while target.tier != "aten":
@@ -63,9 +63,9 @@ def build_executable(
             return build_native(gm, name, target, options, record, make_inputs, saved)
         except (CompileFailed, ImportError) as error:
             weaker = weaker_target(target, options)
-            tell_of_weaker(name, target, weaker, error)
+            warn_weaker_tier(name, target, weaker, error)
             target = weaker
-    return replayed(gm)
+    return fx_executable(gm)
 
 
 def build_native(
@@ -75,7 +75,7 @@ def build_native(
     options: Options,
     record: Recording,
     make_inputs: Examples,
-    saved: Saved | None = None,
+    saved: SavedLayouts | None = None,
 ) -> Executable:
     """The stages, with kernels of one tier."""
     with record.stage(f"{name}: lower") as stage:
@@ -98,10 +98,10 @@ def build_native(
     if left_to_background(source, target, options, record):
         return _not_loaded
     with record.stage(f"{name}: load") as stage:
-        loaded = load(*rendered, target, options, tell=stage.say)
+        loaded = load(*rendered, target, options, report=stage.say)
         stage.keep(replace(loaded, run=_not_loaded))  # the record outlives an entry handed back
     if saved is not None:
-        saved.lie(turned_outputs(program, scheduled.program))
+        saved.set_strides(turned_outputs(program, scheduled.program))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run
@@ -117,6 +117,8 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     later = record.for_later()
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
+        if options.backend == "aot_eager":
+            return fx_executable(gm)
         return build_executable(gm, name, options, record, partial(made_up, gm), None)
 
     def backward(

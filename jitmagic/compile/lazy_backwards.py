@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from ..autograd.partial import backward_without
 from ..autograd.result import Partition
-from ..autograd.shell import Once, replayed
+from ..autograd.shell import BackwardCache, fx_executable
 from ..budget import OutOfTime, within
 from ..errors import CompileFailed, warn
 from ..frame.sandbox import sandbox
@@ -35,14 +35,14 @@ def prepare_backward(
     record: Recording,
     later: Recording,
     make_inputs: Callable[[], Sequence[torch.Tensor]],
-) -> Once | None:
+) -> BackwardCache | None:
     """What builds it calls later, as the record `later`; None: nothing is differentiated."""
     if parts.backward is None:
         return None
     if record.wanted:
         # Nothing runs it: its kernels are wanted, to be built beside the forward's.
         build(backward_without(parts, ()), "backward", options, record, make_inputs)
-    backward = Once.of(lambda gm: _build_backward(build, gm, options, later), parts)
+    backward = BackwardCache.of(lambda gm: _build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
     return backward
 
@@ -84,7 +84,7 @@ def at_first_use(
             raise
         what = f"the backward of {record.name}"
         tell_once(record, what, failed.report(what, "is replayed op by op"))
-        return replayed(graph())
+        return fx_executable(graph())
     if record.stages:  # else it was there already
         record.end(COMPILED)
     return run

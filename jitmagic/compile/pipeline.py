@@ -26,8 +26,8 @@ from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
 from ..autograd.result import Partition, output_specs
-from ..autograd.saved import Saved
-from ..autograd.shell import Once, make_callable, replayed
+from ..autograd.saved import SavedLayouts
+from ..autograd.shell import BackwardCache, fx_executable, make_callable
 from ..budget import OutOfTime, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
@@ -63,7 +63,7 @@ Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inpu
 flatten = FlatCode.of
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 # Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
-for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
+for _called_in_graph in (BackwardCache.__call__, Replay.__call__, Sized.missed):
     hide(_called_in_graph.__code__)
 
 
@@ -217,14 +217,14 @@ def _compile_ahead(
         parts = stage.keep(partition(joint))
     build: Callable[..., Executable] = partial(build_executable, kernels=kernels)
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
-        build = replayed
+        build = fx_executable
     if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):
         return CompiledGraph(make_callable(parts, run, None, gm), output_specs(joint))
     # The forward is built first: its kernels may choose how saved images lie, which the backward
     # is then compiled for.
-    saved = Saved(parts)
+    saved = SavedLayouts(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
-    parts = saved.as_they_lie()
+    parts = saved.with_final_strides()
     later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, partial(tell_of_replay, later))
@@ -243,4 +243,4 @@ def _of_frozen_weights(
     if halves is None:
         return None
     rest = build(halves.rest, "forward", options, record, partial(made_up, halves.rest))
-    return FrozenExecutable(replayed(halves.folded), rest, halves)
+    return FrozenExecutable(fx_executable(halves.folded), rest, halves)

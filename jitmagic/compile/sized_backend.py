@@ -55,7 +55,7 @@ class SizedBackend:
 
     def holds(self, values: Vector) -> bool:
         """Return whether the backend's callable serves these values."""
-        return self.predicates.hold(values)
+        return self.predicates.holds_for(values)
 
     is_ready = holds
 

@@ -38,7 +38,7 @@ from ..graph.symbolic.concrete import Filled, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.native import AtSizes, BySizes, Executable, by_sizes, split_template
+from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_template
 from ..spec import TensorSpec
 from ..symbols.compiled import Relation, SizeCode, SizeProgram
 from ..symbols.expr import Expr
@@ -102,6 +102,8 @@ class _Kernels:
 
     def template(self, values: Vector, record: Recording) -> Template | None:
         """None: there is no template for these values, and none can be made."""
+        if self._options.backend != "native":  # the graph is run op by op
+            return None
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
@@ -129,7 +131,7 @@ class Made(NamedTuple):
     """
 
     run: Executable
-    template: AtSizes | None
+    template: SizeTemplate | None
     predicates: tuple[Predicates, ...]
 
 
@@ -215,7 +217,7 @@ class SizedJoint:
 
     def holds(self, values: Vector) -> bool:
         """Whether the graphs are those of these values."""
-        return self.predicates.hold(values)
+        return self.predicates.holds_for(values)
 
     def is_ready(self, values: Vector) -> bool:
         """Whether the forward needs no compiler for these values."""
@@ -252,7 +254,7 @@ class SizedJoint:
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
-    def _assembled(self, forwards: Sequence[AtSizes | Executable], inputs: int) -> Any:
+    def _assembled(self, forwards: Sequence[SizeTemplate | Executable], inputs: int) -> Any:
         """What has these forwards, for all sizes; one executable itself where that is all."""
         runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
         whole = runs[0]
@@ -267,7 +269,7 @@ class SizedJoint:
         step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
         return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
 
-    def _run(self, part: _Part, forward: AtSizes | Executable) -> Any:
+    def _run(self, part: _Part, forward: SizeTemplate | Executable) -> Any:
         return part.shell.template(
             forward,
             partial(self._backward, part),
@@ -320,7 +322,7 @@ def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
 
-def _forward(template: Template, values: Vector) -> AtSizes | Executable:
+def _forward(template: Template, values: Vector) -> SizeTemplate | Executable:
     return template.plan if template.is_native else template.instantiate(values)
 
 
@@ -376,7 +378,7 @@ def checks(
     """Whether all of these are true of values, which are in the order of each one's symbols."""
     code = SizeCode(len(predicates[0].symbols))
     if symbols:
-        code.name(symbols)
+        code.set_symbols(symbols)
     code.require(ranges, relations)
     for each in predicates:
         each.write(code)

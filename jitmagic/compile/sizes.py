@@ -41,7 +41,7 @@ from ..guards.guard import InRange, SizesRelate
 from ..guards.source import Source
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
-from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undoing
+from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undo_on_error
 from ..spec import TensorSpec
 from ..symbols.compiled import SizeProgram
 from ..symbols.context import is_true_of
@@ -104,7 +104,7 @@ def _in_order(traced: Trace) -> Executable:
     """
     run = modes_kept(traced.graph, written(traced.graph).forward)
     early = written_before_raising(traced) if can_start_over(traced) else ()
-    return undoing(run, early, False) if early else run
+    return undo_on_error(run, early, False) if early else run
 
 
 def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
@@ -143,7 +143,7 @@ class Sized:
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether an executable of those made is
         is_native = options.backend == "native" and not options.tunes
-        self._is_sized = is_native or callable(options.backend)
+        self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"

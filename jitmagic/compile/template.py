@@ -32,9 +32,9 @@ from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.cudagraph import replayed
+from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
-from ..runtime.native import AtSizes, Executable
+from ..runtime.native import Executable, SizeTemplate
 from ..schedule import schedule
 from ..symbols.context import Specialize
 from ..symbols.expr import Expr
@@ -74,7 +74,7 @@ def for_all_sizes(
         except Exception as error:  # whatever a stage raised
             stage.keep(f"only for {values}: {type(error).__name__}: {error}")
             return None
-        is_right = made.predicates.hold(values)
+        is_right = made.predicates.holds_for(values)
         stage.keep(f"{'' if is_right else f'not for {values}: '}{made.predicates}")
         return made
 
@@ -85,13 +85,13 @@ class Template:
     sizes behind CUDA graphs, which are recorded for those alone.
     """
 
-    plan: AtSizes
+    plan: SizeTemplate
     predicates: Predicates
     replays: Callable[[Executable, Vector], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Whether it was made for these values too, in the order of its symbols."""
-        return self.predicates.hold(values)
+        return self.predicates.holds_for(values)
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
@@ -160,12 +160,12 @@ def _template(
             stage.keep(Loaded(tuple, loaded.cached, loaded.kernels))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
-    shelf = loaded.shelf
+    graph_pool = loaded.graph_pool
 
     def replays(run: Executable, values: Vector) -> Executable:
-        return replayed(run, plans.plan(values), shelf)
+        return with_cuda_graphs(run, plans.plan(values), graph_pool)
 
-    return Template(loaded.plan, predicates, None if shelf is None else replays)
+    return Template(loaded.plan, predicates, None if graph_pool is None else replays)
 
 
 def _shown(

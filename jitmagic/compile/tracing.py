@@ -26,7 +26,7 @@ from ..guards.read import read_source
 from ..guards.source import Source
 from ..symbols.interval import INT64, Interval
 from ..symbols.scalar import Symbol
-from ..symbols.size import SizeOf, hintless, is_of_tensor
+from ..symbols.size import SizeOf, hintless, is_tensor_symbol
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
 from ..trace.python_loops.peeled import is_peeled
@@ -223,7 +223,7 @@ def _also(
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
     symbols = places_of(traced)
-    found = any(is_of_tensor(symbol) and not _was_asked_for(symbol) for symbol in symbols)
+    found = any(is_tensor_symbol(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found
 
 

@@ -47,7 +47,7 @@ def best_products(
 
     with record.stage(f"{program.name}: tune") as stage:
         text = show(program)
-        ours, found = tune_products(products, make, given, text, target, options, tell=stage.say)
+        ours, found = tune_products(products, make, given, text, target, options, report=stage.say)
         stage.keep(found)
     return ours
 
@@ -62,5 +62,5 @@ def best_kernels(
     """How each kernel is to be written, by measurements of the kernels."""
     with record.stage(f"{plan.program.name}: tune") as stage:
         steps, _ = render(plan, target)
-        found = tune(steps, choices(plan, target), given, target, options, tell=stage.say)
+        found = tune(steps, choices(plan, target), given, target, options, report=stage.say)
         return stage.keep(found).configs

@@ -21,7 +21,7 @@ from ..errors import OptionError, UserLine
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
-from ..runtime.cudagraph import why_not
+from ..runtime.cudagraph import recording_refusal
 from ..trace.result import Break, Trace
 from .structured import trace_to
 
@@ -193,7 +193,7 @@ def _cudagraphs(recording: Recording, stage: RunningStage) -> Told:
     if not isinstance(stage.result, tuple):
         return
     plan: Plan = stage.result[0]
-    why = why_not(plan, ()) if plan.device.type == "cuda" else f"it runs on {plan.device}"
+    why = recording_refusal(plan, ()) if plan.device.type == "cuda" else f"it runs on {plan.device}"
     may = f"no CUDA graph: {why}" if why else "may be recorded as a CUDA graph"
     yield f"{recording.name}, {plan.name}: {may}", None
 

@@ -31,7 +31,7 @@ from ..errors import UsageError
 from ..guards.check import is_number
 from ..guards.source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
 from ..options import Options
-from ..symbols.interval import INT64, Interval, Unbacked
+from ..symbols.interval import INT64, Interval, UnbackedRange
 from ..symbols.size import stride_place
 
 __all__ = [
@@ -182,14 +182,14 @@ def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
     bounds = attributes.get("_dynamo_unbacked_bounds", {})
     for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
         for dim in attributes.get(name, ()):
-            requested[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+            requested[dim] = UnbackedRange(*_limits(*bounds.get(dim, (None, None))))
     for dim, mark in attributes.get(_MARKS, {}).items():
         requested.pop(dim, None)
         if mark is None:
             found.pop(dim, None)
         else:
             low, high, unbacked = mark
-            requested[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+            requested[dim] = UnbackedRange(low, high) if unbacked else Interval(low, high)
     _update(found, tensor, requested)
 
 

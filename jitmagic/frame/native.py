@@ -23,6 +23,7 @@ from ..guards.read import integer_classes
 from ..guards.source import (
     Argument,
     ArrayMemory,
+    AttributeAt,
     Builtin,
     CacheEntry,
     CellContents,
@@ -39,6 +40,7 @@ from ..guards.source import (
     Item,
     ItemAt,
     IteratorParts,
+    Joined,
     Length,
     ModuleAttr,
     Part,
@@ -126,7 +128,7 @@ def _cost(guard: Guard) -> tuple[int, int]:
 def _depth(source: Source) -> int:
     depth = 1
     while (base := getattr(source, "base", None)) is not None:
-        if isinstance(source, ItemAt) and _depth(source.index) > _depth(base):
+        if isinstance(source, ItemAt | AttributeAt) and _depth(source.index) > _depth(base):
             base = source.index
         source, depth = base, depth + 1
     return depth
@@ -167,6 +169,8 @@ class _Lowering:
                 return ("INSTANCE_ITEM", self.register(owner), exact_name(key))
             case ItemAt(base=base, index=index):
                 return ("ITEM_AT", self.register(base), self.register(index))
+            case AttributeAt(base=base, index=index, tables=tables):
+                return ("ATTRIBUTE_AT", self.register(base), self.register(index), tables)
         return self._follow(source, self.register(source.base))  # type: ignore[attr-defined]
 
     def _follow(self, source: Source, base: int) -> Step:
@@ -189,6 +193,8 @@ class _Lowering:
                 return ("MODULE_ITEM", base, name)
             case IntOf():
                 return ("INT_OF", base, integer_classes())
+            case Joined(before=before, after=after):
+                return ("JOINED", base, before, after)
             case Part(start=start, stop=stop):
                 return ("PART", base, slice(start, stop))
             case Reduced(function=function):

@@ -25,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
+from .default_dtype import spelled_out
 from .devices import place
 from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
 from .inference_memory import InferenceMemory
@@ -61,8 +62,7 @@ aten = torch.ops.aten
 
 class GraphBuilder:
     """A graph under construction. `grad_enabled` is the traced program's grad mode right now;
-    `step()` tells where it is (node_meta.py).
-    """
+    `step()` tells where it is (node_meta.py)."""
 
     def __init__(
         self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
@@ -85,6 +85,7 @@ class GraphBuilder:
         self.warns = True  # whether what torch warns of is shown
         self.modes_vary = False  # whether it runs in modes not known yet
         self.inference = InferenceMemory()
+        self.default_dtype: torch.dtype | None = None  # where the program has set another
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
         self._sizes_made: list[Any] = []  # by the call under way
@@ -173,6 +174,8 @@ class GraphBuilder:
         """
         check()
         args, kwargs = (*args,), dict(kwargs or {})
+        if (default := self.default_dtype) is not None:
+            args, kwargs = spelled_out(self.call, target, (args, kwargs), default)
         if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
             given_args, kwargs = self.sizes.in_call(target, (args, kwargs), lines, self.step())
@@ -185,8 +188,7 @@ class GraphBuilder:
         values, named = map_nodes((args, kwargs), _value)
         placement = place(name, values, named, lambda tensor: devices[id(tensor)])
         before = [node.meta["val"]._version for node in given]
-        run = placement.method or target
-        storages: set[int] = set()
+        run, storages = placement.method or target, set[int]()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
         check_for_meta(name, placement.args, placement.kwargs)

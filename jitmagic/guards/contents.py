@@ -2,7 +2,7 @@
 
 Input: a container, whose own methods are bypassed. Output: the length, item, slice or number;
 raises TypeError for a container of another kind. Agrees with the native loads LENGTH_OF, ITEM_AT,
-PART and REDUCED.
+JOINED, PART and REDUCED.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..symbols.scalar import lost
-from .source import Length, Part, Reduced
+from ..symbols.scalar import rounding_error
+from .source import Joined, Length, Part, Reduced
 
 __all__ = ["SIZED", "item_at", "length_of", "read_contents", "rounded_sum", "sum_compensation"]
 
@@ -38,8 +38,12 @@ def item_at(sequence: Any, index: Any) -> Any:
     return sequence[index]
 
 
-def read_contents(source: Length | Part | Reduced, container: Any) -> Any:
+def read_contents(source: Length | Part | Reduced | Joined, container: Any) -> Any:
     """Read the source from its base."""
+    if isinstance(source, Joined):
+        if type(container) is not str:
+            raise TypeError("no str")
+        return f"{source.before}{container}{source.after}"
     if isinstance(source, Length):
         return length_of(container)
     if type(container) not in (list, tuple):
@@ -70,5 +74,5 @@ def _added_up(numbers: Sequence[Any]) -> tuple[float, float]:
         raise TypeError("contains something other than floats")
     rounded = loss = 0.0
     for x in numbers:
-        rounded, loss = rounded + x, loss + lost(rounded, x)
+        rounded, loss = rounded + x, loss + rounding_error(rounded, x)
     return rounded, loss

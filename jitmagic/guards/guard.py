@@ -21,6 +21,7 @@ its condition in one sentence.
           | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: any key
           | SetHas(source, item, present)        a set or frozenset contains the item, or does not
           | KeyAbsent(source, key)               a dict (or instance dict) has no such key
+          | HasKeyAt(source, key, there)         an exact dict has the str at `key`, or does not
           | ClassFacts(cls, mro, facts)          a class: its bases, and attributes that it has,
                                                  lacks, or lets instances override (no source)
           | NamespaceFacts(table, facts)         a dictionary that lives as long as the process:
@@ -77,6 +78,7 @@ __all__ = [
     "GlobalMissing",
     "GlobalState",
     "Guard",
+    "HasKeyAt",
     "IdentityIs",
     "InRange",
     "KeyAbsent",
@@ -325,6 +327,15 @@ class SetHas(Guard):
 class KeyAbsent(Guard):
     source: Source
     key: object
+
+
+@dataclass(frozen=True, slots=True)
+class HasKeyAt(Guard):
+    """An exact dict has the str that is read at `key` among its keys, or (`there`) has not."""
+
+    source: Source
+    key: Source
+    there: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .iterator_parts import iterator_parts
 from .source import (
     Argument,
     ArrayMemory,
+    AttributeAt,
     Builtin,
     CacheEntry,
     CellContents,
@@ -39,6 +41,7 @@ from .source import (
     Item,
     ItemAt,
     IteratorParts,
+    Joined,
     Length,
     ModuleAttr,
     Part,
@@ -53,6 +56,7 @@ from .source import (
 __all__ = [
     "UNREADABLE",
     "array_memory",
+    "attribute_at",
     "entries_of",
     "entry_of",
     "instance_dict",
@@ -91,6 +95,8 @@ def read_source(source: Source, frame: FrameSnapshot) -> Any:
             return sys.modules[name]
         case ItemAt(base=base, index=index):
             return item_at(read_source(base, frame), read_source(index, frame))
+        case AttributeAt(base=base, index=index, tables=tables):
+            return attribute_at(read_source(base, frame), read_source(index, frame), tables)
     return _step(source, read_source(source.base, frame))  # type: ignore[attr-defined]
 
 
@@ -121,7 +127,7 @@ def _step(source: Source, base: Any) -> Any:
             if type(base) not in (set, frozenset, deque):
                 raise TypeError("neither a set nor a deque")
             return tuple(base)
-        case Length() | Part() | Reduced():
+        case Length() | Part() | Reduced() | Joined():
             return read_contents(source, base)
         case IteratorParts():
             if (parts := iterator_parts(base)) is None:
@@ -165,6 +171,26 @@ def instance_dict(base: Any) -> dict[str, Any]:
     """Return the `__dict__` of an object; raises AttributeError if it has none."""
     table: dict[str, Any] = _slot_of(base, "__dict__")
     return table
+
+
+def attribute_at(owner: Any, name: Any, tables: Sequence[str]) -> Any:
+    """Return what an object has under a name that its class lacks: in its `__dict__`, or in one of
+    the named tables there.
+    """
+    kind = type(owner)
+    if type(name) is not str or any(name in _NAMES(base) for base in _MRO(kind)):
+        raise AttributeError(name)
+    own = instance_dict(owner)
+    if type(own) is not dict:
+        raise TypeError("no plain attributes")
+    if name in own:
+        return own[name]
+    for part in tables:
+        if type(table := own.get(part)) is not dict:
+            break
+        if name in table:
+            return table[name]
+    raise AttributeError(name)
 
 
 def _item_of(base: Any, key: Any) -> Any:

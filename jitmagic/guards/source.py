@@ -35,6 +35,9 @@ properties.
            | IntOf(base)                     the value of a numpy integer
            | ItemAt(base, index)             base[i] of a list or tuple, or of a dict with str keys;
                                              i is the value of the source `index`
+           | AttributeAt(base, index, tables)  base.name of a name that the class lacks, read at
+                                             `index`; `tables` are searched after `__dict__`
+           | Joined(base, before, after)     before + base + after, of a str
            | Part(base, start, stop)         base[start:stop] of an exact list or tuple, a new one
            | Reduced(base, function)         sum, min or max of a list or tuple of floats and ints
 
@@ -58,6 +61,7 @@ __all__ = [
     "UNNAMED",
     "Argument",
     "ArrayMemory",
+    "AttributeAt",
     "Builtin",
     "CacheEntry",
     "CellContents",
@@ -75,6 +79,7 @@ __all__ = [
     "Item",
     "ItemAt",
     "IteratorParts",
+    "Joined",
     "Length",
     "ModuleAttr",
     "Part",
@@ -211,6 +216,20 @@ class ItemAt(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class AttributeAt(Source):
+    base: Source
+    index: Source
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Source):
+    base: Source
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part(Source):
     base: Source
     start: int | None
@@ -287,7 +306,7 @@ def describe(source: Source) -> str:
             return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
-        case ItemAt() | Part() | Length() | Reduced() | CacheEntry():
+        case ItemAt() | AttributeAt() | Joined() | Part() | Length() | Reduced() | CacheEntry():
             return _describe_contents(source)
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
@@ -320,9 +339,16 @@ def describe(source: Source) -> str:
     raise TypeError(f"not a source: {source!r}")
 
 
-def _describe_contents(source: ItemAt | Part | Length | Reduced | CacheEntry) -> str:
+def _describe_contents(
+    source: ItemAt | AttributeAt | Joined | Part | Length | Reduced | CacheEntry,
+) -> str:
     base = describe(source.base)
     match source:
+        case AttributeAt(index=index):
+            return f"getattr({base}, {describe(index)})"
+        case Joined(before=before, after=after):
+            first, last = (repr(end) if end else "" for end in (before, after))
+            return " + ".join(filter(None, (first, base, last)))
         case ItemAt(index=index):
             return f"{base}[{describe(index)}]"
         case Part(start=start, stop=stop):

@@ -19,7 +19,7 @@ class JitCallback(Callback):
         trainer = Trainer(callbacks=[JitCallback()])
 
     These are the module's children that have parameters, or itself where it has no such child.
-    `training_step` stays Python's: it logs, which no graph can hold. Takes the keywords of
+    `training_step` stays Python's: it logs, which a graph cannot hold. Takes the keywords of
     `jitmagic.jit`.
     """
 

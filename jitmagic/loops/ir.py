@@ -44,7 +44,7 @@ import torch
 from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul
 from ..symbols.interned import Interned
 from ..symbols.scalar import Apply
-from ..symbols.size import at_most
+from ..symbols.size import upper_bound
 
 __all__ = [
     "COMPUTE_OPS",
@@ -132,7 +132,7 @@ class AxisVar(Leaf):
 
     @property
     def limits(self) -> tuple[int, int]:
-        return 0, max(at_most(self.axis.extent) - 1, 0)
+        return 0, max(upper_bound(self.axis.extent) - 1, 0)
 
     @property
     def rank(self) -> tuple[int, str, int]:
@@ -154,11 +154,11 @@ class ValueIndex(Leaf):
 
     @property
     def limits(self) -> tuple[int, int]:
-        return 0, max(at_most(self.extent) - 1, 0)
+        return 0, max(upper_bound(self.extent) - 1, 0)
 
     @property
     def rank(self) -> tuple[int, str, int]:
-        return 3, "", at_most(self.extent)
+        return 3, "", upper_bound(self.extent)
 
 
 class Value(metaclass=Interned):

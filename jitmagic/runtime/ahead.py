@@ -1,10 +1,9 @@
-"""ahead: C++ kernels built on a thread of their own, while the user's calls run as eager.
+"""Builds C++ kernels on a background thread while the user's calls run in eager.
 
-Comes in: rendered sources. Goes out: a `Build`, after which the cache on disk has their libraries,
-so that a compile finds them there. The thread sees text alone: no tensor, no object of the user's
-and none of torch's state, which all belong to the compile that follows. What a compiler refuses is
-left to that compile too, which tries again and tells of it. When the process exits, compilers at
-work are stopped.
+In: rendered sources. Out: a `BackgroundBuild`; when it is done the disk cache has their libraries
+for the later compile. The thread handles text alone: tensors, user objects and torch's state belong
+to that compile. So do compiler errors: it tries again and reports them. Compilers that still run
+when the process exits are killed.
 """
 
 from __future__ import annotations
@@ -24,26 +23,28 @@ from .store import open_store
 from .toolchain import SECONDS, is_built
 from .units import build_units
 
-__all__ = ["Build", "Wanted", "build_ahead", "still_missing", "was_built_ahead"]
+__all__ = ["BackgroundBuild", "MissingUnits", "build_ahead", "missing_units", "was_built_ahead"]
 
-Tell = Callable[[str], None]
-Around = Callable[[Callable[[Tell], None]], None]
-# What a thread gets to end in when the process exits; compilers are killed at once.
+Report = Callable[[str], None]
+Wrap = Callable[[Callable[[Report], None]], None]
+# The time in which the thread may end at process exit; compilers are killed at once.
 _EXIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Units of one source that nobody has built."""
+class MissingUnits:
+    """Units of one source whose libraries are not in the cache."""
 
     units: tuple[Unit, ...]
     target: Target
     options: Options
 
 
-def still_missing(source: KernelSource | None, target: Target, options: Options) -> Wanted | None:
-    """What of a source has to be built first; None where a compile need not wait. A unit is built
-    ahead once: where that did not help, the compile has to say why.
+def missing_units(
+    source: KernelSource | None, target: Target, options: Options
+) -> MissingUnits | None:
+    """Return the units to build first, or None if a compile need not wait. A unit is built ahead
+    once: if that failed, the compile itself has to report why.
     """
     if source is None or target.tier != "cpp":
         return None
@@ -53,54 +54,56 @@ def still_missing(source: KernelSource | None, target: Target, options: Options)
         for unit in source.units
         if _digest(unit, target) not in _tried and not is_built(unit.text, target, store)
     )
-    return Wanted(units, target, options) if units else None
+    return MissingUnits(units, target, options) if units else None
 
 
 @dataclass(eq=False)
-class Build:
-    """Sources under way."""
+class BackgroundBuild:
+    """Sources being built."""
 
-    wanted: Sequence[Wanted]
-    around: Around
+    wanted: Sequence[MissingUnits]
+    wrap: Wrap
     done: threading.Event = field(default_factory=threading.Event)
     process: int = field(default_factory=os.getpid)
 
     @property
     def is_done(self) -> bool:
-        """Whether a compile need not wait; after a fork nobody builds for the child."""
+        """Return whether a compile need not wait; after a fork the child has no building thread."""
         return self.done.is_set() or self.process != os.getpid()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it was done within so many seconds."""
+        """Wait up to `seconds` and return whether the build is done."""
         return self.is_done or self.done.wait(seconds)
 
     def run(self) -> None:
-        """On the thread. What fails (a refused text, a full disk) the compile meets again."""
+        """Build, on the thread. The later compile meets the same errors (a refused text, a full
+        disk).
+        """
         try:
             with contextlib.suppress(Exception):
-                self.around(self._build)
+                self.wrap(self._build)
         finally:
             digests = {_digest(u, part.target) for part in self.wanted for u in part.units}
             _tried.update(digests)
             _unused.update(digests)
             self.done.set()
 
-    def _build(self, tell: Tell) -> None:
+    def _build(self, report: Report) -> None:
         for part in self.wanted:
             store = open_store(part.options.cache_dir)
             seconds = part.options.compile_seconds or SECONDS  # no call waits for it
-            build_units(part.units, part.target, store, seconds, tell, _exiting)
+            build_units(part.units, part.target, store, seconds, report, _exiting)
 
 
 class _Worker:
-    """One thread, while there is something to build."""
+    """Runs one thread while there is something to build."""
 
     def __init__(self) -> None:
-        self._queue: deque[Build] = deque()
+        self._queue: deque[BackgroundBuild] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, build: Build) -> None:
+    def add(self, build: BackgroundBuild) -> None:
         with self._lock:
             self._queue.append(build)
             if self._thread is None:
@@ -113,7 +116,7 @@ class _Worker:
         while (build := self._next()) is not None:
             build.run()
 
-    def _next(self) -> Build | None:
+    def _next(self) -> BackgroundBuild | None:
         with self._lock:
             if self._queue and not _exiting.is_set():
                 return self._queue.popleft()
@@ -121,15 +124,15 @@ class _Worker:
             return None
 
     def stop(self) -> None:
-        """The process exits: compilers are killed, and what waits is not begun."""
+        """Kill the compilers and start no more: the process exits."""
         _exiting.set()
         if (thread := self._thread) is not None:
             thread.join(_EXIT_SECONDS)
 
 
 def was_built_ahead(source: KernelSource, target: Target) -> bool:
-    """Whether the compile that asks, the first to load it, is what its kernels were built for: to
-    the user they were compiled, and did not come from the cache.
+    """Return whether the kernels were built for the compile that asks, the first to load them. The
+    user is then told that they were compiled rather than found in the cache.
     """
     digests = {_digest(unit, target) for unit in source.units}
     found = not digests.isdisjoint(_unused)
@@ -138,16 +141,16 @@ def was_built_ahead(source: KernelSource, target: Target) -> bool:
 
 
 _tried: set[str] = set()
-_unused: set[str] = set()  # built, and not yet loaded
+_unused: set[str] = set()  # built but not yet loaded
 _exiting = threading.Event()
 _worker = _Worker()
 
 
-def build_ahead(wanted: Sequence[Wanted], around: Around) -> Build:
-    """Begin; builds of one process run one after the other, each with all processors. `around`
-    calls what it is given, with what is to be told how far that is.
+def build_ahead(wanted: Sequence[MissingUnits], wrap: Wrap) -> BackgroundBuild:
+    """Start a build; those of one process run in turn, each on all processors. `wrap` calls its
+    argument with a function that reports progress.
     """
-    build = Build(tuple(wanted), around)
+    build = BackgroundBuild(tuple(wanted), wrap)
     _worker.add(build)
     return build
 
@@ -161,11 +164,11 @@ def _stop() -> None:
 
 
 def _after_fork() -> None:
-    """The child has no such thread, and the lock may have been held by it."""
-    global _worker  # noqa: PLW0603 - nothing of the parent's is of use
+    """Replace the worker: a fork copies no threads, and its lock may have been held."""
+    global _worker  # noqa: PLW0603 - the parent's worker is useless here
     _worker = _Worker()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-# Before the threads of ThreadPoolExecutor are waited for, which are those of build_units.
+# Registered to run before ThreadPoolExecutor waits for its threads, those of build_units.
 threading._register_atexit(_stop)  # type: ignore[attr-defined]

@@ -1,10 +1,9 @@
-"""Which pointers of a plan are on 16-byte boundaries: kernels that know it move 16 bytes at once.
+"""Finds pointers of a plan on 16-byte boundaries, for kernels that then move 16 bytes at once.
 
-In: a Plan, which may have Sizes. Out: per kernel, argument by argument, whether every launch of it
-passes an aligned pointer. What we allocate is aligned, constants are looked at, views follow from
-their base, and results of ATen calls count only for ops that return memory of their own from its
-beginning. Inputs are assumed to be aligned or not, as the caller says: the native executor looks at
-them before each call.
+In: a Plan, which may have Sizes. Out: per kernel and argument, whether every launch passes an
+aligned pointer. The plan's own allocations are aligned, constants are tested, views follow from
+their base. Results of ATen calls count only for operators that return fresh memory from its start.
+The caller says whether inputs are assumed aligned; the native executor tests them before each call.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ _FRESH = frozenset(
 
 
 def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
-    """Kernel name -> one flag per argument; `inputs`: whether the graph inputs are taken as
-    aligned.
-    """
+    """Return kernel name -> one flag per argument; `inputs` says if inputs count as aligned."""
     slots = dict.fromkeys(range(plan.inputs), inputs)
     for number, constant in enumerate(plan.constants):
-        is_tensor = not isinstance(constant, SizeVector)  # of which kernels take the value
+        is_tensor = not isinstance(constant, SizeVector)  # kernels take a SizeVector by value
         slots[plan.inputs + number] = is_tensor and constant.data_ptr() % BOUNDARY == 0
     found: dict[str, tuple[bool, ...]] = {}
     for step in plan.steps:
@@ -55,7 +52,7 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
 
 
 def inputs_of_kernels(plan: Plan) -> tuple[int, ...]:
-    """The graph inputs that some kernel reads or writes, directly or through a view."""
+    """Return the graph inputs that some kernel reads or writes, directly or through a view."""
     origin = {number: number for number in range(plan.inputs)}
     used: set[int] = set()
     for step in plan.steps:

@@ -1,7 +1,7 @@
-"""One compiler process: a command in, how it ended and what it said out.
+"""Runs one compiler process and returns its exit code and error output.
 
-A process has a group of its own, so that its children end with it: after so many seconds, when
-another thread asks for it, and when this thread is interrupted. Nothing of it is left.
+A process has its own process group, so that its children are killed with it: on timeout, when
+another thread cancels it, and when this thread is interrupted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from ..errors import ToolchainError
 
-__all__ = ["CompilerProcess", "Finished", "run"]
+__all__ = ["CompilerProcess", "Completed", "run"]
 
-_LOOK = 0.1  # seconds between two looks at `cancel`
+_POLL_SECONDS = 0.1  # seconds between checks of `cancel`
 _TOO_LONG = (
     "it was stopped after {:g} seconds\n"
     "  hint: options={{'compile_seconds': ...}} sets how long a compiler may take"
@@ -27,39 +27,39 @@ _TOO_LONG = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """How a process ended, and what it wrote to its standard error."""
+class Completed:
+    """Exit code and standard error of a process."""
 
     code: int
-    words: str
+    stderr: str
 
 
-def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Finished:
+def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Completed:
     """Run one compiler to its end. It and all its children are killed after `seconds`, when
     `cancel` is set (by another thread), and when this thread is interrupted.
 
-    May be called from several threads at once: it shares nothing with other calls. Raises
-    ToolchainError when the process cannot be started or was stopped; an interrupt passes through.
+    Thread-safe. Raises ToolchainError if the process cannot be started or was stopped; an interrupt
+    passes through.
     """
     try:
         process = CompilerProcess(command)
     except (OSError, ValueError) as error:
         raise ToolchainError(command[0], " ".join(command), str(error)) from error
     try:
-        words = process.wait_for_words(seconds, cancel)
+        output = process.wait_for_stderr(seconds, cancel)
     except BaseException:
         process.kill_group()
         raise
-    if words is None:
+    if output is None:
         process.kill_group()
         asked = cancel is not None and cancel.is_set()
-        why = "the compile was given up" if asked else _TOO_LONG.format(seconds)
+        why = "the compile was cancelled" if asked else _TOO_LONG.format(seconds)
         raise ToolchainError(command[0], " ".join(command), why)
-    return Finished(process.returncode, words.decode(errors="replace"))
+    return Completed(process.returncode, output.decode(errors="replace"))
 
 
 class CompilerProcess(subprocess.Popen[bytes]):
-    """A process with a group of its own, whose children die with it."""
+    """A process in its own process group, killed together with its children."""
 
     def __init__(self, command: Sequence[str]) -> None:
         try:
@@ -70,26 +70,28 @@ class CompilerProcess(subprocess.Popen[bytes]):
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except BaseException:  # an interrupt may come when it has begun to run
+        except BaseException:  # an interrupt may arrive after it has started
             if self.pid is not None and self.returncode is None:
                 self.kill_group()
             raise
 
-    def wait_for_words(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
-        """What it wrote; None when time is up or `cancel` is set."""
+    def wait_for_stderr(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
+        """Return its error output, or None on timeout or when `cancel` is set."""
         end = time.monotonic() + seconds
         while cancel is None or not cancel.is_set():
             left = end - time.monotonic()
             if left <= 0:
                 break
             try:
-                return self.communicate(timeout=left if cancel is None else min(left, _LOOK))[1]
+                return self.communicate(
+                    timeout=left if cancel is None else min(left, _POLL_SECONDS)
+                )[1]
             except subprocess.TimeoutExpired:
                 pass
         return None
 
-    def words_so_far(self) -> bytes:
-        """What it has written, without waiting for more: a child of it may outlive it."""
+    def stderr_so_far(self) -> bytes:
+        """Return its error output so far without blocking: a child may outlive it."""
         if self.stderr is None:
             return b""
         os.set_blocking(self.stderr.fileno(), False)
@@ -97,8 +99,8 @@ class CompilerProcess(subprocess.Popen[bytes]):
             return self.stderr.read() or b""
 
     def kill_group(self) -> None:
-        """End it and its children; nothing of them is left."""
-        with contextlib.suppress(OSError):  # all gone already
+        """Kill it and its children, and reap it."""
+        with contextlib.suppress(OSError):  # all have exited
             os.killpg(self.pid, signal.SIGKILL)
         if self.stderr is not None:
             self.stderr.close()

@@ -1,9 +1,9 @@
-"""The CUDA driver, as far as it is needed to load compiled kernels: ctypes on libcuda.so.1.
+"""Loads compiled kernels through the CUDA driver: ctypes on libcuda.so.1.
 
 In: the bytes of a cubin, a kernel's name, a device. Out: a CUfunction, ready to be launched with
-its dynamic shared memory. Launches themselves are native (extensions/runtime/cuda.cpp). A module
-stays loaded until the process ends: kernels may still be queued on some stream, or recorded in a
-CUDA graph, when the last Python reference goes, and a cubin is a few kilobytes.
+its dynamic shared memory. Launches are native (extensions/runtime/cuda.cpp). A module stays loaded
+until the process ends: kernels may still be queued on a stream or recorded in a CUDA graph when the
+last Python reference goes, and a cubin is a few kilobytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import ToolchainError
 __all__ = ["load_function"]
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_UNASKED = 48 << 10  # bytes of shared memory that need no permission
+_DEFAULT_SHARED = 48 << 10  # bytes of shared memory that need no opt-in
 
 
 @lru_cache(maxsize=1)
@@ -40,7 +40,7 @@ def _check(status: int, call: str, driver: Any) -> None:
 
 @lru_cache(maxsize=16)
 def _primary_context(device: int) -> ctypes.c_void_p:
-    """torch's context on the device; held for the life of the process."""
+    """Return torch's context on the device, retained until the process ends."""
     driver, handle, context = _driver(), ctypes.c_int(), ctypes.c_void_p()
     _check(driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet", driver)
     status = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
@@ -50,7 +50,7 @@ def _primary_context(device: int) -> ctypes.c_void_p:
 
 @cache
 def load_function(image: bytes, name: str, shared_bytes: int, device: int) -> int:
-    """The CUfunction of kernel `name` in a cubin; the same arguments give the same function."""
+    """Return the CUfunction of kernel `name` in a cubin, cached by the arguments."""
     driver, context = _driver(), _primary_context(device)
     _check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent", driver)
     try:
@@ -58,7 +58,7 @@ def load_function(image: bytes, name: str, shared_bytes: int, device: int) -> in
         _check(driver.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData", driver)
         status = driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
         _check(status, f"cuModuleGetFunction {name}", driver)
-        if shared_bytes > _UNASKED:
+        if shared_bytes > _DEFAULT_SHARED:
             status = driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared_bytes)
             _check(status, f"cuFuncSetAttribute {name}", driver)
     finally:

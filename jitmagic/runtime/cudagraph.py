@@ -1,16 +1,17 @@
-"""CUDA graphs: an executable recorded once and replayed, for mode="reduce-overhead".
+"""CUDA graphs for mode="reduce-overhead": an executable is recorded once and replayed.
 
 In: an executable over CUDA tensors of fixed shapes, and its Plan. Out: the same callable, faster
-where launching is what takes the time. The first call runs plainly (libraries set themselves up),
-the second is recorded, later ones are replayed.
+where launch overhead dominates. The first call runs plainly (libraries initialise), the second is
+recorded, later ones are replayed.
 
-A recording is tied to addresses: of inputs that were found again where they had been (parameters,
-results of another recording), which are checked at every call; other inputs are copied to memory of
-the recording. A backward's first inputs come from a forward that ran plainly, the next ones from
-its recording, where they will be again: they are not taken for inputs that move. Results live in
-the recording's memory and belong to the user: a recording whose results are still held somewhere is
-not replayed; another one is made, up to MOST, and then calls run plainly. So nothing that a user
-can see is ever overwritten. What cannot be recorded says why in `refused` and runs plainly.
+A recording has fixed addresses for inputs that were at the same address in consecutive calls
+(parameters, results of another recording); they are checked at every call. Other inputs are copied
+into memory of the recording. A backward's first inputs come from a forward that ran plainly, the
+next ones from that forward's recording; their change of address does not make them moving inputs.
+Results live in the recording's memory and belong to the user. A recording whose results are still
+referenced is not replayed; another one is made, up to MAX_RECORDINGS, and beyond that calls run
+plainly. No tensor that the user can see is ever overwritten. If recording is impossible, `refused`
+says why and calls run plainly.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ import torch
 
 from ..codegen.plan import Alloc, Call, Plan, PlanStep, Pool, Reuse, Slot, View
 from ..errors import warn
-from .graph_pool import Shelf
+from .graph_pool import GraphPool
 from .native import slots_needing_tensors
 
-__all__ = ["Replayer", "can_replay", "replayed", "why_not"]
+__all__ = ["Replayer", "can_replay", "recording_refusal", "with_cuda_graphs"]
 
-MOST = 4  # recordings alive at a time
-LAUNCH_BYTES = 8 << 20  # what a GPU copies in the time that the host takes for one launch
-MOST_IN_VAIN = 6  # recordings none of which was replayed again: what a forward that runs plainly
-# saves for this backward, say
-MOST_MADE = 16  # recordings made in all: addresses that never settle are not worth more
+MAX_RECORDINGS = 4  # recordings alive at a time
+# hf_bert training copied up to 573 MB per replay: 27.4 ms a step with CUDA graphs, 24.0 without.
+LAUNCH_BYTES = 8 << 20  # bytes a GPU copies in the time of one host-side launch
+# A recording costs 25 ms.
+MAX_UNUSED = 6  # recordings without a second replay, e.g. for inputs saved by a plain forward
+MAX_MADE = 16  # recordings in total: addresses that never settle are not worth more
 
 _UNKNOWN_SIZE = frozenset(
     (
@@ -51,9 +53,9 @@ _MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
 Run = Callable[..., Outputs]
 
-# Where the random generator stood when a forward drew: a CPU scalar after a plain run, whose value
-# the backward reads on the CPU, and a CUDA scalar after a recording (ATen, "Note [Seed and Offset
-# Device]"). Handed the wrong one, ATen reads an address of the other memory: a crash.
+# Position of the random generator when a forward drew: after a plain run a CPU scalar, which the
+# backward reads on the CPU, after a recording a CUDA scalar (ATen, "Note [Seed and Offset
+# Device]"). With the wrong one ATen reads an address of the other memory and crashes.
 _aten = torch.ops.aten
 _READS_GENERATOR_STATE = {
     _aten._scaled_dot_product_efficient_attention_backward.default,
@@ -63,42 +65,42 @@ _GENERATOR_STATE = ("philox_seed", "philox_offset")
 
 
 def can_replay(plan: Plan) -> bool:
-    """Whether the plan has anything to record."""
+    """Return whether the plan has anything to record."""
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
-def replayed(run: Run, plan: Plan, shelf: Shelf | None = None) -> Run:
-    """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record. `shelf`: of
-    what runs the same graph at other sizes.
+def with_cuda_graphs(run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> Run:
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `graph_pool` limits the
+    recordings of one graph at several sizes.
     """
-    return Replayer(run, plan, shelf) if can_replay(plan) else run
+    return Replayer(run, plan, graph_pool) if can_replay(plan) else run
 
 
-def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
-    """What forbids recording, as a sentence; empty when nothing does."""
+def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
+    """Return the sentence that says why recording is impossible, or an empty string."""
     anywhere, dtypes = _generator_states(plan), _dtypes(plan, inputs)
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device and number not in anywhere:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
-    if _has_constant_elsewhere(plan):
+    if _has_constant_off_device(plan):
         return f"it reads a constant that is not on {plan.device}"
     for step in plan.steps:
-        if _made_elsewhere(step, plan.device):
+        if _is_off_device(step, plan.device):
             return f"a part of it is not on {plan.device}"
         if not isinstance(step, Call):
             continue
-        if _waits(step, dtypes):
+        if _syncs_with_host(step, dtypes):
             return f"{step.op} waits for the GPU to know the size of its result"
         if step.foreign:
-            return f"{step.op} comes from outside of torch: a recording may miss what it does"
+            return f"{step.op} is a custom operator: a recording may miss its effects"
         parts = (*step.args, *step.kwargs.values())
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
     return ""
 
 
-def _has_constant_elsewhere(plan: Plan) -> bool:
-    """Of a CPU's tensor that kernels alone take, a size, the host reads the number."""
+def _has_constant_off_device(plan: Plan) -> bool:
+    """Test for a constant off the device that ATen reads; kernels take sizes by value."""
     needed = slots_needing_tensors(plan)
     return any(
         constant.device != plan.device and plan.inputs + number in needed
@@ -106,8 +108,8 @@ def _has_constant_elsewhere(plan: Plan) -> bool:
     )
 
 
-def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
-    """Whether the host looks at data; of an indexing, whether any index may be a mask."""
+def _syncs_with_host(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
+    """Return whether the host reads data; indexing does if any index may be a mask."""
     if _UNKNOWN_SIZE.isdisjoint(step.op.tags):
         return False
     if step.op not in _INDEXING:
@@ -119,7 +121,7 @@ def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
 
 
 def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype]:
-    """Of the slots that are known before a run."""
+    """Return the dtypes of slots that are known before a run."""
     known = {number: tensor.dtype for number, tensor in enumerate((*inputs, *plan.constants))}
     for step in plan.steps:
         if isinstance(step, Call):
@@ -132,7 +134,7 @@ def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype
 
 
 def _generator_states(plan: Plan) -> frozenset[int]:
-    """The inputs that are a random generator's state of an earlier draw."""
+    """Return the inputs that hold a random generator's state at an earlier draw."""
     found: set[int] = set()
     for step in plan.steps:
         if isinstance(step, Call) and step.op in _READS_GENERATOR_STATE:
@@ -143,15 +145,15 @@ def _generator_states(plan: Plan) -> frozenset[int]:
     return frozenset(number for number in found if number < plan.inputs)
 
 
-def _made_elsewhere(step: PlanStep, device: torch.device) -> bool:
+def _is_off_device(step: PlanStep, device: torch.device) -> bool:
     if isinstance(step, Call):
         return any(layout is not None and layout.device != device for layout in step.layouts)
     return isinstance(step, Alloc) and step.device != device
 
 
 @dataclass(slots=True)
-class _Given:
-    """A result that is an input or a constant, or a view of one: made anew from the caller's
+class _PassedThrough:
+    """A result that is an input, a constant or a view of one, made again from the caller's
     tensor.
     """
 
@@ -166,15 +168,15 @@ class _Given:
         return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
 
 
-def _given_results(plan: Plan) -> dict[int, _Given]:
-    """Output position -> where it comes from, for outputs that the plan does not make."""
-    origin = {slot: _Given(slot, None) for slot in range(plan.inputs + len(plan.constants))}
+def _passed_through(plan: Plan) -> dict[int, _PassedThrough]:
+    """Return output position -> source, for outputs that are not new memory."""
+    origin = {slot: _PassedThrough(slot, None) for slot in range(plan.inputs + len(plan.constants))}
     for step in plan.steps:
         if isinstance(step, View) and step.base in origin:
             base = origin[step.base]
             before = base.view[2] if base.view is not None else 0
             view = (step.shape, step.stride, before + step.offset)
-            origin[step.slot] = _Given(base.slot, view)
+            origin[step.slot] = _PassedThrough(base.slot, view)
     return {
         n: origin[slot]
         for n, slot in enumerate(plan.outputs)
@@ -183,7 +185,7 @@ def _given_results(plan: Plan) -> dict[int, _Given]:
 
 
 class _Recording:
-    """One CUDA graph, the memory it reads and writes, and whether its results are still held."""
+    """One CUDA graph, the memory it reads and writes, and the reference counts of its results."""
 
     def __init__(
         self,
@@ -202,30 +204,30 @@ class _Recording:
         self.buffers = [_memory(given[n]) for n in self.moving]
         self.graph, self.outputs = _record(run, given)
         self.storages = _storages(self.outputs)
-        self.held = [_holders(storage) for storage in self.storages]
-        theirs = {tensor.untyped_storage().data_ptr() for tensor in given}
-        if any(storage.data_ptr() in theirs for storage in self.storages):
+        self.use_counts = [_use_count(storage) for storage in self.storages]
+        input_memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+        if any(storage.data_ptr() in input_memory for storage in self.storages):
             raise RuntimeError("an operation returns memory of an input")
         _alive.add(self)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether every input that must be at its recorded address is."""
+        """Return whether each input with a fixed address is at that address."""
         return all(
             address is None or tensor.data_ptr() == address
             for tensor, address in zip(inputs, self.addresses, strict=True)
         )
 
-    def free(self) -> bool:
-        """Whether nobody but the recording holds its results."""
+    def is_unused(self) -> bool:
+        """Return whether only the recording references its results."""
         return all(
-            _holders(storage) == held
-            for storage, held in zip(self.storages, self.held, strict=True)
+            _use_count(storage) == count
+            for storage, count in zip(self.storages, self.use_counts, strict=True)
         )
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> Outputs:
         if self.moving:
-            # The host need not wait: what is on the CPU (generator states) is not pinned, so that
-            # the driver has read it before it returns.
+            # Without waiting on the host: CPU inputs (generator states) are pageable, and the
+            # driver reads those before it returns.
             moved = [_memory(inputs[n]) for n in self.moving]
             torch._foreach_copy_(self.buffers, moved, non_blocking=True)
         self.graph.replay()
@@ -236,22 +238,22 @@ _alive: WeakSet[_Recording] = WeakSet()
 
 
 def _recorded_memory() -> set[int]:
-    """Where the results of all recordings are: each replay puts them there again."""
+    """Return the addresses of all recordings' results, where each replay writes them again."""
     return {storage.data_ptr() for recording in list(_alive) for storage in recording.storages}
 
 
-def _moved_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
-    """What a replay copies before it starts."""
+def _copied_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
+    """Return the bytes that a replay copies before it starts."""
     return sum(inputs[n].numel() * inputs[n].element_size() for n in moving)
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Memory of the same layout, whatever its strides (elements may share memory)."""
+    """Allocate memory of the same layout for any strides (elements may share memory)."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """What is copied: the tensor, or, where it has gaps or repeats, its memory from end to end."""
+    """Return the tensor, or with gaps or repeats its memory as one contiguous range, for copies."""
     if tensor.is_contiguous():
         return tensor
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -259,7 +261,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
-    """The distinct memory of the outputs."""
+    """Return the distinct storages of the outputs."""
     found = {}
     for output in outputs:
         if output is not None and output.untyped_storage().nbytes():
@@ -268,7 +270,7 @@ def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
     return list(found.values())
 
 
-def _holders(storage: torch.UntypedStorage) -> int:
+def _use_count(storage: torch.UntypedStorage) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
 
 
@@ -279,7 +281,7 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
     side.wait_stream(torch.cuda.current_stream())
     _give_workspace(side)
     collecting = gc.isenabled()
-    gc.disable()  # a collected CUDA event or graph would spoil the capture
+    gc.disable()  # collecting a CUDA event or graph would invalidate the capture
     try:
         with torch.cuda.stream(side):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -299,22 +301,22 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
 
 @cache
 def _capture_stream(device: int) -> torch.cuda.Stream:
-    """One for all recordings: cuBLAS keeps a workspace (64 MB on an H200) per stream for ever."""
+    """Return one stream for all recordings: cuBLAS keeps a workspace per stream (64 MB on H200)."""
     return torch.cuda.Stream(device)
 
 
 @cache
 def _workspaces(device: int) -> torch.cuda.MemPool:
-    """Memory of library workspaces, which recordings read and write at every replay."""
+    """Return the pool of library workspaces, which recordings access at every replay."""
     with torch.cuda.device(device):
         return torch.cuda.MemPool()
 
 
 def _give_workspace(side: torch.cuda.Stream) -> None:
-    """Allocate cuBLAS's workspace of the capture stream where no recording owns it.
+    """Allocate cuBLAS's workspace of the capture stream outside of any recording's memory.
 
-    During a capture it would come out of that recording's memory, and keep that alive. In a pool of
-    its own it stays where it is even if somebody clears the workspaces, as torch.compile does.
+    Allocated during a capture, it would come out of that recording's memory and keep that alive. In
+    its own pool it keeps its address even if the workspaces are cleared, as torch.compile does.
     """
     pool = _workspaces(side.device_index)
     with torch.cuda.use_mem_pool(pool), torch.cuda.stream(side):
@@ -322,17 +324,17 @@ def _give_workspace(side: torch.cuda.Stream) -> None:
 
 
 _failed: list[torch.cuda.CUDAGraph] = []
-"""Graphs whose capture failed. torch's allocator of pinned memory asks every graph that began a
-capture, and cannot be told that one failed: they must not be freed."""
+"""Graphs whose capture failed, which must not be freed. torch's pinned-memory allocator queries
+every graph that began a capture, and has no call to report a failed one."""
 
 
 def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cuda.Stream) -> None:
-    """After a capture that failed, torch's allocator and random generator still think it goes on.
+    """Reset torch's allocator and random generator after a failed capture.
 
-    The allocator is told, and that nobody needs the pool. Who does that depends on torch's version:
-    a graph that takes its capture for ended (it tells its pool) gives the pool back itself, and
-    twice would be an error of the allocator's. The generator forgets at the end of the next
-    capture, so one is made.
+    Both still assume that the capture goes on. The allocator has to be told, and its pool released.
+    Who releases it depends on torch's version: a graph that considers its capture ended (`pool()`
+    works) releases it in `reset()`, and a second release would be an error. The generator resets at
+    the end of the next capture, so a small one is made.
     """
     _failed.append(graph)
     device = torch.cuda.current_device()
@@ -353,28 +355,25 @@ def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cud
 
 
 _last_stream: dict[torch.device, torch.cuda.Stream] = {}
-"""Where recordings of a device were replayed last."""
+"""The stream on which recordings of a device were last replayed."""
 
-_one_at_a_time = RLock()
-"""Recordings share the capture stream and its workspaces: no two threads record or start a replay
-at once."""
+_recording_lock = RLock()
+"""Held while recording or starting a replay: recordings share the capture stream and workspaces."""
 
 
 class Replayer:
-    """Callable like the executable it stands for. `refused`: why it runs plainly, empty if it does
-    not.
-    """
+    """Callable like the executable it wraps. `refused` says why it runs plainly, or is empty."""
 
-    def __init__(self, run: Run, plan: Plan, shelf: Shelf | None = None) -> None:
-        self.run, self.plan, self._shelf = run, plan, shelf
+    def __init__(self, run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> None:
+        self.run, self.plan, self._graph_pool = run, plan, graph_pool
         self.refused = ""
         self.recordings: list[_Recording] = []
         self.made = 0
         self.replays = 0
-        self._given = _given_results(plan)
+        self._passed_through = _passed_through(plan)
         self._mutated = frozenset(plan.mutated)
         self._states = _generator_states(plan)
-        self._last: list[int] | None = None  # where the inputs were at the call before
+        self._last: list[int] | None = None  # addresses of the inputs at the previous call
         self._moving = self._states
 
     def __call__(self, *inputs: torch.Tensor) -> Outputs:
@@ -385,21 +384,22 @@ class Replayer:
         if torch.cuda.current_device() != self.plan.device.index:
             with torch.cuda.device(self.plan.device):
                 return self(*inputs)
-        with _one_at_a_time, torch.no_grad():
+        with _recording_lock, torch.no_grad():
             recording = self._choose(inputs)
             if recording is not None:
                 self._order()
                 self.replays += 1
-                if self._shelf is not None:
-                    self._shelf.note(self)
+                if self._graph_pool is not None:
+                    self._graph_pool.note(self)
                 outputs = recording.replay(inputs)
         if recording is None:
             return self._run_plainly(inputs)
-        if not self._given:
+        if not self._passed_through:
             return outputs
         tensors = (*inputs, *self.plan.constants)
         return tuple(
-            self._given[n].of(tensors) if n in self._given else out for n, out in enumerate(outputs)
+            self._passed_through[n].of(tensors) if n in self._passed_through else out
+            for n, out in enumerate(outputs)
         )
 
     def _run_plainly(self, inputs: Sequence[torch.Tensor]) -> Outputs:
@@ -411,24 +411,24 @@ class Replayer:
     # -- choosing --------------------------------------------------------------------------------
 
     def _choose(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """A recording that may be replayed for these inputs, made if need be; None: run plainly."""
+        """Return a recording to replay for these inputs, new if necessary; None: run plainly."""
         fitting = [recording for recording in self.recordings if recording.fits(inputs)]
         for recording in fitting:
-            if recording.free():
+            if recording.is_unused():
                 return recording
         if self._last is None:
-            self.refused = why_not(self.plan, inputs)
+            self.refused = recording_refusal(self.plan, inputs)
             self._last = [tensor.data_ptr() for tensor in inputs]
             return None
-        if len(self.recordings) < MOST:
+        if len(self.recordings) < MAX_RECORDINGS:
             return self._make(inputs)
         return None if fitting else self._settle(inputs)
 
     def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """No recording has the inputs where they are now: what differs is copied from now on.
+        """Copy inputs whose addresses match no recording from now on, and record again.
 
-        From any recording, not only the newest: freed memory is handed out again, so what moves may
-        be by chance where it was last.
+        Addresses are compared with all recordings, not only the newest: freed memory is reused, so
+        a moving input may by chance be at its last address.
         """
         moved = {
             n
@@ -437,15 +437,15 @@ class Replayer:
             if address is not None and tensor.data_ptr() != address
         }
         self._moving |= frozenset(moved - self._mutated)
-        self.forget()
-        if len(self.recordings) >= MOST:
+        self.drop_unused()
+        if len(self.recordings) >= MAX_RECORDINGS:
             return None
         return self._make(inputs)
 
     def _make(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        in_vain = self.made >= MOST_IN_VAIN and self.replays == self.made
-        if in_vain or self.made >= MOST_MADE:
-            self._give_up("its inputs are never where they were before")
+        unused = self.made >= MAX_UNUSED and self.replays == self.made
+        if unused or self.made >= MAX_MADE:
+            self._give_up("its inputs move at every call")
             return None
         if not self.recordings and self.made == 0:
             assert self._last is not None
@@ -457,26 +457,26 @@ class Replayer:
                 and tensor.untyped_storage().data_ptr() not in lasting
             }
             self._moving |= frozenset(moved - self._mutated)
-        if _moved_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
-            self._give_up("copying its inputs to where they were would take longer than it saves")
+        if _copied_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
+            self._give_up("copying its moving inputs would take longer than it saves")
             return None
         self.made += 1
         try:
-            recording = _Recording(self._kept_inside, inputs, self._moving, self.plan.device)
+            recording = _Recording(self._run_recorded, inputs, self._moving, self.plan.device)
         except RuntimeError as error:  # the capture met an operation that CUDA cannot record
             self._give_up(str(error).splitlines()[0])
             return None
         self.recordings.append(recording)
         return recording
 
-    def _kept_inside(self, *inputs: torch.Tensor) -> Outputs:
-        """Only the outputs that are made in the recording's memory."""
+    def _run_recorded(self, *inputs: torch.Tensor) -> Outputs:
+        """Run, and return only outputs in the recording's memory."""
         outputs = self.run(*inputs)
-        return tuple(None if n in self._given else out for n, out in enumerate(outputs))
+        return tuple(None if n in self._passed_through else out for n, out in enumerate(outputs))
 
-    def forget(self) -> None:
-        """Give up the recordings whose results nobody holds."""
-        self.recordings = [recording for recording in self.recordings if not recording.free()]
+    def drop_unused(self) -> None:
+        """Drop the recordings whose results have no other references."""
+        self.recordings = [recording for recording in self.recordings if not recording.is_unused()]
 
     def _give_up(self, why: str) -> None:
         self.refused = why
@@ -484,8 +484,8 @@ class Replayer:
         warn(f"{self.plan.name}: not replayed as a CUDA graph: {why}")
 
     def _order(self) -> None:
-        """A replay on another stream comes after the replays before it: a recording owns memory,
-        and all of a device share the workspaces of libraries.
+        """Order a replay on another stream after earlier ones. A recording owns its memory, and all
+        recordings of a device share library workspaces.
         """
         stream = torch.cuda.current_stream()
         before = _last_stream.get(self.plan.device)

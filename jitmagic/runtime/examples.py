@@ -1,7 +1,7 @@
-"""Tensors to measure on, where those of the user are not known: what autotuning and costs run on.
+"""Makes tensors to measure on where the user's are not known, for autotuning and costs.
 
-Comes in: what a tensor has to look like. Goes out: one that looks so. What a library keeps for
-itself in a tensor (the workspace of a recurrent layer) cannot be made up.
+In: the layout of a tensor. Out: an example with it. Opaque state of a library (the workspace of a
+recurrent layer) cannot be made.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["example", "examples"]
 
 
 def examples(specs: Iterable[TensorSpec]) -> list[torch.Tensor]:
-    """Of the inputs of a graph."""
+    """Return examples of a graph's inputs."""
     return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
 
 
 def example(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any) -> Any:
-    """A tensor to measure on where the real one is not known yet: numbers from 0.5 to 1.5, which
-    no logarithm or root minds, and zeros, which are valid as indices.
+    """Return a tensor with floats from 0.5 to 1.5, valid for logarithms and roots, or with zeros,
+    valid as indices.
     """
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else -1
     memory = torch.zeros(last + 1, dtype=dtype, device=device)

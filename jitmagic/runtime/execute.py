@@ -1,7 +1,7 @@
-"""The reference implementation of the native executor: runs a Plan step by step.
+"""Runs a Plan step by step: the reference implementation of the native executor.
 
-It is what the native one is tested against. Kernels are given as callables over the argument
-tensors; one that returns a true value met an index out of range.
+Tests compare the native one with it. Kernels are callables over the argument tensors; a true return
+value means an index out of range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Kernel = Callable[[list[torch.Tensor]], object]
 
 
 class PlanRunner:
-    """Callable with the plan's inputs; returns the tuple of outputs."""
+    """A callable that takes the plan's inputs and returns the tuple of outputs."""
 
     def __init__(self, plan: Plan, kernels: Mapping[str, Kernel]) -> None:
         self.plan = plan
@@ -76,7 +76,7 @@ class PlanRunner:
 
 
 def _in_place_of(step: Reuse, slots: list[Any]) -> torch.Tensor:
-    """Over base's memory where only its slot holds that: an ATen op may have returned its input."""
+    """Reuse base's memory unless another slot shares it: an ATen op may have returned its input."""
     base: torch.Tensor = slots[step.base]
     others = (t for n, t in enumerate(slots) if n != step.base and isinstance(t, torch.Tensor))
     memory = base.untyped_storage().data_ptr()
@@ -119,11 +119,13 @@ def _call(step: Call, slots: list[Any]) -> None:
 
 
 def _laid_out(value: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
-    """The result as the plan counts on it: copied where ATen chose other strides."""
+    """Return the result in the plan's layout, copied if ATen chose other strides."""
     same = value is not None and (value.shape, value.dtype) == (layout.shape, layout.dtype)
     if value is None or not same:
         if layout.required:
-            raise RuntimeError("jitmagic: an ATen call gave another shape or dtype than expected")
+            raise RuntimeError(
+                "jitmagic: an ATen call returned another shape or dtype than expected"
+            )
         return value
     extents = zip(value.shape, value.stride(), layout.stride, strict=True)
     if not value.numel() or all(n == 1 or got == wanted for n, got, wanted in extents):

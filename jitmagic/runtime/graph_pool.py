@@ -1,7 +1,7 @@
-"""Shelf: how many vectors of sizes of a graph have CUDA graphs.
+"""Limits how many size tuples of a graph have CUDA graphs.
 
-A recording keeps memory for all that it computes. Comes in: who replays one now. Goes out: of those
-used longest ago, beyond MOST_SIZES, the recordings are given up; they run plainly, with the same
+Each recording keeps the memory of its computation. In: the replayer used now. Out: beyond
+MAX_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
 kernels, until they are called often enough again.
 """
 
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-__all__ = ["MOST_SIZES", "Shelf"]
+__all__ = ["MAX_SIZES", "GraphPool"]
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 
 
 class _Records(Protocol):
     @property
     def recordings(self) -> Sequence[Any]: ...
 
-    def forget(self) -> None: ...
+    def drop_unused(self) -> None: ...
 
 
-class Shelf:
-    """Those with recordings, the one used last at the end."""
+class GraphPool:
+    """The replayers with recordings, in order of their last use."""
 
     __slots__ = ("_used",)
 
@@ -32,12 +32,12 @@ class Shelf:
         self._used: dict[int, ReferenceType[_Records]] = {}
 
     def note(self, user: _Records) -> None:
-        """It is used now."""
+        """Mark `user` as the most recently used."""
         if next(reversed(self._used), None) == id(user):
             return
         self._used.pop(id(user), None)
         self._used[id(user)] = ref(user)
         kept = [one for place in self._used.values() if (one := place()) is not None]
-        for one in kept[:-MOST_SIZES]:
-            one.forget()
+        for one in kept[:-MAX_SIZES]:
+            one.drop_unused()
         self._used = {id(one): ref(one) for one in kept if one.recordings}

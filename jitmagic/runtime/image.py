@@ -1,10 +1,9 @@
-"""Shared objects from memory: the bytes that were verified are the code that runs.
+"""Loads shared objects from memory, so that the verified bytes are the code that runs.
 
-In: the bytes of a shared object. Out: an Image, whose functions can be called as long as it lives;
-when the last reference goes, the library is unloaded. The bytes are mapped from sealed anonymous
-memory, which no other process can change and to which no `noexec` mount applies; where a system
-has none or forbids to execute it, from a private file that is gone again at once. Equal bytes are
-loaded once.
+In: the bytes of a shared object. Out: an Image, whose functions can be called while it lives; with
+its last reference the library is unloaded. The bytes are mapped from sealed anonymous memory, which
+no other process can change and no `noexec` mount restricts. Where the system lacks or forbids that,
+a private file is used and removed at once. Equal bytes are loaded once.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Image:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        _keep_runtimes(library)
-        # Not at exit: threads may still be inside.
+        _pin_dependencies(library)
+        # Not at exit: threads may still run its code.
         weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
 
     def address(self, symbol: str) -> int:
-        """The entry point of a function as an integer; ImageError if there is none."""
+        """Return the address of a function; raises ImageError if there is none."""
         try:
             function = getattr(self._library, symbol)
         except AttributeError as error:
@@ -59,8 +58,8 @@ _loading = threading.Lock()
 
 
 def load_image(data: bytes, name: str, folders: Sequence[Path] = ()) -> Image:
-    """The library in `data`; `name` is what debuggers show. `folders`: where else than in the
-    system's temporary folder files may be executed. Raises ImageError.
+    """Load the library in `data`. Debuggers show `name`; `folders` are further places for
+    executable files besides the temporary folder. Raises ImageError.
     """
     if problem := _malformed(data):
         raise ImageError(problem)
@@ -73,13 +72,13 @@ def load_image(data: bytes, name: str, folders: Sequence[Path] = ()) -> Image:
 
 
 def _malformed(data: bytes) -> str:
-    """Why the loader must not see the bytes: what a segment has beyond the file's end would be no
-    error but a signal (SIGBUS).
+    """Return why the loader must not get the bytes, or "". A segment that extends beyond the file
+    would cause not an error but SIGBUS.
     """
     if not sys.platform.startswith("linux"):
         return ""
     if data[:4] != b"\x7fELF" or data[4:5] != b"\x02":
-        return "it is no 64-bit ELF file"
+        return "it is not a 64-bit ELF file"
     order = "<" if data[5:6] == b"\x01" else ">"
     try:
         (table,) = struct.unpack_from(f"{order}Q", data, 32)
@@ -96,7 +95,7 @@ def _malformed(data: bytes) -> str:
 
 
 def _map(data: bytes, name: str, folders: Sequence[Path]) -> ctypes.CDLL:
-    """From memory, else from a file in the first folder that takes one and lets it be executed."""
+    """Load from memory, else from a file in the first folder that permits execution."""
     failures: list[str] = []
     for folder in (None, Path(tempfile.gettempdir()), *folders):
         try:
@@ -115,17 +114,17 @@ def _in_memory(data: bytes, name: str) -> Iterator[str]:
             file.write(data)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        yield _spelled(fd)
+        yield _unique_path(fd)
     finally:
         os.close(fd)
 
 
-def _spelled(fd: int) -> str:
-    """A path of the descriptor that no loaded library has: the loader takes two libraries with the
-    same path for one, and numbers of descriptors are used again. `./` and `/` add nothing to a
-    path, so the binary digits of the file's inode are spelled with them: `/proc/self/fd/.//5` is
-    inode 2. It is the file's alone while the library is mapped; a counter would start over when
-    the package is imported again. To keep the descriptor open would cost one for every kernel.
+def _unique_path(fd: int) -> str:
+    """Return a path of the descriptor that no loaded library has. The loader identifies libraries
+    by path, and descriptor numbers are reused. `./` and `/` do not change a path, so they encode
+    the binary digits of the file's inode: `/proc/self/fd/.//5` is inode 2. The inode is unique
+    while the library is mapped. A counter would restart when the package is imported again; keeping
+    descriptors open would cost one per kernel.
     """
     bits = f"{os.fstat(fd).st_ino:b}"
     return _IN_MEMORY + "".join("./" if bit == "1" else "/" for bit in bits) + str(fd)
@@ -139,7 +138,7 @@ def _in_file(data: bytes, folder: Path) -> Iterator[str]:
         yield file.name
 
 
-# ------------------------------------------------------------------ what a library brings with it
+# ------------------------------------------------------------------ dependencies of a library
 
 
 class _LinkMap(ctypes.Structure):
@@ -155,12 +154,12 @@ _LinkMap._fields_ = [
 ]
 
 
-def _keep_runtimes(library: ctypes.CDLL) -> None:
-    """Keep loaded what came as a dependency, for good: an OpenMP runtime has threads, and they wait
-    in its code for the next parallel region. Which runtime it is depends on the compiler, so all is
-    kept that stands behind the new library in the loader's list, but for other images, which are
-    unloaded with their users. dl_iterate_phdr would hold the loader's
-    lock while its callback waits for Python's, which another thread may hold in dlopen.
+def _pin_dependencies(library: ctypes.CDLL) -> None:
+    """Pin all libraries loaded as dependencies. Threads of an OpenMP runtime wait in its code for
+    the next parallel region, so it must never be unloaded. The runtime depends on the compiler;
+    therefore everything after the new library in the loader's list is pinned, except other images,
+    which are unloaded with their users. dl_iterate_phdr is no alternative: it holds the loader's
+    lock while its callback waits for the GIL, which another thread may hold in dlopen.
     """
     if not sys.platform.startswith("linux"):
         return

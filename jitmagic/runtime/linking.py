@@ -1,11 +1,11 @@
-"""How objects become a shared library: the commands to try, the cheapest that may do first.
+"""Yields the commands that link objects to a shared library, cheapest first.
 
-In: objects, their paths and bytes. Out: command lines. What the objects leave undefined says what
-they need. Most kernels call nothing, so the linker is run directly and reads no library: 2.4 ms of
-processor time, 4.8 through the compiler's driver (g++ 12). Those that call something are linked
-with the libraries that it may be in (6 to 14 ms; what products call is in every process, 8 ms) and
-not with all that a C++ program gets (28; with products 65). The last command is the compiler's own,
-for whatever else there may be.
+In: objects, their paths and bytes. Out: command lines. Undefined symbols show what the objects
+need. Most kernels call nothing, so the linker runs directly and reads no library: 2.4 ms of
+processor time, against 4.8 through the compiler's driver (g++ 12). Kernels with calls are linked
+with just the candidate libraries (6 to 14 ms; what products call is in every process, 8 ms) instead
+of everything a C++ program gets (28 ms, with products 65). The last command is the compiler's full
+one, for all other cases.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BY_DRIVER = ("-nostdlib",)
 _OPENMP, _LIBRARIES = "-lgomp", ("-Wl,--as-needed", "-lm", "-lc", "-lgcc")
 _ALL = ("-fopenmp",)
 
-# Of libc, which every process has: the loader finds it, and libc is not read. Of each there is one
-# version: a name that no library was searched for gets the oldest.
+# Symbols of libc, which the loader finds in every process, so libc need not be read. Each has a
+# single version: a name resolved without a library gets the oldest.
 _LOADED = {b"malloc", b"free", b"__tls_get_addr"}
 _OF_THE_LINKER = {b"_GLOBAL_OFFSET_TABLE_"}
 
@@ -38,7 +38,7 @@ _SYMBOL = struct.Struct("=IBBHQQ")  # Elf64_Sym
 
 
 def link_commands(cxx: str, objects: Mapping[Path, bytes], out: Path) -> Iterator[Sequence[str]]:
-    """In the order in which to try them; all but the last fail where a symbol stays undefined."""
+    """Yield commands in order of preference; all but the last fail on an undefined symbol."""
     parts, at = [*map(str, objects)], ["-o", str(out)]
     missing = _missing(objects.values())
     if missing is not None:
@@ -54,8 +54,9 @@ def link_commands(cxx: str, objects: Mapping[Path, bytes], out: Path) -> Iterato
 
 
 def _libraries(called: Set[bytes]) -> Sequence[str]:
-    """Empty where nothing is called, and where all are needed, as for the C++ runtime, or the
-    OpenMP runtime is not GCC's: two in one process must not be.
+    """Return the libraries for the symbols; () if nothing is called or the full command is needed.
+    That is so for the C++ runtime, and for an OpenMP runtime other than GCC's: a process must not
+    have two.
     """
     if any(name.startswith((b"_Z", b"__cxa_", b"__dso_")) for name in called):
         return ()
@@ -68,28 +69,28 @@ def _libraries(called: Set[bytes]) -> Sequence[str]:
 
 
 def _linker(cxx: str) -> str | None:
-    """The one beside the compiler, where there is one: to ask the compiler takes as long as it
-    saves.
+    """Return the linker next to the compiler, if any. Asking the compiler would take as long as the
+    direct call saves.
     """
     path = os.path.join(os.path.dirname(os.path.realpath(cxx)), "ld")
     return path if os.access(path, os.X_OK) else None
 
 
 def _missing(objects: Iterable[bytes]) -> set[bytes] | None:
-    """What none of them defines; None where one cannot be read."""
+    """Return the symbols that no object defines, or None if one cannot be read."""
     undefined: set[bytes] = set()
     defined: set[bytes] = set()
     try:
         for data in objects:
             for name, is_defined in _symbols(data):
                 (defined if is_defined else undefined).add(name)
-    except (struct.error, ValueError):  # no 64-bit ELF file of this machine's byte order
+    except (struct.error, ValueError):  # not a 64-bit ELF file of this machine's byte order
         return None
     return undefined - defined - _OF_THE_LINKER
 
 
 def _symbols(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """The global symbols of an object, and whether it defines them. <elf.h> has the layout."""
+    """Yield the global symbols of an object and whether it defines them. See <elf.h>."""
     if data[:5] != b"\x7fELF\x02" or data[5] != (1 if sys.byteorder == "little" else 2):
         raise ValueError
     (table,) = struct.unpack_from("=Q", data, 40)

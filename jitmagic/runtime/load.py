@@ -1,9 +1,8 @@
-"""load: from a plan and generated text to something callable.
+"""Loads a plan and its generated text as a callable.
 
-Chooses by the source's language how kernels are built (C++ through the toolchain and the disk
-cache, Triton through its compiler, numba through its own), then hands the plan to the native
-executor. The order of what may be missing is: no native part -> NativeMissing; compiler refuses ->
-ToolchainError. executable.py decides what to do about either.
+The source's language decides how kernels are built (C++ through the toolchain and the disk cache,
+Triton and numba through their compilers). The native executor then runs the plan. A missing
+extension raises NativeMissing, a compiler error ToolchainError; executable.py handles both.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ..target import Target
 from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
-from .cudagraph import can_replay, replayed
-from .graph_pool import Shelf
+from .cudagraph import can_replay, with_cuda_graphs
+from .graph_pool import GraphPool
 from .native import (
-    AtSizes,
     CpuEntry,
     CudaEntry,
     KernelEntry,
+    SizeTemplate,
     executable_template,
     make_executable,
 )
@@ -44,8 +43,8 @@ __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`run(*tensors) -> tuple`; `cached`: the kernels came from the disk cache; `refused`: why they
-    were compiled without the precompiled header, for the journal.
+    """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
+    for compiling without the precompiled header, for the journal.
     """
 
     run: Callable[..., tuple[Any, ...]]
@@ -56,29 +55,29 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTemplate:
-    """As Loaded, for all sizes."""
+    """A Loaded for all sizes."""
 
-    plan: AtSizes
+    plan: SizeTemplate
     cached: bool
     kernels: int
-    shelf: Shelf | None = None  # where what runs at some sizes goes behind CUDA graphs
+    graph_pool: GraphPool | None = None  # limits the sizes that have CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """How each kernel is entered; `cached`: they came from the disk cache."""
+    """The entry point of each kernel; `cached`: they came from the disk cache."""
 
     entries: Mapping[str, KernelEntry]
     cached: bool
 
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Others = Mapping[str, CpuEntry]
 _NO_OTHERS: Others = MappingProxyType({})
 
 
-def _nobody(_: str) -> None:
-    """Nobody listens to how far it is."""
+def _ignore(_: str) -> None:
+    """Ignore a progress message."""
 
 
 def load(
@@ -86,17 +85,19 @@ def load(
     source: KernelSource | None,
     target: Target,
     options: Options,
-    tell: Tell = _nobody,
+    report: Report = _ignore,
     others: Others = _NO_OTHERS,
 ) -> Loaded:
-    """Build and bind the kernels of `source` and return the executable of `plan`. `tell` hears
-    what is being waited for; `others`: what the plan launches besides.
+    """Build and bind the kernels of `source` and return the executable of `plan`. `report` receives
+    progress messages; `others` are further kernels that the plan launches.
     """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     else:
-        loaded = _LOADERS[source.language](plan, source, target, options, tell, others)
-    return replace(loaded, run=replayed(loaded.run, plan)) if options.cuda_graphs else loaded
+        loaded = _LOADERS[source.language](plan, source, target, options, report, others)
+    return (
+        replace(loaded, run=with_cuda_graphs(loaded.run, plan)) if options.cuda_graphs else loaded
+    )
 
 
 def load_template(
@@ -105,12 +106,12 @@ def load_template(
     symbols: Sequence[Symbol],
     target: Target,
     options: Options,
-    tell: Tell = _nobody,
+    report: Report = _ignore,
 ) -> LoadedTemplate:
-    """As `load`, of a plan with Sizes. `symbols`: in the order of their values."""
-    loaded = _loaded_template(plan, source, symbols, target, options, tell)
-    shelf = Shelf() if options.cuda_graphs and can_replay(plan) else None
-    return replace(loaded, shelf=shelf)
+    """Load a plan with Sizes. `symbols` are in the order of their values."""
+    loaded = _loaded_template(plan, source, symbols, target, options, report)
+    graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
+    return replace(loaded, graph_pool=graph_pool)
 
 
 def _loaded_template(
@@ -119,34 +120,41 @@ def _loaded_template(
     symbols: Sequence[Symbol],
     target: Target,
     options: Options,
-    tell: Tell,
+    report: Report,
 ) -> LoadedTemplate:
     if source is None or not source.symbols:
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
-        return _triton_template(plan, source, symbols, target, options, tell)
+        return _triton_template(plan, source, symbols, target, options, report)
     if source.language == "numba":
-        kernels = _numba_kernels(source, tell)
+        kernels = _numba_kernels(source, report)
     else:
-        kernels = _cpp_kernels(source, target, options, tell)
+        kernels = _cpp_kernels(source, target, options, report)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
 
 def _load_cpp(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    report: Report,
+    others: Others,
 ) -> Loaded:
-    kernels = _cpp_kernels(source, target, options, tell)
+    kernels = _cpp_kernels(source, target, options, report)
     run = make_executable(plan, {**kernels.entries, **others})
     return Loaded(run, kernels.cached, len(kernels.entries), refusals())
 
 
-def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: Tell) -> _Kernels:
+def _cpp_kernels(
+    source: KernelSource, target: Target, options: Options, report: Report
+) -> _Kernels:
     store = open_store(options.cache_dir)
     try:
-        libraries = build_units(source.units, target, store, min(left(), options.budget), tell)
+        libraries = build_units(source.units, target, store, min(left(), options.budget), report)
     except ToolchainError:
-        check()  # the compiler was stopped because the time of the whole compile is up
+        check()  # the compiler was stopped because the compile's budget is used up
         raise
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
@@ -156,15 +164,20 @@ def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: T
 
 
 def _load_numba(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    report: Report,
+    others: Others,
 ) -> Loaded:
-    kernels = _numba_kernels(source, tell)
+    kernels = _numba_kernels(source, report)
     run = make_executable(plan, {**kernels.entries, **others})
     return Loaded(run, kernels.cached, len(kernels.entries))
 
 
-def _numba_kernels(source: KernelSource, tell: Tell) -> _Kernels:
-    tell("numba")
+def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:
+    report("numba")
     functions = build_functions(source)
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(function.address, function) for name, function in functions.items()
@@ -173,21 +186,26 @@ def _numba_kernels(source: KernelSource, tell: Tell) -> _Kernels:
 
 
 def _load_triton(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    report: Report,
+    others: Others,
 ) -> Loaded:
-    """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
-    tell(f"Triton, {len(source.symbols)} kernels")
+    """Load kernels for 16-byte aligned inputs, and build those for any inputs at first use."""
+    report(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
-    anywhere: list[Callable[..., tuple[Any, ...]]] = []
+    unaligned: list[Callable[..., tuple[Any, ...]]] = []
 
-    def otherwise(*tensors: Any) -> tuple[Any, ...]:
-        if not anywhere:
+    def fallback(*tensors: Any) -> tuple[Any, ...]:
+        if not unaligned:
             kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
-            anywhere.append(make_executable(plan, {**kernels.entries, **others}))
-        return anywhere[0](*tensors)
+            unaligned.append(make_executable(plan, {**kernels.entries, **others}))
+        return unaligned[0](*tensors)
 
     kernels = _triton_kernels(plan, source, target, options)
-    run = make_executable(plan, {**kernels.entries, **others}, inputs, otherwise)
+    run = make_executable(plan, {**kernels.entries, **others}, inputs, fallback)
     return Loaded(run, kernels.cached, len(kernels.entries))
 
 
@@ -197,29 +215,29 @@ def _triton_template(
     symbols: Sequence[Symbol],
     target: Target,
     options: Options,
-    tell: Tell,
+    report: Report,
 ) -> LoadedTemplate:
-    """As `_load_triton`."""
-    tell(f"Triton, {len(source.symbols)} kernels")
+    """Load a Triton plan with Sizes; see `_load_triton`."""
+    report(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
-    anywhere: list[AtSizes] = []
+    unaligned: list[SizeTemplate] = []
 
-    def run_anywhere(values: tuple[int, ...], *tensors: Any) -> tuple[Any, ...]:
-        if not anywhere:
+    def run_unaligned(values: tuple[int, ...], *tensors: Any) -> tuple[Any, ...]:
+        if not unaligned:
             kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
-            anywhere.append(executable_template(plan, kernels.entries, symbols))
-        return anywhere[0].at(values)(*tensors)
+            unaligned.append(executable_template(plan, kernels.entries, symbols))
+        return unaligned[0].at(values)(*tensors)
 
     kernels = _triton_kernels(plan, source, target, options)
-    otherwise = partial(partial, run_anywhere)
-    made = executable_template(plan, kernels.entries, symbols, inputs, otherwise)
+    fallback = partial(partial, run_unaligned)
+    made = executable_template(plan, kernels.entries, symbols, inputs, fallback)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
 
 def _triton_kernels(
     plan: Plan, source: KernelSource, target: Target, options: Options, is_aligned: bool = True
 ) -> _Kernels:
-    """`is_aligned`: whether all inputs are on 16-byte boundaries."""
+    """Build the Triton kernels; `is_aligned` says that all inputs are on 16-byte boundaries."""
     flags = aligned_arguments(plan, inputs=is_aligned)
     store, device = open_store(options.cache_dir), plan.device.index or 0
     cubins, cached = build_cubins(source, flags, target, store)
@@ -228,7 +246,7 @@ def _triton_kernels(
     except ToolchainError:
         if not cached:
             raise
-        # The driver refuses what the cache has: whole, but of no use.
+        # The driver rejects the cached code, although its checksum is correct.
         cubins, cached = build_cubins(source, flags, target, store, anew=True)
         entries = _cuda_entries(cubins, source, device)
     return _Kernels(entries, cached)
@@ -246,7 +264,7 @@ def _cuda_entries(
     return entries
 
 
-_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Tell, Others], Loaded]] = {
+_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Report, Others], Loaded]] = {
     "cpp": _load_cpp,
     "numba": _load_numba,
     "triton": _load_triton,

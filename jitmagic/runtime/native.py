@@ -1,8 +1,8 @@
-"""From a Plan to the tuple that `_runtime.Executable` reads, and what else stands around a graph.
+"""Lowers a Plan to the tuple that `_runtime.Executable` reads, and wraps executables natively.
 
-Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with
-its grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here,
-so that the C++ side only converts constants once and fills slots per call.
+In: a Plan, and the entry of each kernel (a C function's address, or a CUDA function with its grid).
+Out: the native executable. Arguments of ATen calls are put into schema order here, so that the C++
+side converts constants once and only fills slots per call.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from ..symbols.scalar import Symbol
 from ..symbols.size import hint_of
 
 __all__ = [
-    "AtSizes",
     "BySizes",
     "CpuEntry",
     "CudaEntry",
     "Executable",
     "KernelEntry",
+    "SizeTemplate",
     "by_sizes",
-    "called",
     "executable_template",
-    "holding",
+    "freed_results",
     "lower_plan",
     "make_executable",
     "slot_count",
     "slots_in",
     "slots_needing_tensors",
-    "spent",
     "split_graph",
     "split_template",
-    "undoing",
+    "torch_call",
+    "undo_on_error",
+    "with_held_objects",
     "with_numbers",
 ]
 
 Executable = Callable[..., tuple[Any, ...]]
-"""What runs a graph: from its inputs to a flat tuple of its outputs."""
+"""Runs a graph: from its inputs to a flat tuple of its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class CpuEntry:
 
 @dataclass(frozen=True, slots=True)
 class CudaEntry:
-    """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention;
-    `by_value`: positions of arguments that are CPU scalars.
+    """A loaded CUfunction. `scratch` counts trailing null pointers of Triton's launch convention;
+    `by_value` are the positions of CPU scalars.
     """
 
     function: int
@@ -92,16 +92,16 @@ def make_executable(
     plan: Plan,
     kernels: Mapping[str, KernelEntry],
     aligned: tuple[int, ...] = (),
-    otherwise: Executable | None = None,
+    fallback: Executable | None = None,
 ) -> Executable:
-    """The native executable of a plan. It keeps what its kernels live in.
+    """Return the native executable of a plan. It keeps the kernels' owners alive.
 
-    `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does
-    not goes to `otherwise`.
+    The kernels assume that the `aligned` inputs start on 16-byte boundaries; a call with another
+    one goes to `fallback`.
     """
     program = lower_plan(plan, kernels)
     owners = _owners(kernels)
-    made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
+    made = runtime_module().Executable(program, plan.constants, owners, aligned, fallback)
     return made  # type: ignore[no-any-return]
 
 
@@ -109,11 +109,11 @@ def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
     return tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
 
 
-class AtSizes(Protocol):
-    """What is made for all sizes (extensions/runtime/sizes.h)."""
+class SizeTemplate(Protocol):
+    """An object that has executables for all sizes (extensions/runtime/sizes.h)."""
 
     def at(self, values: tuple[int, ...]) -> Executable:
-        """The executable where the symbols have these values."""
+        """Return the executable at these values of the symbols."""
         ...
 
 
@@ -122,53 +122,53 @@ def executable_template(
     kernels: Mapping[str, KernelEntry],
     symbols: Sequence[Symbol],
     aligned: tuple[int, ...] = (),
-    otherwise: Callable[[tuple[int, ...]], Executable] | None = None,
-) -> AtSizes:
-    """`make_executable` of a plan with Sizes. `symbols`: in the order of their values, for which
-    `otherwise` gives what runs where an input is not aligned.
+    fallback: Callable[[tuple[int, ...]], Executable] | None = None,
+) -> SizeTemplate:
+    """Return `make_executable` of a plan with Sizes. `symbols` are in the order of their values.
+    `fallback` returns the executable for unaligned inputs at given values.
     """
     code = SizeCode(len(symbols))
-    code.name(symbols)
-    program = code.part(lower_plan(plan, kernels))
+    code.set_symbols(symbols)
+    program = code.with_registers(lower_plan(plan, kernels))
     constants = tuple(
         tuple(runtime_module().Register(code.expr(symbol)) for symbol in constant.symbols)
         if isinstance(constant, SizeVector)
         else constant
         for constant in plan.constants
     )
-    made: AtSizes = runtime_module().ExecutableTemplate(
-        program, constants, _owners(kernels), code.program(), aligned, otherwise
+    made: SizeTemplate = runtime_module().ExecutableTemplate(
+        program, constants, _owners(kernels), code.program(), aligned, fallback
     )
     return made
 
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
-    """`run` with the Python floats at these positions handed on as 0-dim float64 tensors."""
+    """Wrap `run` so that Python numbers at these positions become 0-dim CPU tensors."""
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
-def holding(run: Executable, inputs: int) -> Executable:
-    """`run` called with so many arguments; what follows them is kept by its autograd nodes, for the
-    checks of what their backwards rely on.
+def with_held_objects(run: Executable, inputs: int) -> Executable:
+    """Wrap `run`, which takes `inputs` arguments. Its autograd nodes keep the further ones alive,
+    for the checks that their backwards need.
     """
-    return runtime_module().Holding(run, (inputs,))  # type: ignore[no-any-return]
+    return runtime_module().HoldingObjects(run, (inputs,))  # type: ignore[no-any-return]
 
 
-def undoing(
+def undo_on_error(
     run: Executable, written: tuple[int, ...], draws: bool, watched: tuple[int, ...] = ()
 ) -> Executable:
-    """`run`; when it raises, the inputs at `written` get their old contents back, and torch's
-    default CPU generator goes back if it `draws`. Behind a write to an input at `watched` the
-    exception has the attribute `__jitmagic_wrote__`.
+    """Wrap `run` so that an exception restores the inputs at `written`, and torch's default CPU
+    generator if it `draws`. After a write to an input at `watched` the exception has the attribute
+    `__jitmagic_wrote__`.
     """
-    return runtime_module().Undoing(run, written, watched, draws)  # type: ignore[no-any-return]
+    return runtime_module().UndoOnError(run, written, watched, draws)  # type: ignore[no-any-return]
 
 
-def spent(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
-    """`run`; a backward of the results at these positions raises, as the one inside the graph has
-    freed their history, which led to the inputs at `leaves`.
+def freed_results(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
+    """Wrap `run` so that a backward of the results at these positions raises. The backward inside
+    the graph freed their history, which led to the inputs at `leaves`.
     """
-    return runtime_module().Spent(run, results, leaves)  # type: ignore[no-any-return]
+    return runtime_module().FreedResults(run, results, leaves)  # type: ignore[no-any-return]
 
 
 def split_graph(
@@ -177,9 +177,9 @@ def split_graph(
     results: tuple[int, ...],
     constants: tuple[torch.Tensor, ...] = (),
 ) -> Executable:
-    """Executables that run one after the other as one. Each: (run, slots of its inputs, number of
-    outputs, slots not read after it), see extensions/runtime/split_graph.cpp. The slots of
-    constants follow those of the inputs.
+    """Chain executables into one. Each is (run, slots of its inputs, number of outputs, slots not
+    read after it), see extensions/runtime/split_graph.cpp. Slots of constants follow those of the
+    inputs.
     """
     return runtime_module().SplitGraph(inputs, subgraphs, results, constants)  # type: ignore[no-any-return]
 
@@ -190,50 +190,50 @@ def split_template(
     results: tuple[int, ...],
     constants: tuple[tuple[torch.dtype, Any], ...],
     symbols: Sequence[Symbol],
-) -> AtSizes:
-    """`split_graph` for all sizes: what runs may be AtSizes, and the constants are numbers, Sizes
-    of these symbols among them, which become 0-dim tensors of a dtype.
+) -> SizeTemplate:
+    """Return `split_graph` for all sizes. The parts may be SizeTemplates. Constants are numbers or
+    Sizes of these symbols and become 0-dim tensors of a dtype.
     """
     code = SizeCode(len(symbols))
-    code.name(symbols)
-    numbers = code.part(constants)
-    made: AtSizes = runtime_module().SplitTemplate(
+    code.set_symbols(symbols)
+    numbers = code.with_registers(constants)
+    made: SizeTemplate = runtime_module().SplitTemplate(
         inputs, subgraphs, results, numbers, code.program()
     )
     return made
 
 
-def called(
+def torch_call(
     inputs: int,
     function: Callable[..., Any],
     arguments: tuple[tuple[int] | tuple[Any, None], ...],
     names: tuple[str, ...] = (),
 ) -> Executable:
-    """A function of torch as an executable: of inputs at positions, (position,), and constants,
-    (constant, None), the last of which have these names. See extensions/runtime/called.cpp.
+    """Wrap a torch function as an executable. Arguments are inputs, (position,), or constants,
+    (constant, None); `names` are those of the last ones. See extensions/runtime/called.cpp.
     """
-    return runtime_module().Called(inputs, function, arguments, names)  # type: ignore[no-any-return]
+    return runtime_module().TorchCall(inputs, function, arguments, names)  # type: ignore[no-any-return]
 
 
 class BySizes(Protocol):
-    """What `by_sizes` gives."""
+    """The interface of `by_sizes`."""
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        """Run what is known for the sizes of the inputs."""
+        """Run the executable for the sizes of the inputs."""
         ...
 
     def add(self, values: tuple[int, ...], run: Executable) -> None:
-        """What calls of these sizes run from now on."""
+        """Set the executable for calls of these sizes."""
         ...
 
     def add_template(
         self,
         predicates: SizeProgram,
-        template: AtSizes,
+        template: SizeTemplate,
         checked: Callable[[tuple[int, ...]], None] | None,
     ) -> None:
-        """What makes executables for sizes that the predicates are true of; `checked` is called
-        with them first.
+        """Add a template for sizes that satisfy the predicates; `checked` is called with each
+        first.
         """
         ...
 
@@ -242,17 +242,17 @@ def by_sizes(
     places: tuple[tuple[int, int], ...],
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Executable],
     most: int = sys.maxsize,
-    apart: tuple[tuple[int, ...], ...] = (),
+    excluded: tuple[tuple[int, ...], ...] = (),
 ) -> BySizes:
-    """An executable for each vector of sizes, read at places (input, dimension): what a template
-    makes, of which `most` are kept, those used last. For sizes that no template is for, or that are
-    `apart`, what `miss` gives is called, and kept only by `add`. See extensions/runtime/sized.cpp.
+    """Return an executable per size tuple, read at places (input, dimension). The `most` recently
+    used executables of templates are kept. For size tuples in `excluded`, and where no template
+    applies, `miss` returns the one to call, which only `add` keeps. See sized.cpp.
     """
-    return runtime_module().BySizes(places, miss, most, apart)  # type: ignore[no-any-return]
+    return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
-    """(inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
+    """Return (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = slots_needing_tensors(plan)
     places = _places(plan)
     steps = tuple(_lower_step(step, kernels, as_tensor, plan.device, places) for step in plan.steps)
@@ -270,13 +270,13 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Of each Call in order."""
+    """Return an iterator over the source places of the Calls, in order."""
     calls = sum(isinstance(step, Call) for step in plan.steps)
     return iter(plan.call_lines if len(plan.call_lines) == calls else [("", 0)] * calls)
 
 
 def slot_count(plan: Plan) -> int:
-    """One more than the highest slot in use."""
+    """Return one more than the highest slot in use."""
     highest = plan.inputs + len(plan.constants) - 1
     for step in plan.steps:
         made = step.results if isinstance(step, Call) else (getattr(step, "slot", None),)
@@ -289,7 +289,7 @@ def _bytes_touched(plan: Plan) -> int:
 
 
 def slots_needing_tensors(plan: Plan) -> frozenset[int]:
-    """Slots of which more than the address is asked for."""
+    """Return the slots of which more than the address is needed."""
     needed = {slot for slot in plan.outputs if slot is not None}
     lasting = set(range(plan.inputs + len(plan.constants)))  # memory that outlives the call
     for step in plan.steps:
@@ -301,7 +301,7 @@ def slots_needing_tensors(plan: Plan) -> frozenset[int]:
             lasting.add(step.slot)
     for step in reversed(plan.steps):
         if isinstance(step, View):
-            if step.base not in lasting:  # it is the view that keeps the memory
+            if step.base not in lasting:  # the view keeps the memory alive
                 needed.add(step.slot)
             if step.slot in needed:
                 needed.add(step.base)
@@ -309,7 +309,7 @@ def slots_needing_tensors(plan: Plan) -> frozenset[int]:
 
 
 def slots_in(value: Any) -> list[Slot]:
-    """Every Slot inside nested tuples and lists."""
+    """Return every Slot inside nested tuples and lists."""
     if isinstance(value, Slot):
         return [value]
     if isinstance(value, (tuple, list)):
@@ -388,7 +388,7 @@ def _expected(layout: Layout) -> tuple[Any, ...]:
 
 
 def _lower_argument(given: Mapping[str, Any], declared: Any) -> tuple[Any, ...]:
-    if declared.name not in given:  # torch leaves out a None where there is no default, too
+    if declared.name not in given:  # torch also omits a None without a default
         return ("default",) if declared.has_default_value() else ("const", None)
     value = given[declared.name]
     if isinstance(value, NumberSlot):

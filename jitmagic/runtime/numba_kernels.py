@@ -1,11 +1,9 @@
-"""Numba text to machine code: the one file that imports numba, and only when such a kernel is
-loaded.
+"""Compiles numba text to machine code; the only file that imports numba, and lazily.
 
-In: a KernelSource of language "numba". Out: per kernel a C function `int (void* const* args)` as
-the C++ tier has them, so that the native executor launches it in the same way. The text finds under
-their names what numba lacks: typed pointers, bits of a float, a fused multiply-add, and `kernel`,
-which compiles a function. No fast-math: NaN, infinities and roundings are IEEE's, division never
-raises.
+In: a KernelSource of language "numba". Out: per kernel a C function `int (void* const* args)` as in
+the C++ tier, so that the native executor launches it in the same way. The text may use names that
+numba lacks: typed pointers, bits of a float, a fused multiply-add, and `kernel`, which compiles a
+function. No fast-math: NaN, infinities and rounding follow IEEE, and division never raises.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..budget import check
 from ..codegen.plan import KernelSource
 from ..errors import ToolchainError
 
@@ -22,16 +21,17 @@ __all__ = ["build_functions"]
 
 
 def build_functions(source: KernelSource) -> dict[str, Any]:
-    """Kernel name -> compiled callback with `.address`; keep it alive while the address is used."""
+    """Return kernel name -> compiled callback with `.address`; keep it alive while that is used."""
     return dict(_built(source.text, tuple(source.symbols)))
 
 
 @lru_cache(maxsize=64)
 def _built(text: str, symbols: Sequence[str]) -> Mapping[str, Any]:
-    """Of a process: numba has no cache on disk for functions that no file defines."""
+    """Cache per process: numba has no disk cache for functions without a file."""
     try:
         names = dict(_names())
-    except Exception as error:  # installed for another numpy, it raises more than ImportError
+    # a numba built for another numpy raises other errors than ImportError
+    except Exception as error:
         hint = "  hint: python -m pip install numba"
         raise ToolchainError("numba", "import numba", f"{error}\n{hint}") from error
     try:
@@ -43,23 +43,25 @@ def _built(text: str, symbols: Sequence[str]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1)
 def _names() -> Mapping[str, Any]:
-    """What the text of a module may call."""
+    """Return the names that the text of a module may use."""
     from numba import cfunc, njit, types  # noqa: PLC0415 - heavy, and only this tier needs it
 
     signature = types.intc(types.CPointer(types.voidptr))
 
     def kernel(function: Callable[[Any], int]) -> Any:
+        check()  # LLVM cannot be stopped within one
         return cfunc(signature, error_model="numpy")(function)
 
     compiled: dict[CodeType, Any] = {}
 
     def inline(function: Callable[..., Any]) -> Any:
-        """Numba compiles it once for all texts: of a kernel of bfloat16 its helpers are two thirds
-        of the time.
+        """Compile a helper once for all texts: in a bfloat16 kernel helpers take two thirds of the
+        time.
         """
-        code = function.__code__.replace(co_firstlineno=1)  # texts differ in where it stands
+        code = function.__code__.replace(co_firstlineno=1)  # texts differ in its line number
+        # x * 3 + 1 in bfloat16 takes 60 ms instead of 191, softmax 180 instead of 293.
         if code not in compiled:
-            space = function.__globals__  # but for what it names, the first text's kernels
+            space = function.__globals__  # would keep the first text's kernels alive
             named = {name: space[name] for name in code.co_names if name in space}
             compiled[code] = njit(error_model="numpy")(FunctionType(code, named))
         return compiled[code]
@@ -68,7 +70,7 @@ def _names() -> Mapping[str, Any]:
 
 
 def _intrinsics() -> dict[str, Any]:
-    """Operations that are one LLVM instruction each."""
+    """Return operations that are one LLVM instruction each."""
     from numba import types  # noqa: PLC0415 - heavy, and only this tier needs it
     from numba.extending import intrinsic  # noqa: PLC0415 - as above
 
@@ -79,7 +81,7 @@ def _intrinsics() -> dict[str, Any]:
         return result(source), generate
 
     def pointer(typing: Any, address: Any, dtype: Any) -> Any:
-        """`address` as a pointer to elements of `dtype`."""
+        """Return `address` as a pointer to elements of `dtype`."""
         result = types.CPointer(dtype.dtype)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,13 +1,12 @@
-"""The front end's work on our headers, done once per machine: a precompiled header.
+"""Builds a precompiled header, so that the headers are parsed once per machine.
 
-In: a store, a key of all that its bytes depend on, the command of its compile. Out: the path that
-`-include` takes, once there is a whole file that only we can write. Of the 69 ms that g++ 12 takes
-for a small kernel 24 go into the same headers again; the kernel is the same, byte for byte.
+In: a store, a key of everything its bytes depend on, and its compile command. Out: the path for
+`-include`, once a complete private file exists. Of the 69 ms that g++ 12 takes for a small kernel,
+24 are spent parsing the same headers; the kernel's code is byte-identical.
 
-No compile waits for one: it is built beside the process, at low priority, once so many kernels
-were compiled without that it pays, and is found by a later compile, of this process or another.
-What cannot be used (clang makes another kind; a compiler refuses its own) is not asked for again,
-and `refusals` says why.
+No compile waits for a header. It is built in the background at low priority after enough kernels
+were compiled without it, and used by later compiles of any process. An unusable header (clang has
+another format; a compiler may reject its own) is not tried again, and `refusals` says why.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from .store import BUILD_PREFIX, Store
 
 __all__ = ["Header", "refusals"]
 
-_PAYS = 4  # kernels compiled without: it takes as long as five of them save
+_BREAK_EVEN = 4  # kernels compiled without it: building takes as long as five of them save
 _SUFFIX = ".gch"
-_MAGIC = b"gpch"  # of GCC's; clang's would have to be named by another option
+_MAGIC = b"gpch"  # GCC's; clang's would need another option
 _NICE = 10
 
 
 @dataclass(eq=False)
 class _Build:
-    """A compiler at work on one, in a folder of its own. Unlocked, it is swept after an hour where
-    this process is killed: a lock would be held by whatever this process forks.
+    """A running build of a header, in its own folder. The folder has no lock, which forked children
+    would inherit; if this process is killed it is removed after an hour.
     """
 
     process: CompilerProcess
@@ -46,13 +45,13 @@ class _Build:
     out: Path
 
     def result(self) -> bytes | None:
-        """What it made, or its words where it made nothing; None while it is at work."""
+        """Return the bytes or the compiler's errors when it has ended, None while it runs."""
         if self.process.poll() is None:
             return None
         try:
             return self.out.read_bytes()
         except OSError:
-            return self.process.words_so_far() or b"the compiler made no file"
+            return self.process.stderr_so_far() or b"the compiler made no file"
         finally:
             self.end()
 
@@ -64,7 +63,7 @@ class _Build:
 
 @dataclass(eq=False)
 class _State:
-    """What this process knows of one header. `checked`: the file that was found to be whole."""
+    """The state of one header in this process; `checked` identifies the last verified file."""
 
     misses: int = 0
     build: _Build | None = None
@@ -74,8 +73,8 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`command`: what compiles it, without the name of the output, which comes last. May be used
-    by several threads at once.
+    """A header and the `command` that compiles it, without the output name at the end.
+    Thread-safe.
     """
 
     store: Store = field(compare=False)
@@ -83,7 +82,7 @@ class Header:
     command: Sequence[str]
 
     def find(self) -> Path | None:
-        """What `-include` takes: the file without its suffix; None: compile without."""
+        """Return the argument for `-include`, the file without suffix; None: compile without it."""
         with _lock:
             state = self._state()
             if state.refusal:
@@ -92,15 +91,15 @@ class Header:
             return self._checked(state)
 
     def missed(self) -> None:
-        """A kernel was compiled without."""
+        """Count a kernel that was compiled without the header."""
         with _lock:
             state = self._state()
             state.misses += 1
-            if state.misses >= _PAYS and state.build is None and not state.refusal:
+            if state.misses >= _BREAK_EVEN and state.build is None and not state.refusal:
                 self._begin(state)
 
     def refuse(self, why: str) -> None:
-        """A kernel was compiled without, and could not be with it."""
+        """Record that a kernel failed with the header and compiled without it."""
         with _lock:
             self._state().refusal = why
 
@@ -115,20 +114,20 @@ class Header:
             state.build = _Build(CompilerProcess([*self.command, str(out)]), folder, out)
             os.setpriority(os.PRIO_PGRP, state.build.process.pid, _NICE)
         except (OSError, ToolchainError) as error:
-            if state.build is None:  # read-only, full, no compiler any more
+            if state.build is None:  # a read-only or full disk, or no compiler
                 state.refusal = str(error)
                 shutil.rmtree(folder, ignore_errors=True) if folder else None
 
     def _collect(self, state: _State) -> None:
         if state.build is not None and (data := state.build.result()) is not None:
             state.build = None
-            state.misses = 0  # one that is removed is made anew, when that pays again
-            # Words too: no other process need try.
+            state.misses = 0  # a header that is removed is built again when that pays
+            # Errors are stored too, so that no other process tries.
             self.store.put(self.key, _SUFFIX, data)
 
     def _checked(self, state: _State) -> Path | None:
-        """The compiler opens a path, so the folder is asked each time, the bytes when they change:
-        6 MB take 8 ms.
+        """Check folder and file each time, since the compiler opens a path. The bytes are verified
+        only when they change: 6 MB take 8 ms.
         """
         path = self.store.folder / f"{self.key}{_SUFFIX}"
         try:
@@ -156,13 +155,13 @@ _of_parents: list[object] = []
 
 
 def refusals() -> tuple[str, ...]:
-    """Why kernels of this process are compiled without, if there was anything wrong."""
+    """Return why kernels of this process are compiled without the header, if for an error."""
     with _lock:
         return tuple(state.refusal for state in _states.values() if state.refusal)
 
 
 def _at_exit() -> None:
-    """A header that is ready is kept, by the next process; a compiler at work is stopped."""
+    """Store a finished header for the next process and stop a running compiler."""
     with _lock:
         for (folder, key), state in _states.items():
             if (build := state.build) is None:
@@ -176,7 +175,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    """Compilers at work are the parent's, and the lock may have been held."""
+    """Reset the state: compilers are the parent's, and the lock may have been held."""
     global _lock, _states
     _of_parents.append(_states)
     _lock, _states = threading.Lock(), {}

@@ -1,10 +1,10 @@
-"""Files and folders that nobody else can change: what code may be loaded from.
+"""Private files and folders, from which code may be loaded: no other user can change them.
 
-In: a path. Out: its bytes, or the reason why it is not trusted. Trusted are the current user and
-root: a folder is private when it and every folder above it belong to one of them and nobody else
-may write there. A sticky folder (/tmp) may stand above, because in it only owners can rename, and
-the next folder's owner is checked too. A file is judged by the descriptor that it is read from, so
-what was checked is what is read.
+In: a path. Out: its bytes, or the reason why it is not trusted. The current user and root are
+trusted: a folder is private if it and each parent belong to one of them and other users may not
+write there. A parent may be sticky (/tmp): only owners can rename in it, and the next folder's
+owner is checked too. A file is checked through the descriptor that it is read from, so the checked
+file is the one read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 __all__ = ["make_private", "read_private", "write_private"]
 
-_LARGEST = 1 << 30  # bytes of a file that can be one of ours
+_MAX_BYTES = 1 << 30  # bytes, far above the size of any cache file
 
 
 def make_private(folder: Path) -> str:
-    """Create what is missing of a resolved path, each folder with mode 0700. Returns why the folder
-    must not be used, or an empty string; raises OSError where it cannot be made.
+    """Create the missing parts of a resolved path with mode 0700. Returns why the folder must not
+    be used, or an empty string; raises OSError if it cannot be created.
     """
     missing = []
     above = folder
@@ -39,15 +39,15 @@ def make_private(folder: Path) -> str:
 
 
 def _distrust(folder: Path, is_last: bool) -> str:
-    """Who else could change what lies in `folder`; empty when nobody. `is_last`: files are to be
-    loaded from it; otherwise a folder of ours will be made in it.
+    """Return why another user could change files in `folder`, or "". `is_last` says that files will
+    be loaded from it; otherwise a subfolder will be created in it.
     """
     for place in (*reversed(folder.parents), folder):
         facts = os.lstat(place)
         if not stat.S_ISDIR(facts.st_mode):
             return f"{place} is not a folder"
         if facts.st_uid not in (0, os.geteuid()):
-            return f"{place} belongs to somebody else"
+            return f"{place} belongs to another user"
         is_sticky = bool(facts.st_mode & stat.S_ISVTX) and not (is_last and place == folder)
         if not is_sticky and _others_may_write(facts, place):
             return f"others may write to {place}"
@@ -59,14 +59,16 @@ def _others_may_write(facts: os.stat_result, path: Path | int) -> bool:
         return True
     if not facts.st_mode & stat.S_IWGRP:
         return False
-    # Distributions whose umask is 002 give each user a group of their own. Under an access
-    # control list the group's bits stand for everybody whom the list names.
+    # Distributions with umask 002 give each user a private group. With an access control list the
+    # group bits apply to everyone on the list.
     return facts.st_gid not in _own_groups(os.geteuid()) or _has_access_list(path)
 
 
 @lru_cache(maxsize=4)
 def _own_groups(user: int) -> frozenset[int]:
-    """The user's private group: the primary one, if it bears the user's name and has no others."""
+    """Return the user's private group: the primary one, with the user's name and no other
+    members.
+    """
     try:
         entry = pwd.getpwuid(user)
         group = grp.getgrgid(entry.pw_gid)
@@ -84,14 +86,14 @@ def _has_access_list(path: Path | int) -> bool:
 
 
 def read_private(path: Path) -> bytes | None:
-    """The bytes of a regular file that only we or root can write; None where it is another kind of
-    file. Raises OSError where it cannot be opened.
+    """Return the bytes of a regular file that only this user or root can write, else None. Raises
+    OSError if it cannot be opened.
     """
-    # Not through a link, and not waiting for whoever writes to a pipe in its place.
+    # Do not follow a link, and do not block on a pipe in its place.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MAX_BYTES:
             return None
         if facts.st_uid not in (0, os.geteuid()) or _others_may_write(facts, fd):
             return None
@@ -99,7 +101,7 @@ def read_private(path: Path) -> bytes | None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file, whatever the umask is; raises OSError."""
+    """Create a private file whatever the umask; raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)

@@ -1,9 +1,8 @@
-"""steps: how long each step of a plan takes, inside the executable that runs it.
+"""Measures each step of a plan inside its executable.
 
-Comes in: a Plan and its kernels' source. Goes out: the executable of the same plan, which calls
-`lap` after each launch and each ATen call: the time between two laps is that of the second's step
-and of the allocations before it. Kernels come from the cache on disk, where the compile has put
-them.
+In: a Plan and its kernels' source. Out: an executable of the same plan that calls `lap` after each
+launch and ATen call. The time between two laps is that of the second's step and the allocations
+before it. Kernels come from the disk cache, where the compile stored them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _Kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def timed_calls(plan: Plan) -> list[Launch | Call]:
-    """The steps that have a lap, in order: those of the schedule that are no aliases."""
+    """Return the steps followed by a lap, in order: those of the schedule that are not aliases."""
     return [step for step in plan.steps if isinstance(step, Launch | Call)]
 
 
@@ -37,7 +36,7 @@ def with_laps(
     options: Options,
     lap: Callable[[], object],
 ) -> Callable[..., tuple[Any, ...]]:
-    """The plan's executable, which calls `lap` after each of `timed_calls`."""
+    """Return the plan's executable, which calls `lap` after each of `timed_calls`."""
 
     def called(_: int | None) -> int:
         lap()
@@ -51,7 +50,7 @@ def with_laps(
         steps.append(step)
         if isinstance(step, Launch | Call):
             steps.append(Launch(_LAP, ()))
-    ours: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
+    timers: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
     plain = replace(options, cuda_graphs=False)  # a replayed graph calls no lap
     lapped = replace(plan, steps=tuple(steps), titles=())
-    return load(lapped, source, target, plain, others=ours).run
+    return load(lapped, source, target, plain, others=timers).run

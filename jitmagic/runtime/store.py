@@ -1,13 +1,12 @@
 """The kernel cache on disk: bytes by key.
 
-In: a key (hash of everything the bytes depend on) and the bytes. Out: the bytes, if a file that
-only we can write has them whole. A file ends with a checksum of its name and its contents, and
-appears by an atomic rename, so concurrent processes see a whole file or none; whatever else lies
-in its place (damage of any kind) counts as absent and is replaced. Readers get bytes and not a
-path: what was checked is what is loaded.
+In: a key (hash of everything the bytes depend on) and the bytes. Out: the bytes, if a private file
+has them undamaged. A file ends with a checksum of its name and contents, and appears by an atomic
+rename, so concurrent processes see a complete file or none. Any damage counts as absence, and the
+file is replaced. Callers get bytes instead of a path: the checked bytes are loaded.
 
-Nothing that happens to the folder raises. A folder that cannot be trusted, or takes no files, is
-replaced by a private temporary one, with one warning; good files of a read-only folder are used.
+No state of the folder raises. A folder that is not trusted or not writable is replaced by a private
+temporary one, with one warning; valid files of a read-only folder are used.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from .private import make_private, read_private, write_private
 
 __all__ = ["BUILD_PREFIX", "Store", "content_key", "open_store", "temporary_folder"]
 
-_SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders and people do not mind it
+_SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders ignore it
 _SEAL_BYTES = len(_SEAL) + 64 + 1
-BUILD_PREFIX = "build-"  # begins the names of folders in which something is being built
+BUILD_PREFIX = "build-"  # prefix of folders in which something is being built
 _LOCK = "lock"
-_UNLOCKED_SECONDS = 3600.0  # after which a build folder that was never locked is abandoned
+_UNLOCKED_SECONDS = 3600.0  # age at which an unlocked build folder is abandoned
 
 
 def content_key(*parts: str | bytes) -> str:
-    """SHA-256 over the parts, each length-prefixed so that no two lists of parts collide."""
+    """Return the SHA-256 of the length-prefixed parts: no two lists of parts collide."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -50,27 +49,29 @@ def content_key(*parts: str | bytes) -> str:
 
 
 def _seal(name: str, data: bytes) -> bytes:
-    """With the name in the checksum, a good file under another's name is damage too."""
+    """Return the trailer; with the name in the checksum, a file under another name is damage
+    too.
+    """
     return _SEAL + content_key(name, data).encode() + b"\n"
 
 
 class Store:
-    """One cache folder. `hits` and `misses` count this process's requests. May be used by several
-    threads and processes at once.
+    """One cache folder. `hits` and `misses` count this process's requests. Safe for threads and
+    processes.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.hits = 0
         self.misses = 0
-        self._spare: Path | None = None  # takes the files when `folder` does not
+        self._fallback: Path | None = None  # used when `folder` takes no files
         self._lock = threading.Lock()
         self._is_swept = False
 
     def get(self, key: str, suffix: str) -> bytes | None:
-        """The verified bytes of `key`, or None when they are absent or damaged."""
+        """Return the verified bytes of `key`, or None if they are absent or damaged."""
         name = f"{key}{suffix}"
-        for folder in (self.folder, self._spare):
+        for folder in (self.folder, self._fallback):
             if folder is not None and (data := _read(folder / name)) is not None:
                 self.hits += 1
                 return data
@@ -78,27 +79,27 @@ class Store:
         return None
 
     def read_here(self, key: str, suffix: str) -> bytes | None:
-        """As `get`, of this folder alone, and not counted."""
+        """Return the bytes from this folder alone, without counting the request."""
         return _read(self.folder / f"{key}{suffix}")
 
     def put(self, key: str, suffix: str, data: bytes) -> Path | None:
-        """Keep the bytes under `key`, in place of whatever is there. Returns the file's path; None
-        when no folder takes it.
+        """Store the bytes under `key`, replacing any present. Returns the file's path, or None if
+        no folder takes it.
         """
         name = f"{key}{suffix}"
         try:
             return _place(self.folder, name, data)
         except OSError as error:
-            spare = self._spare_folder(error)
+            fallback = self._fallback_folder(error)
         try:
-            return _place(spare, name, data) if spare is not None else None
+            return _place(fallback, name, data) if fallback is not None else None
         except OSError:  # no disk at all: the caller has the bytes
-            return None
+            return None  # no disk at all: the caller has the bytes
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A private folder for a compiler's files, gone afterwards; raises OSError where the store
-        takes none. Should this process be killed, another removes it.
+        """Enter a private folder for a compiler's files, removed afterwards. Raises OSError if the
+        store takes none. If this process is killed, another one removes it.
         """
         _check(self.folder)
         with self._lock:
@@ -109,21 +110,21 @@ class Store:
             yield folder
 
     def clear(self) -> None:
-        """Remove every cached file of this folder, but not what others are building."""
+        """Remove every cached file of this folder, except running builds."""
         for path in self.folder.iterdir():
             if not path.name.startswith(BUILD_PREFIX):
                 _remove(path)
         _sweep(self.folder)
 
-    def _spare_folder(self, error: OSError) -> Path | None:
+    def _fallback_folder(self, error: OSError) -> Path | None:
         with self._lock:
-            if self._spare is None:
+            if self._fallback is None:
                 try:
-                    self._spare = _temporary_store()
+                    self._fallback = _temporary_store()
                 except OSError:
                     return None
                 _warn_unusable(self.folder, error.strerror or str(error))
-            return self._spare
+            return self._fallback
 
 
 def _read(path: Path) -> bytes | None:
@@ -138,7 +139,9 @@ def _read(path: Path) -> bytes | None:
 
 
 def _check(folder: Path) -> None:
-    """Make the folder, or make it again: it may have been removed; OSError says what is wrong."""
+    """Create the folder, which may have been removed meanwhile; raises OSError if it is
+    unusable.
+    """
     if why := make_private(folder):
         raise PermissionError(why)
 
@@ -162,7 +165,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A private folder of the system's, gone afterwards; raises OSError where there is none."""
+    """Enter a private system folder, removed afterwards; raises OSError if there is none."""
     folder = Path(tempfile.mkdtemp(prefix="jitmagic-build-"))
     try:
         yield folder
@@ -171,8 +174,8 @@ def temporary_folder() -> Iterator[Path]:
 
 
 # ------------------------------------------------------------------- build folders and their owners
-# Whether the owner lives is asked of a lock that the system drops with the process: process ids are
-# reused, and mean nothing to other machines and containers that share the folder.
+# A build folder's owner holds a lock, which the system releases with the process. Process ids are
+# reused, and mean nothing on other machines and containers that share the folder.
 
 
 @contextlib.contextmanager
@@ -180,8 +183,8 @@ def _build_folder(folder: Path) -> Iterator[Path]:
     scratch = Path(tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=folder))
     try:
         with contextlib.ExitStack() as held:
-            with contextlib.suppress(OSError):  # no locks here: swept after an hour
-                # The name appears with the lock on it: nobody can find it free.
+            with contextlib.suppress(OSError):  # no locks here: removed after an hour
+                # The lock file appears locked, by the rename: no process can find it free.
                 held.enter_context(_locked(scratch / "locking"))
                 os.rename(scratch / "locking", scratch / _LOCK)
             yield scratch
@@ -200,7 +203,7 @@ def _sweep(folder: Path) -> None:
 def _is_abandoned(build: Path) -> bool:
     lock = build / _LOCK
     try:
-        if not lock.is_file():  # between making and locking, or of an older version
+        if not lock.is_file():  # not locked yet, or made by an older version
             return time.time() - build.lstat().st_mtime > _UNLOCKED_SECONDS
         with _locked(lock):
             return True
@@ -210,7 +213,7 @@ def _is_abandoned(build: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock on a file; OSError where somebody else has it or there are no locks."""
+    """Hold the lock on a file; raises OSError if it is taken or locks are unsupported."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,8 +227,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def open_store(cache_dir: str | None) -> Store:
-    """The store in `cache_dir` (default: the user's cache folder), or a temporary one with a
-    warning."""
+    """Return the store in `cache_dir` (default: the user's cache folder), else a temporary one with
+    a warning.
+    """
     named = (Path(cache_dir) if cache_dir else user_cache_path("jitmagic")) / "kernels"
     try:
         folder = Path(os.path.realpath(named))

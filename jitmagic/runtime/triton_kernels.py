@@ -1,13 +1,11 @@
-"""Triton text to cubins: the one file that imports triton, and only when something is not in the
-cache.
+"""Compiles Triton text to cubins; the only file that imports triton, and only on a cache miss.
 
-In: a KernelSource of language "triton", which pointers are known to be 16-byte aligned, the target.
-Out: per kernel a Cubin: machine code and what a launch has to know. Compiling needs no GPU. The
-cache key is all that the bytes depend on (the kernel's own text, triton's version, architecture,
-options, alignment), so that a second process finds its kernels without importing triton. Kernels
-are compiled without contraction of multiplications and additions and with denormals kept: the
-roundings are those of eager's kernels. Device assertions are compiled in; Triton's overflow checks
-are not.
+In: a KernelSource of language "triton", which pointers are 16-byte aligned, the target. Out: a
+Cubin per kernel: machine code and launch facts. Compiling needs no GPU. The cache key covers
+everything the bytes depend on (the kernel's text, triton's version, architecture, options,
+alignment), so that a second process finds its kernels without importing triton. Multiplications and
+additions are not contracted and denormals are kept, so results are rounded like eager's. Device
+assertions are compiled in; Triton's overflow checks are not.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +27,7 @@ from typing import Any
 
 import torch
 
+from ..budget import check
 from ..codegen.plan import KernelSource
 from ..errors import ToolchainError
 from ..target import Target
@@ -53,7 +52,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """`scratch`: pointers after the kernel's own that Triton's calling convention wants (null)."""
+    """`scratch` counts the null pointers that Triton's calling convention appends."""
 
     image: bytes
     name: str
@@ -64,7 +63,7 @@ class Cubin:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """All that one kernel's machine code depends on, triton aside."""
+    """Everything that one kernel's machine code depends on, except triton's version."""
 
     symbol: str
     text: str
@@ -80,7 +79,7 @@ class _Request:
 
 @lru_cache(maxsize=1)
 def _triton_version() -> str:
-    """The installed version, without importing it."""
+    """Return the installed version without importing it."""
     try:
         return version("triton")
     except PackageNotFoundError:
@@ -94,7 +93,7 @@ def build_cubins(
     store: Store,
     anew: bool = False,
 ) -> tuple[dict[str, Cubin], bool]:
-    """Cubins by kernel name, and whether all of them came from the cache. `anew`: none may."""
+    """Return cubins by kernel name, and whether all were cached. `anew` ignores the cache."""
     requests = _requests(source, aligned, int(target.isa.removeprefix("sm_")))
     cubins = {r.symbol: None if anew else _stored(r, store) for r in requests}
     missing = [request for request in requests if cubins[request.symbol] is None]
@@ -132,7 +131,7 @@ def _requests(
 
 
 def _separate(text: str, symbols: Mapping[str, object]) -> dict[str, str]:
-    """For every kernel the module without the other kernels."""
+    """Return, for every kernel, the module without the other kernels."""
     lines = text.splitlines()
     spans = {
         node.name: (node.decorator_list[0].lineno - 1, node.end_lineno)
@@ -154,26 +153,33 @@ def _stored(request: _Request, store: Store) -> Cubin | None:
         return None
     try:
         return Cubin(image, **json.loads(facts))
-    except (ValueError, TypeError):  # of another version's making: compiled anew
+    except (ValueError, TypeError):  # written by another version
         return None
 
 
 def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]:
-    """Compile side by side: most of the work is in LLVM and ptxas, outside the interpreter lock."""
+    """Compile in parallel: most of the work is in LLVM and ptxas, outside the GIL."""
     _import_triton()
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        cubins = list(pool.map(lambda request: _compile_beside(request, store), requests))
+        made = pool.map(lambda request: _compile_on_thread(request, store), requests)
+        with closing(made):  # type: ignore[type-var]  # a generator; cancels what has not begun
+            cubins = [_counted(cubin) for cubin in made]
     return {
         request.symbol: cubin or _compile(request, store)
         for request, cubin in zip(requests, cubins, strict=True)
     }
 
 
-def _compile_beside(request: _Request, store: Store) -> Cubin | None:
-    """None where the threads were in each other's way: ast.parse counts its depth for all of them
-    at once in CPython 3.11 and 3.12, and raises SystemError when one is interrupted by another.
+def _counted(cubin: Cubin | None) -> Cubin | None:
+    check()  # between kernels: ptxas cannot be stopped within one
+    return cubin
+
+
+def _compile_on_thread(request: _Request, store: Store) -> Cubin | None:
+    """Compile on a thread; None if threads interfered. ast.parse in CPython 3.11 and 3.12 counts
+    its depth for all threads together, and raises SystemError when one interrupts another.
     """
     try:
         return _compile(request, store)
@@ -197,7 +203,7 @@ def _import_triton() -> Any:
 
 
 def _compile(request: _Request, store: Store) -> Cubin:
-    """Through triton.compile; the text is kept beside the cubin, where profilers look for lines."""
+    """Compile by triton.compile; the text is stored next to the cubin, where profilers read it."""
     triton = _import_triton()
     key = request.key()
     path = str(store.put(key, ".py", request.text.encode()) or f"<jitmagic {key}>")
@@ -225,13 +231,13 @@ def _through_triton(triton: Any, request: _Request, path: str) -> Any:
         signature = dict(zip(names, request.signature, strict=True))
         code = triton.compiler.ASTSource(function, signature, {}, aligned)
         gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
-        with _tritons_cache.empty(triton):
+        with _disabled_cache.empty(triton):
             return triton.compile(code, target=gpu, options=dict(request.options))
 
 
-class _TritonsCache:
-    """Triton's own cache, which checks neither its files nor who may write to them: it is an empty
-    folder while we compile. What is asked for is in none of ours, so there is little to find.
+class _DisabledTritonCache:
+    """Disables Triton's own cache, which verifies neither its files nor their owner. While a kernel
+    compiles it is an empty folder; jitmagic's cache has already been searched, so little is lost.
     """
 
     def __init__(self) -> None:
@@ -241,8 +247,8 @@ class _TritonsCache:
 
     @contextmanager
     def empty(self, triton: Any) -> Iterator[None]:
-        """The setting is the whole process's: the first of several threads makes it, the last one
-        takes it back.
+        """Set the empty folder, process-wide: the first of several threads sets it, the last one
+        restores the setting.
         """
         settings = triton.knobs.cache
         with self._lock:
@@ -264,13 +270,13 @@ def _temporary_folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="jitmagic-triton-", ignore_cleanup_errors=True)
 
 
-_tritons_cache = _TritonsCache()
+_disabled_cache = _DisabledTritonCache()
 
 
 @contextmanager
 def _as_module(path: str, request: _Request) -> Iterator[Any]:
-    """The function of a generated module; it is not put into sys.modules. What runs is the text at
-    hand and not the file, and that is what triton sees when it asks for the source.
+    """Yield the function of a generated module, which is not put into sys.modules. Triton reads the
+    source through linecache, so it sees the text that runs and not the file.
     """
     module = ModuleType(f"jitmagic_{request.key()[:16]}")
     lines = request.text.splitlines(keepends=True)
@@ -283,12 +289,12 @@ def _as_module(path: str, request: _Request) -> Iterator[Any]:
 
 
 def _read(compiled: Any, pointers: int) -> Cubin:
-    """What a launch needs, from the metadata and from the PTX: versions differ in trailing
+    """Return what a launch needs, from metadata and PTX: triton versions differ in trailing
     parameters.
     """
     facts = compiled.metadata
     if getattr(facts, "global_scratch_size", 0):
-        raise ToolchainError("triton", facts.name, "the kernel wants scratch memory of its own")
+        raise ToolchainError("triton", facts.name, "the kernel needs scratch memory")
     entry = re.search(r"\.entry\s+\w+\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
     declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
     return Cubin(

@@ -1,16 +1,15 @@
-"""tune: which of several ways to do the same is the fastest here, measured.
+"""Measures several ways of doing the same and picks the fastest.
 
-In: a plan with a choice of texts for its kernels (a KernelChoice each), tensors to run it on. Out:
-a Tuned: the config of every kernel, and a Trial for everything that was tried. The plan runs once
-step by step in the Python executor; at the first launch of a kernel its candidates are run and
-timed on the very tensors of that launch. `pick` does the same for whole executables.
+In: a plan with alternative texts for its kernels (a KernelChoice each), and tensors to run it on.
+Out: a Tuned: the config of every kernel, and a Trial for everything measured. The plan runs once
+step by step in the Python executor; at the first launch of a kernel its candidates are timed on the
+tensors of that launch. `pick` does the same for whole executables.
 
-Invariants: a candidate wins only if its results were those of the default (sums may be
-reassociated) and if it was faster by more than chance; what a kernel writes is put back before each
-run; the caller's tensors, its random numbers and its generators are as they were, also after
-Ctrl-C. Decisions are kept beside the kernels, under the hash of the texts, the device, the threads
-and the versions: a warm process measures nothing. A plan with operations that are not ATen's is
-left untuned, because running it once more might be seen.
+Invariants: a candidate wins only if its results equal the default's (sums may be reassociated) and
+it is faster beyond noise. What a kernel writes is restored before each run. The caller's tensors
+and random generators are left unchanged, also after Ctrl-C. Decisions are cached next to the
+kernels, keyed by texts, device, threads and versions, so a warm process measures nothing. A plan
+with operators outside ATen is not tuned: a second run of those could be observed.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ from .store import Store, content_key, open_store
 
 __all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "pick", "tune", "tune_products"]
 
-ROUNDS = 5  # measurements of each candidate, in turns; the best counts
+ROUNDS = 5  # measurements of each candidate, interleaved; the best counts
 BATCH = 2e-3  # seconds of one measurement, in which short kernels run many times
-MARGIN = 0.97  # a winner takes at most this part of the default's time
-SLACK = 64  # roundings by which reassociated sums may differ, of the largest element
-SLACK_HALF = 2  # the same for 16 bits, which are rounded once, from wider sums
-MOST_PRODUCTS = 8  # each is a build of the whole graph
+MARGIN = 0.97  # a winner takes at most this fraction of the default's time
+SLACK = 64  # roundings of the largest element by which reassociated sums may differ
+SLACK_HALF = 2  # the same for 16 bits, rounded once from wider sums
+MAX_PRODUCTS = 8  # each is a build of the whole graph
 _PRODUCT = "product "
-_WHOSE = {True: "our kernel", False: "the library"}
-_VERSION = "1"  # of what is written to disk
+_KERNEL_OF = {True: "generated kernel", False: "library kernel"}
+_VERSION = "1"  # of the file format
 
 Run = Callable[..., Any]
 Timer = Callable[[Run, torch.device], float]
 Build = Callable[[Plan, KernelSource], Run]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One thing tried: `subject` in the way `config`; `seconds` of one run (0: it did not run).
+    """One measurement: `subject` with `config` took `seconds` per run (0: it did not run).
 
-    outcome: "chosen" | "slower" | "wrong result" | "failed: why". `measured`: now, not in an
-    earlier process.
+    outcome: "chosen" | "slower" | "wrong result" | "failed: why". `measured`: in this process, not
+    an earlier one.
     """
 
     subject: str
@@ -71,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """`configs`: kernels that are not to be as the heuristics say. `reason`: why nothing was."""
+    """`configs` of kernels that differ from the heuristic; `reason` why tuning was skipped."""
 
     configs: Mapping[str, Config] = field(default_factory=dict)
     trials: tuple[Trial, ...] = ()
@@ -79,7 +78,7 @@ class Tuned:
 
 
 def clock(run: Run, device: torch.device) -> float:
-    """Seconds of one call, over a batch of calls."""
+    """Return the seconds of one call, averaged over a batch."""
     if device.type == "cuda":
         return _clock_cuda(run, device)
     started = time.perf_counter()
@@ -115,22 +114,24 @@ def tune(
     target: Target,
     options: Options,
     *,
-    tell: Tell = lambda text: None,
+    report: Report = lambda text: None,
     timer: Timer = clock,
     build: Build | None = None,
 ) -> Tuned:
-    """The best config of every kernel; `inputs` is called when something has to be measured."""
+    """Return the best config of every kernel; `inputs` is called if something must be measured."""
     store = open_store(options.cache_dir)
     open_ones = [choice for choice in choices if len(choice.configs) > 1]
-    known = {c.kernel: _recall(_key_of(c, target), store, _ways(c)) for c in open_ones}
+    known = {c.kernel: _recall(_key_of(c, target), store, _configs_of(c)) for c in open_ones}
     trials_of = {name: trials for name, trials in known.items() if trials is not None}
     missing = [choice for choice in open_ones if choice.kernel not in trials_of]
     reason = "" if open_ones else f"there is nothing to choose for the kernels of {target.tier}"
     if missing:
         tensors = inputs()
-        reason = _why_not(plan, tensors)
+        reason = _refusal(plan, tensors)
         if not reason:
-            tuner = _Tuner(plan, choices, missing, build or _builder(target, options), timer, tell)
+            tuner = _Tuner(
+                plan, choices, missing, build or _builder(target, options), timer, report
+            )
             tuner.keep = lambda choice, trials: _remember(_key_of(choice, target), trials, store)
             reason = tuner.run(tensors)
             trials_of.update(tuner.found)
@@ -139,14 +140,14 @@ def tune(
     )
 
 
-def _ways(choice: KernelChoice) -> set[tuple[str, str]]:
+def _configs_of(choice: KernelChoice) -> set[tuple[str, str]]:
     return {(choice.kernel, config.label) for config in choice.configs}
 
 
 def _chosen(
     choices: Sequence[KernelChoice], trials_of: Mapping[str, Sequence[Trial]]
 ) -> dict[str, Config]:
-    """The configs of the winners, where they are not the default."""
+    """Return the configs of the winners that are not the default."""
     configs = {}
     for choice in choices:
         winner = [trial.config for trial in trials_of.get(choice.kernel, ()) if _won(trial)]
@@ -160,20 +161,20 @@ def _won(trial: Trial) -> bool:
     return trial.outcome == "chosen"
 
 
-def _why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
-    """Why the plan must not be run for measuring; empty when it may. Inputs of a backward are made
-    up, which a workspace must not be: the library reads it as what its forward left there.
+def _refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
+    """Return why the plan must not be run for measurements, or "". Inputs of a backward are made
+    up; a library's workspace cannot be, since it holds what its forward stored.
     """
     workspaces = {n for n, tensor in enumerate(inputs) if tensor.dtype is torch.uint8}
     for step in plan.steps:
         if not isinstance(step, Call):
             continue
         if step.op.namespace != "aten":
-            return f"{step.op} is not ATen's: running it once more might be seen"
+            return f"{step.op} is not an ATen operator: a second run of it might be observed"
         if any(isinstance(part, torch.Generator) for part in (*step.args, *step.kwargs.values())):
             return f"{step.op} draws from a generator of its own"
         if any(slot.index in workspaces for slot in slots_in((step.args, *step.kwargs.values()))):
-            return f"{step.op} reads bytes that only a library can make"
+            return f"{step.op} reads opaque bytes of a library"
     return ""
 
 
@@ -187,7 +188,7 @@ def _builder(target: Target, options: Options) -> Build:
 
 
 class _Tuner:
-    """Runs the plan once; measures each kernel of `missing` where it first meets it."""
+    """Runs the plan once and measures each kernel of `missing` at its first launch."""
 
     def __init__(
         self,
@@ -196,15 +197,15 @@ class _Tuner:
         missing: Sequence[KernelChoice],
         build: Build,
         timer: Timer,
-        tell: Tell,
+        report: Report,
     ) -> None:
         self.plan, self.choices, self.missing = plan, choices, list(missing)
-        self.build, self.timer, self.tell = build, timer, tell
+        self.build, self.timer, self.report = build, timer, report
         self.found: dict[str, tuple[Trial, ...]] = {}
         self.keep: Callable[[KernelChoice, Sequence[Trial]], None] = lambda choice, trials: None
 
     def run(self, inputs: Sequence[torch.Tensor]) -> str:
-        """Why it stopped early; empty when all kernels were measured."""
+        """Measure all kernels; returns why it stopped early, or an empty string."""
         mutated = set(self.plan.mutated)
         own = [_copy(x) if n in mutated else x.detach() for n, x in enumerate(inputs)]
         try:
@@ -216,7 +217,9 @@ class _Tuner:
         return ""
 
     def _kernel(self, choice: KernelChoice) -> Callable[[list[torch.Tensor]], object]:
-        """What the Python executor launches: the default, measured against the others once."""
+        """Return the kernel for the Python executor: the default, measured once against the
+        others.
+        """
         default: list[Run] = []
 
         def launch(arguments: list[torch.Tensor]) -> object:
@@ -230,7 +233,7 @@ class _Tuner:
         return launch
 
     def _alone(self, choice: KernelChoice) -> Plan:
-        """One launch on tensors that are handed in."""
+        """Return a plan of one launch on tensors that are passed in."""
         count = len(choice.sources[0].symbols[choice.kernel])
         launch = Launch(choice.kernel, tuple(range(count)))
         written = tuple(range(count - choice.written, count))
@@ -240,7 +243,7 @@ class _Tuner:
     def _measure(self, choice: KernelChoice, default: Run, arguments: list[torch.Tensor]) -> None:
         number = 1 + self.missing.index(choice)
         count = len(choice.configs)
-        self.tell(f"kernel {number} of {len(self.missing)}: {choice.kernel} in {count} ways")
+        self.report(f"kernel {number} of {len(self.missing)}: {choice.kernel} in {count} ways")
         written = arguments[len(arguments) - choice.written :]
         before = [_copy(tensor) for tensor in written]
 
@@ -264,13 +267,13 @@ class _Tuner:
         self.keep(choice, trials)
 
     def _candidates(self, choice: KernelChoice) -> list[Run | str]:
-        """All but the default, built side by side: compilers do not hold the interpreter lock."""
+        """Build all but the default in parallel: compilers do not hold the GIL."""
         plan, sources = self._alone(choice), choice.sources[1:]
         pool = ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1))
         try:
             return list(pool.map(lambda source: _built(lambda: self.build(plan, source)), sources))
         finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C no further one is begun
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C no further one starts
 
 
 def _built(make: Callable[[], Run]) -> Run | str:
@@ -291,41 +294,41 @@ def tune_products(
     target: Target,
     options: Options,
     *,
-    tell: Tell = lambda text: None,
+    report: Report = lambda text: None,
     timer: Timer = clock,
 ) -> tuple[dict[str, bool], Tuned]:
-    """Which products are kernels of ours: one after the other the other way, the whole measured.
+    """Decide which products use generated kernels: each in turn is switched and the graph measured.
 
-    products: what it multiplies -> (names of the steps, whether they are ours by themselves);
-    make: those decided otherwise -> the whole plan and its executable; facts: the program, as text.
+    products: description -> (names of the steps, whether they are generated by default); make:
+    deviations from the default -> the plan and its executable; facts: the program, as text.
     """
-    asked = dict(list(products.items())[:MOST_PRODUCTS])
+    asked = dict(list(products.items())[:MAX_PRODUCTS])
     store, key = open_store(options.cache_dir), decision_key(target, facts, repr(asked))
-    ways = {(f"{_PRODUCT}{label}", whose) for label in asked for whose in _WHOSE.values()}
+    ways = {(f"{_PRODUCT}{label}", kernel) for label in asked for kernel in _KERNEL_OF.values()}
     trials = _recall(key, store, ways) if asked else ()
     reason = ""
     if trials is None:
-        trials, reason = _try_products(asked, make, inputs, tell, timer)
+        trials, reason = _try_products(asked, make, inputs, report, timer)
         if not reason:
             _remember(key, trials, store)
-    ours: dict[str, bool] = {}
+    generated: dict[str, bool] = {}
     for trial in trials:
         names, by_itself = asked[trial.subject.removeprefix(_PRODUCT)]
-        if _won(trial) and trial.config != _WHOSE[by_itself]:
-            ours.update(dict.fromkeys(names, not by_itself))
-    return ours, Tuned({}, trials, reason)
+        if _won(trial) and trial.config != _KERNEL_OF[by_itself]:
+            generated.update(dict.fromkeys(names, not by_itself))
+    return generated, Tuned({}, trials, reason)
 
 
 def _try_products(
     products: Mapping[str, tuple[Sequence[str], bool]],
     make: Callable[[Mapping[str, bool]], tuple[Plan, Run]],
     inputs: Callable[[], Sequence[torch.Tensor]],
-    tell: Tell,
+    report: Report,
     timer: Timer,
 ) -> tuple[tuple[Trial, ...], str]:
     plan, best = make({})
     given = inputs()
-    if reason := _why_not(plan, given):
+    if reason := _refusal(plan, given):
         return (), reason
     own = [_copy(x) if n in plan.mutated else x.detach() for n, x in enumerate(given)]
     trials: list[Trial] = []
@@ -339,10 +342,10 @@ def _try_products(
                     own[n].copy_(given[n])
 
             for number, (label, (names, by_itself)) in enumerate(products.items(), 1):
-                tell(f"product {number} of {len(products)}: {label}")
+                report(f"product {number} of {len(products)}: {label}")
                 other = {**decided, **dict.fromkeys(names, not by_itself)}
                 built = _built(lambda other=other: make(other)[1])  # type: ignore[misc]
-                ways = [(_WHOSE[by_itself], best), (_WHOSE[not by_itself], built)]
+                ways = [(_KERNEL_OF[by_itself], best), (_KERNEL_OF[not by_itself], built)]
                 bound = [(w, r if isinstance(r, str) else partial(r, *own)) for w, r in ways]
                 found = pick(f"{_PRODUCT}{label}", bound, timer, plan.device, restore)
                 trials += found
@@ -355,7 +358,7 @@ def _try_products(
 
 
 def _failure(error: Exception) -> str:
-    """CompileFailed is a RuntimeError too; whatever it is, eager or the load stage will say it."""
+    """Describe the failure; eager or the load stage raises the error itself."""
     return f"running it failed: {type(error).__name__}: {str(error).splitlines()[0]}"
 
 
@@ -369,8 +372,9 @@ def pick(
     device: torch.device,
     restore: Callable[[], None],
 ) -> tuple[Trial, ...]:
-    """One trial for each way, exactly one of them chosen. The first is the default: it tells what
-    the result has to be. A way is a callable that gives its results, or why there is none.
+    """Return one trial per way, exactly one of them chosen. The first is the default and defines
+    the expected results. A way is a callable that returns its results, or the reason why there is
+    none.
     """
     runs: dict[str, Run] = {}
     verdicts: dict[str, str] = {}
@@ -393,31 +397,31 @@ def pick(
     if best[winner] > MARGIN * best[first]:
         winner = first
     return tuple(
-        Trial(subject, label, best.get(label, 0.0), verdicts.get(label) or _place(label, winner))
+        Trial(subject, label, best.get(label, 0.0), verdicts.get(label) or _outcome(label, winner))
         for label, _ in ways
     )
 
 
-def _place(label: str, winner: str) -> str:
+def _outcome(label: str, winner: str) -> str:
     return "chosen" if label == winner else "slower"
 
 
 def _checked(run: Run, expected: list[Any], restore: Callable[[], None]) -> str:
-    """What is wrong with the results, as a verdict; the first call tells what is expected."""
+    """Return what is wrong with the results; the first call sets the expected ones."""
     restore()
     if not expected:
         expected.extend(None if t is None else t.clone() for t in run())
         return ""
     try:
         got = run()
-    except (RuntimeError, IndexError) as error:  # the driver refuses it, say
+    except (RuntimeError, IndexError) as error:  # for example a launch that the driver refuses
         return f"failed: {str(error).splitlines()[0]}"
-    same = all(_alike(a, b) for a, b in zip(got, expected, strict=True))
+    same = all(_is_close(a, b) for a, b in zip(got, expected, strict=True))
     return "" if same else "wrong result"
 
 
-def _alike(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
-    """Equal, or, for floating point, apart by roundings of the largest finite element."""
+def _is_close(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    """Return whether both are equal, up to roundings of the largest finite element for floats."""
     if got is None or expected is None:
         return got is expected
     if not expected.dtype.is_floating_point or not expected.numel():
@@ -432,7 +436,7 @@ def _alike(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values and strides in memory of its own."""
+    """Return a copy with the same strides."""
     copy = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
@@ -441,7 +445,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _same_random_numbers(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn inside was not drawn."""
+    """Restore random generators afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         yield
@@ -458,7 +462,7 @@ def _key_of(choice: KernelChoice, target: Target) -> str:
 
 
 def decision_key(target: Target, *parts: str) -> str:
-    """Under which a decision is kept: the same parts on the same device with the same versions."""
+    """Return the key of a decision: same parts, device and versions."""
     return content_key("tune", _VERSION, torch.__version__, repr(target), _device(target), *parts)
 
 
@@ -467,7 +471,7 @@ def _device(target: Target) -> str:
 
 
 def _recall(key: str, store: Store, known: Container[tuple[str, str]]) -> tuple[Trial, ...] | None:
-    """The trials that were kept, if all are of `known` (subject, config); None: measure."""
+    """Return the stored trials if all are of `known` (subject, config), else None: measure."""
     data = store.get(key, ".tuned")
     if data is None:
         return None

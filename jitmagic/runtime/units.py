@@ -1,9 +1,9 @@
-"""Translation units to libraries, compilers side by side.
+"""Compiles translation units to libraries in parallel.
 
-In: the units of a source. Out: for every kernel the library that defines it. One unit is compiled
-on the calling thread; of several, and of what they are linked with, as many at once as there are
-processors. When one is refused, or the user presses Ctrl-C, the compilers at work are stopped; what
-others made is in the cache for the next attempt.
+In: the units of a source. Out: for every kernel the library that defines it. A single unit is
+compiled on the calling thread; otherwise units and linked objects use all processors. On a compiler
+error or Ctrl-C the running compilers are stopped; finished libraries are in the cache for the next
+attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .toolchain import Library, build_library, build_object, missing_objects
 
 __all__ = ["build_units"]
 
-_MOST = 16  # compilers at once; each takes some 100 MB, and a container may grant fewer processors
+# concurrent compilers: each takes some 100 MB, and a container may grant fewer processors
+_MAX_COMPILERS = 16
 
 
 def build_units(
@@ -28,19 +29,19 @@ def build_units(
     target: Target,
     store: Store,
     seconds: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     cancel: threading.Event | None = None,
 ) -> dict[str, Library]:
-    """Kernel name -> its library. `seconds`: what one compiler may take; `tell` is told how far it
-    is, in words; `cancel`, set by another thread, stops it. Raises ToolchainError.
+    """Return kernel name -> its library. `seconds` limits one compiler; `report` receives progress
+    messages; `cancel`, set by another thread, stops it. Raises ToolchainError.
     """
-    progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), tell)
+    progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), report)
     objects = missing_objects((unit.text for unit in units), target, store)
     if len(units) == 1 and not objects:
         (unit,) = units
         libraries = [build_library(unit.text, target, store, unit.symbols, seconds, cancel)]
     else:
-        libraries = _side_by_side(units, objects, target, store, seconds, progress, cancel)
+        libraries = _build_in_parallel(units, objects, target, store, seconds, progress, cancel)
     return {
         symbol: library
         for unit, library in zip(units, libraries, strict=True)
@@ -49,20 +50,20 @@ def build_units(
 
 
 class _Progress:
-    """Counts kernels: "g++, 3 of 12 kernels"."""
+    """Reports built kernels: "g++ 3 of 12 kernels"."""
 
-    def __init__(self, cxx: str, total: int, tell: Callable[[str], None]) -> None:
-        self._compiler, self._total, self._tell = os.path.basename(cxx), total, tell
+    def __init__(self, cxx: str, total: int, report: Callable[[str], None]) -> None:
+        self._compiler, self._total, self._report = os.path.basename(cxx), total, report
         self._ready = 0
         self.add(0)
 
     def add(self, kernels: int) -> None:
         self._ready += kernels
         noun = "kernel" if self._total == 1 else "kernels"
-        self._tell(f"{self._compiler} {self._ready} of {self._total} {noun}")
+        self._report(f"{self._compiler} {self._ready} of {self._total} {noun}")
 
 
-def _side_by_side(
+def _build_in_parallel(
     units: Sequence[Unit],
     objects: Sequence[str],
     target: Target,
@@ -71,11 +72,12 @@ def _side_by_side(
     progress: _Progress,
     cancel: threading.Event | None,
 ) -> list[Library]:
-    """A thread that waits for an object runs no compiler: there are more threads than slots. Why an
-    object could not be built the first unit tells that needs it, which tries again.
+    """Build in a thread pool larger than the number of compiler slots, as a thread that waits for
+    an object runs no compiler. An error in an object is reported by the first unit that needs it,
+    which tries again.
     """
-    stop, slots = _Stop(cancel), threading.Semaphore(min(_processors(), _MOST))
-    pool = ThreadPoolExecutor(min(len(objects) + len(units), _MOST), "jitmagic-compiler")
+    stop, slots = _LinkedEvent(cancel), threading.Semaphore(min(_processors(), _MAX_COMPILERS))
+    pool = ThreadPoolExecutor(min(len(objects) + len(units), _MAX_COMPILERS), "jitmagic-compiler")
     try:
         for name in objects:
             pool.submit(build_object, name, target, store, seconds, stop, slots)
@@ -92,8 +94,8 @@ def _side_by_side(
         pool.shutdown(cancel_futures=True)
 
 
-class _Stop(threading.Event):
-    """Set by itself, or with another one."""
+class _LinkedEvent(threading.Event):
+    """An event that is also set when another one is."""
 
     def __init__(self, other: threading.Event | None) -> None:
         super().__init__()
@@ -104,5 +106,5 @@ class _Stop(threading.Event):
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -40,7 +40,7 @@ def join_chains(fusion: Fusion) -> None:
             continue
         before = groups.alive[first]
         refusal, joined = _refusal(fusion, before, group, load), list[Store]()
-        if refusal is None:  # rebuilding both nests is what takes time
+        if refusal is None:  # last, because rebuilding both nests takes most of the time
             joined = _joined(before, group, load)
             refusal = _joined_refusal(fusion, before, group, joined)
         if refusal is None:

@@ -122,9 +122,8 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
     """Rename the reader's axes to the producer's, if the producer is the longer one and each point
     of the reader reads one point of it.
     """
-    # Its value is then reused unchanged: a chain of n operations would otherwise be renamed n
-    # times. Axes must keep their extents, which a masked read can reveal: a cat runs past the end
-    # of each of its parts.
+    # Its value is then reused unchanged; a chain of n operations would be renamed n times. Extents
+    # must stay the same: a cat runs past the end of each of its parts, under a mask.
     links = [load for load in reader.shape.loads if load.buffer in stores]
     link = max(links, key=lambda load: len(stores[load.buffer].value.below))
     store = stores[link.buffer]
@@ -206,7 +205,7 @@ def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load])
 
 def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
     """Return whether recomputing the value in each reader is cheap."""
-    # Cheap arithmetic on at most one tensor of its own size costs less than a round trip to memory.
+    # Cheap arithmetic on one tensor costs less than a round trip to memory.
     size = extent_product(group.outer)
     full = {
         load.buffer
@@ -217,7 +216,6 @@ def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
 
 
 def element_count(buffer: Buffer) -> int:
-    """Return the number of elements."""
     return buffer_bytes(buffer) // buffer.dtype.itemsize
 
 
@@ -226,8 +224,7 @@ def element_count(buffer: Buffer) -> int:
 
 def _vertical(fusion: Fusion) -> None:
     """Fuse readers, in program order, with their producers, one after the other."""
-    # The producer with the most bytes comes first: if only some fit (MAX_BUFFERS, MAX_NODES), those
-    # save the most memory traffic.
+    # Most bytes first: if only some fit, those save the most memory traffic.
     for key in list(fusion.groups.alive):
         refused: set[int] = set()
         while key in fusion.groups.alive and fusion.groups.alive[key].is_nest:
@@ -256,8 +253,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     _take_axes(consumer, producer.outer, stores)
     links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
     refusal: str | None = None
-    # Cheap tests first: few pairs of a long unrolled loop pass them, and each rebuild copies both
-    # nests.
+    # Cheap tests first: few pairs of a long unrolled loop pass them, and a rebuild copies both.
     if producer.adds or consumer.adds:
         refusal = "one of them adds into memory in an order of its own"
     elif groups.cyclic(producer, consumer):
@@ -298,8 +294,8 @@ def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -
 
 def _too_many_buffers(producer: Group, consumer: Group, written: frozenset[str]) -> str | None:
     """Return a refusal if the joined nest would have too many buffers."""
-    # Joining keeps all loads except those of `written` buffers, so this is known before a rebuild:
-    # sixteen steps of an unrolled recurrence were rebuilt into ever longer nests otherwise.
+    # Known before a rebuild: joining keeps all loads except those of `written` buffers. Sixteen
+    # steps of an unrolled recurrence were rebuilt into ever longer nests.
     read = {load.buffer for load in consumer.shape.loads} - written
     read.update(load.buffer for load in producer.shape.loads)
     if len(read) + len(producer.stores) + len(consumer.stores) > MAX_BUFFERS:
@@ -337,9 +333,9 @@ def _with_inner(store: Store, axes: tuple[Axis, ...]) -> Store:
 def _spoils_product(
     fusion: Fusion, a: Group, b: Group, outer: tuple[Axis, ...], joined: Sequence[Store]
 ) -> str | None:
-    """A small matrix product takes pointwise readers after it, its epilogue, and nothing else: its
-    tiles are a loop nest of their own (include/jitmagic/gemm.h), which reads whole vectors.
-    """
+    """Return why joining would spoil a small matrix product, or None."""
+    # It takes pointwise readers after it, its epilogue, and nothing else: its tiles are a loop nest
+    # of their own (include/jitmagic/gemm.h), which reads whole vectors.
     if a.product is None and b.product is None:
         return None
     product = product_of(outer, [store.value for store in joined])
@@ -414,7 +410,7 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
 
 
 def _horizontal(fusion: Fusion) -> None:
-    """Join nests that read a common big buffer at the same points, neighbours in program order."""
+    """Join nests, neighbours in program order, that read a common buffer at the same points."""
     groups, nests = fusion.groups, OpenNests(MAX_BUFFERS)
     for key in list(groups.alive):
         group = groups.alive[key]
@@ -425,17 +421,17 @@ def _horizontal(fusion: Fusion) -> None:
 
 
 def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:
-    """Join the nest with earlier ones that read what it reads, most shared bytes first."""
+    """Join the nest with earlier ones that read the same buffers, most shared bytes first."""
     check()
     alive = fusion.groups.alive
     mine = frozenset(load.buffer for load in alive[key].shape.loads)
     done, joined = (-math.inf, 0), True
-    while joined:  # each nest that joins may read where further ones do
+    while joined:  # a joined nest brings loads that further nests may share
         joined = False
-        for rank in _ranked(fusion, nests.beside(alive[key]), mine, done):
+        for rank in _ranked(fusion, nests.candidates(alive[key]), mine, done):
             done, earlier = rank, rank[1]
             other = alive[earlier]
-            if _join_beside(fusion, earlier, key):
+            if _join_horizontally(fusion, earlier, key):
                 nests.remove(earlier, other)
                 joined = True
                 break
@@ -444,7 +440,9 @@ def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:
 def _ranked(
     fusion: Fusion, keys: int, mine: frozenset[str], done: tuple[float, int]
 ) -> list[tuple[float, int]]:
-    """The nests that come after `done`, as (minus the bytes of `mine` that they read, key)."""
+    """Return the nests that come after `done`, as (minus the bytes of `mine` that they read,
+    key).
+    """
     ranks = []
     for key in bits(keys):
         common = mine.intersection(load.buffer for load in fusion.groups.alive[key].shape.loads)
@@ -453,17 +451,17 @@ def _ranked(
     return sorted(rank for rank in ranks if rank > done)
 
 
-def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
+def _join_horizontally(fusion: Fusion, first: int, second: int) -> bool:
     groups = fusion.groups
     a, b = groups.alive[first], groups.alive[second]
     if groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
-    if groups.far_apart(a, b):  # else a later region would run early, and its memory be kept
+    if groups.far_apart(a, b):  # a later region would run early and keep its memory
         return False
     read = {load.buffer for group in (a, b) for load in group.shape.loads}
     if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS:
         return False
-    plan = _beside(a, b)
+    plan = _over_common_axes(a, b)
     if plan is None:
         return False
     outer, stores = plan
@@ -475,7 +473,7 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     return True
 
 
-def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
+def _over_common_axes(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
     """Return common outer axes and the stores of both, if a shared load then has the same index."""
     # Without one, joining saves a launch but no memory traffic, and holds more values in registers.
     pairs = list(itertools.zip_longest(a.outer, b.outer))

@@ -54,14 +54,14 @@ class Group:
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """The chain of matrix products that the group is made of; () if it is made of more."""
+        """Return the chain of matrix products that the group consists of, or ()."""
         if self._products is None:
             self._products = products_of(self.outer, store_values(self.stores))
         return self._products
 
     @property
     def product(self) -> Product | None:
-        """The matrix product that the group is, or None."""
+        """Return the single matrix product that the group consists of, or None."""
         return self.products[0] if len(self.products) == 1 else None
 
     def rewrite(self, outer: tuple[Axis, ...], stores: Sequence[Store]) -> None:
@@ -152,7 +152,7 @@ class Groups:
             self.alive[key].after |= up
 
     def owners(self, mask: int) -> set[int]:
-        """The keys of the alive groups with steps in the mask."""
+        """Return the keys of the alive groups with steps in the mask."""
         return {key for number in bits(mask) if (key := self._owner[number]) in self.alive}
 
 

@@ -1,12 +1,12 @@
-"""symbols: arithmetic on numbers that are not known while a program is compiled.
+"""symbols: arithmetic on numbers that are unknown while a program is compiled.
 
-    interned.py   equal nodes are one object
-    interval.py   which values a number can have: one arithmetic for ints and floats
-    expr.py       integer expressions over leaves, in a normal form: they address memory
-    scalar.py     symbols, and what Python's operators make of them
-    size.py       dimensions of tensors: they compute like ints, and are none
-    context.py    what one trace assumes of its symbols: `decide`, `require`, `Specialize`
+    interned.py   equal nodes are one object.
+    interval.py   ranges of values, with one arithmetic for ints and floats.
+    expr.py       integer expressions over leaves, in a normal form, for memory addresses.
+    scalar.py     symbols, and the results of Python's operators on them.
+    size.py       dimensions of tensors, which compute like ints without being ints.
+    context.py    assumptions of one trace about its symbols: `decide`, `require`, `Specialize`.
 
-Comes in: numbers of a program. Goes out: expressions, their ranges, and the ranges that symbols
-have to keep to. Nothing here knows of tensors or graphs.
+In: numbers of a program. Out: expressions, their ranges, and the ranges that compiled code assumes
+of the symbols. Nothing here depends on tensors or graphs.
 """

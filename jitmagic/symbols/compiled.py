@@ -1,9 +1,9 @@
-"""Expressions of sizes as a program that is evaluated natively (extensions/runtime/sizes.h).
+"""Compiles expressions of sizes to a natively evaluated program (extensions/runtime/sizes.h).
 
-Comes in: nested tuples and lists with Sizes in them, ranges and relations. Goes out: the structure
-with a Register for each Size, and a SizeProgram: of values for the symbols it computes the numbers
-of the Registers, and says whether the ranges and relations hold, in this order. What is used twice
-is computed once.
+In: nested tuples and lists with Sizes in them, ranges and relations. Out: the structure with a
+Register for each Size, and a SizeProgram. Given values for the symbols, the program computes the
+Registers' numbers and checks the ranges and relations, in this order. Common subexpressions are
+computed once.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from .size import Size
 __all__ = ["Relation", "SizeCode", "SizeProgram"]
 
 Relation = tuple[str, Expr, Expr]
-# What normal forms of ints are made of; of floats, Python's operators compute it.
+# Operators of normal forms: int ones have native steps, float ones call these.
 _PYTHON: Mapping[type[Expr], Callable[..., Any]] = {
     Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
 }  # fmt: skip
 
 
 class SizeProgram(Protocol):
-    """What `SizeCode.program` gives."""
+    """The interface of the program that `SizeCode.program` returns."""
 
     def holds(self, values: tuple[int, ...]) -> bool:
-        """Whether all values, which are ints, keep to the ranges and all relations are true."""
+        """Return whether the int values are in all ranges and satisfy all relations."""
         ...
 
     def filled(self, structure: Any, values: tuple[int, ...]) -> Any:
-        """The structure with numbers for its Registers."""
+        """Return the structure with numbers for its Registers."""
         ...
 
 
 class SizeCode:
-    """The program so far. Each number is computed once and has an index."""
+    """A program under construction. Each number is computed once and has an index."""
 
     def __init__(self, count: int) -> None:
-        """`count`: how many values it will be called with."""
+        """`count` is the number of values that the program will be called with."""
         self._count = count
         self._known: dict[Expr, int] = {}
         self._code: list[tuple[Any, ...]] = []
         self._numbers = count
 
-    def name(self, symbols: Sequence[Symbol]) -> None:
-        """The symbols of the values, in their order. There may be several for each."""
+    def set_symbols(self, symbols: Sequence[Symbol]) -> None:
+        """Set the symbols of the values, in order. A value may have several symbols."""
         self._known.update(zip(symbols, range(self._count), strict=True))
 
     def program(self) -> SizeProgram:
@@ -60,7 +60,7 @@ class SizeCode:
         return made
 
     def expr(self, expr: Expr) -> int:
-        """The index of its number."""
+        """Return the index of the expression's number."""
         if expr not in self._known:
             self._known[expr] = self._add(*self._operation(expr))
         return self._known[expr]
@@ -86,7 +86,7 @@ class SizeCode:
         return "const", getattr(expr, "value")  # noqa: B009 - a Number
 
     def require(self, ranges: Mapping[Symbol, Interval], relations: Iterable[Relation]) -> None:
-        """Check these from here on; those of values that have one symbol are first."""
+        """Add these checks; those of ranges come first."""
         for symbol, interval in ranges.items():
             if interval.low > INT64.low:
                 self._check(">=", symbol, Integer(math.ceil(interval.low)))
@@ -103,13 +103,13 @@ class SizeCode:
             answer = self._add("call", COMPARISONS[op], (a, b))
             self._code.append(("check", "!=", answer, self.expr(Integer(0))))
 
-    def part(self, part: Any) -> Any:
-        """The structure with a Register for each Size; itself where there is none."""
+    def with_registers(self, part: Any) -> Any:
+        """Return the structure with a Register for each Size; without any, the object itself."""
         if isinstance(part, Size):
             return runtime_module().Register(self.expr(part.expr))
-        if not isinstance(part, tuple | list):  # fx has lists of a class of its own
+        if not isinstance(part, tuple | list):  # fx has list subclasses of its own
             return part
-        made = [self.part(one) for one in part]
+        made = [self.with_registers(one) for one in part]
         if all(one is old for one, old in zip(made, part, strict=True)):
             return part
         return made if isinstance(part, list) else tuple(made)

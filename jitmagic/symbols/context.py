@@ -1,16 +1,16 @@
-"""Context: what one trace takes for granted of its symbols.
+"""Context: the assumptions of one trace about its symbols.
 
-Comes in: symbols, each with the value it has in this call (its hint), and questions. Goes out:
-answers that hold for every call that the guards let in. `decide` answers a comparison from the
-ranges; else as it is for the hints, and narrows the ranges until they say so. `require` narrows
-them until an expression keeps to an interval. Each narrowing is told to `assume`, which guards it
-on the user's line. Where no range of a ladder around the hint will do, Specialize is raised: the
-trace starts again, and that number is a constant in it.
+In: symbols with their values in this call (hints), and questions. Out: answers that hold for every
+call that passes the guards. `decide` answers a comparison from the ranges; if they do not decide
+it, it answers by the hints and narrows the ranges until they imply the answer. `require` narrows
+them until an expression stays in an interval. Each narrowing is passed to `assume`, which guards it
+on the user's line. If no range of a ladder around the hint works, Specialize is raised: the trace
+starts again with that number as a constant.
 
-Ranges only ever get narrower, so what was answered before stays true.
+Ranges only get narrower, so earlier answers stay true.
 
-A size that data decides has no hint: nothing is decided by it. It has an example, for what any
-value leaves right: layouts to try, kernels to tune.
+A data-dependent size has no hint, and nothing is decided by its value. It has an example, used for
+choices that are correct at any value: layouts to try, kernels to tune.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
 
 _TINY = math.ulp(0.0)
-# From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
-# powers, products and quotients of differences from one.
+# Tried from wide to narrow, if they contain the hint. Narrow ones make powers, products and
+# quotients of differences from one decidable.
 _INT_LADDER = (
     INT64, EXACT, Interval(-(2**31), 2**31), Interval(1, 2**31), Interval(-(2**31), -1),
     Interval(1, 1023), Interval(1024, 2**31), Interval(-1023, -1), Interval(0, 0),
@@ -49,15 +49,15 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def holds_for(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
-    """`left op right` for these values of the symbols."""
+    """Return `left op right` for these values of the symbols."""
     return bool(COMPARISONS[op](evaluate(left, values), evaluate(right, values)))
 
 
 def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
-    """As `holds_for`, of values that come later: no relation holds where it cannot be computed."""
+    """Return `holds_for` at later values, and False where an operand cannot be computed."""
     try:
         return holds_for(op, left, right, values)
-    except (ArithmeticError, ValueError):  # a division by a size of zero, a root of -1
+    except (ArithmeticError, ValueError):  # a division by size 0, a root of -1
         return False
 
 
@@ -66,8 +66,8 @@ Relate = Callable[[str, Expr, Expr], None]
 
 
 class Specialize(Exception):
-    """These symbols have to be constants: `origins` tells them, `why` what asked for it;
-    `counts_rounds`: a loop, which is unrolled.
+    """Raised when symbols have to be constants. `why` names the operation; `counts_rounds` is set
+    for a loop that is unrolled.
     """
 
     def __init__(self, symbols: Iterable[Symbol], why: str, *, counts_rounds: bool = False) -> None:
@@ -78,27 +78,29 @@ class Specialize(Exception):
 
 
 class Context:
-    """The symbols of one trace."""
+    """The symbols of one trace, their ranges and the relations assumed between them."""
 
     def __init__(
         self, assume: Callable[[Symbol, Interval], None], relate: Relate | None = None
     ) -> None:
-        """`relate` is told what no range can say (`s0 == s1`) and has to guard it."""
+        """`relate` has to guard a relation that no range can express (`s0 == s1`)."""
         self._assume = assume
         self._relate = relate
         self.supposes = True
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._examples: dict[Expr, int] = {}  # of symbols without a hint
-        self.expected: dict[tuple[str, Expr, Expr], None] = {}  # of them: where eager raises else
+        # of data-dependent sizes: eager raises otherwise
+        self.expected: dict[tuple[str, Expr, Expr], None] = {}
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
-        self._refined: Ranges = {}  # of expressions, where ranges of symbols do not tell them
-        self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}  # of sizes, by these ranges
-        self.told: dict[Hashable, Any] = {}  # what calls gave that were run at several values
+        self._refined: Ranges = {}  # of expressions, tighter than symbol ranges give
+        # of sizes, valid for the current ranges
+        self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}
+        self.sampled: dict[Hashable, Any] = {}  # results of calls sampled at several sizes
 
     def add(self, symbol: Symbol, hint: float | None, example: int | None = None) -> None:
-        """A symbol that the trace met; without a hint its range is never narrowed."""
+        """Add a symbol of the trace; without a hint its range is never narrowed."""
         self._ranges[symbol] = self._known[symbol] = symbol.range
         if hint is not None:
             self._hints[symbol] = hint
@@ -106,45 +108,43 @@ class Context:
             self._examples[symbol] = example
 
     def expect(self, op: str, left: Expr, right: Expr) -> None:
-        """Eager raises unless `left op right`, of sizes that data decide: who has them checks it,
-        and what comes later may rely on it.
+        """Assume `left op right` of data-dependent sizes, where eager raises otherwise. The owner
+        of the size checks it at run time; later code may rely on it.
         """
         self.expected[op, left, right] = None
         self.answers.clear()
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
-    def tried(self, left: Expr, right: Expr, told: Callable[[], Any]) -> Any:
-        """What `told` gives where two are expected to be equal; None: that they are not."""
+    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], Any]) -> Any:
+        """Return `infer()` assuming that two are equal; undo that if it returns None."""
         before = dict(self.expected), dict(self._examples)
         self.expect("==", left, right)
-        if (result := told()) is None:
+        if (result := infer()) is None:
             self.expected, self._examples = before
             self.answers.clear()
         return result
 
     def is_expected(self, left: Expr, right: Expr) -> bool:
-        """Whether eager has raised where these differ."""
+        """Return whether eager would have raised if these differed."""
         return ("==", left, right) in self.expected or ("==", right, left) in self.expected
 
     def agreeing(self, values: dict[Expr, Any]) -> dict[Expr, Any] | None:
-        """The values of symbols, with those that data decide changed so that all that is expected
-        to be equal is; None: that is not so simple.
+        """Return the values with data-dependent sizes changed so that expected equalities hold.
+        Returns None if no simple change achieves that.
         """
         made = dict(values)
         for op, left, right in self.expected:
             difference = add(left, mul(right, -1))
             if op != "==" or not all(symbol in made for symbol in symbols_of(difference)):
                 continue
-            apart = int(evaluate(difference, dict(made)))  # which it notes down there
+            apart = int(evaluate(difference, dict(made)))  # evaluate caches into its dict
             if apart and not self._move(made, linear(difference)[1], apart):
                 return None
         return made if self._agree(made) else None
 
     def _move(self, values: dict[Expr, Any], terms: Mapping[Expr, int], apart: int) -> bool:
-        """Change sizes that data decide, the last ones first, until a sum of these terms is so much
-        less.
-        """
+        """Reduce the sum of the terms by `apart`: change data-dependent sizes, last first."""
         for symbol, factor in reversed(list(terms.items())):
             known = self._ranges.get(symbol)
             if symbol in self._examples and abs(factor) == 1 and known is not None:
@@ -154,7 +154,7 @@ class Context:
         return not apart
 
     def _agree(self, values: dict[Expr, Any]) -> bool:
-        """Whether what is expected to be equal is."""
+        """Return whether all expected equalities hold at the values."""
         return all(
             holds_for(op, left, right, dict(values))
             for op, left, right in self.expected
@@ -162,30 +162,30 @@ class Context:
         )
 
     def count_of(self, kind: type) -> int:
-        """How many symbols have an origin of a class."""
+        """Return the number of symbols whose origin is of this class."""
         return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]
 
     def hint_of(self, expr: Expr) -> int:
-        """The value that an expression of ints has in this call, or might have."""
+        """Return the value of an int expression in this call, or at the example."""
         return int(evaluate(expr, {**self._hints, **self._examples}))
 
     def value_of(self, expr: Expr) -> float:
-        """The value that an expression has in this call, or might have."""
+        """Return the value of an expression in this call, or at the example."""
         value: float = evaluate(expr, {**self._hints, **self._examples})
         return value
 
     def has_hints(self, exprs: Iterable[Expr]) -> bool:
-        """Whether the values of all symbols in them are known for this call."""
+        """Return whether this call's values of all symbols in the expressions are known."""
         return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
 
     def of_data(self, expr: Expr) -> bool:
-        """Whether data decide it: sizes that the call has had before it began do not tell."""
+        """Return whether the expression is data-dependent: unknown when the call begins."""
         examples = self._examples
         return bool(examples) and any(symbol in examples for symbol in symbols_of(expr))
 
     def usually(self, op: str, left: Expr, right: Expr) -> bool | None:
-        """`left op right`, if the ranges decide it where sizes that data decide are more than one:
-        for layouts, which fit the rest too.
+        """Return `left op right` if the ranges decide it with data-dependent sizes above 1. Used
+        for layouts, which are also correct for the other sizes.
         """
         if not self._examples:
             return self.known(op, left, right)
@@ -193,15 +193,15 @@ class Context:
         return self._compared(op, left, right, {**self._known, **more})
 
     def range_of(self, expr: Expr) -> Interval | None:
-        """Where the expression lies in every call; None: computing it might raise."""
+        """Return the expression's range over all calls; None if computing it might raise."""
         return interval_of(expr, self._known)
 
     def known(self, op: str, left: Expr, right: Expr) -> bool | None:
-        """`left op right`, if the ranges decide it."""
+        """Return `left op right` if the ranges decide it."""
         return self._compared(op, left, right, self._known)
 
     def allows(self, values: dict[Expr, Any]) -> bool:
-        """Whether these values of some symbols keep to what has been assumed so far."""
+        """Return whether these values of some symbols satisfy the assumptions so far."""
         ranges = (known.has(value) for s, value in values.items() if (known := self._ranges[s]))
         return all(ranges) and all(
             holds_for(op, left, right, dict(values)) is answer
@@ -212,7 +212,7 @@ class Context:
     # -- questions -------------------------------------------------------------------------------
 
     def require(self, expr: Expr, wanted: Interval, why: str) -> None:
-        """Have the expression keep to an interval, and raise nothing."""
+        """Narrow ranges until the expression stays in an interval and cannot raise."""
         if self._is_within(expr, wanted, self._known):
             return
         symbols = symbols_of(expr)
@@ -224,10 +224,12 @@ class Context:
         raise Specialize(symbols, why)
 
     def decide(self, op: str, left: Expr, right: Expr, ints_by_steps: bool = True) -> bool:
-        """Return `left op right`. `ints_by_steps`: an int may be narrowed to where a formula of it
-        decides, if nothing else does.
+        """Return `left op right`, and guard the answer. `ints_by_steps` allows narrowing an int to
+        values at which a formula of it decides, as the last resort.
         """
-        if (answer := self._related.get((op, left, right))) is not None:  # most are asked again
+
+        # Most questions are repeated: a traced LSTM loop asks 537 times, of which 28 are distinct.
+        if (answer := self._related.get((op, left, right))) is not None:
             return answer
         if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
@@ -238,16 +240,16 @@ class Context:
         answer = holds_for(op, left, right, values)
         holds = op if answer else _OPPOSITE[op]
         can_relate = self._can_relate(left, right)
-        if holds == "!=" and can_relate:  # a range would leave out a whole side
+        if holds == "!=" and can_relate:  # a range would exclude a whole side
             return self._related_as(holds, op, left, right)
         sides, rungs = self._sides(holds, left, right), self._rungs(symbols)
         if not can_relate and self._can_compute(left, right):
-            can_relate = holds_for(holds, left, right, dict(self._hints))  # nan has no opposite
-            if op in _ORDERINGS:  # ranges that tell of two numbers would be left soon
+            can_relate = holds_for(holds, left, right, dict(self._hints))  # with nan both are false
+            if op in _ORDERINGS:  # ranges that decide between two numbers would soon be left
                 rungs = iter(())
         for ranges in (*sides, *rungs):
             if can_relate and self._pins(symbols, ranges):
-                continue  # a relation lets in more than one value
+                continue  # a relation admits more than one value
             if self._compared(op, left, right, self._trial(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
@@ -259,18 +261,18 @@ class Context:
         raise Specialize(symbols[-1:], f"comparison {op}")
 
     def _pins(self, symbols: Sequence[Symbol], ranges: Ranges) -> bool:
-        """Whether these leave one of several symbols a single value."""
+        """Return whether the ranges fix one of several symbols to a single value."""
         pinned = (s for s in symbols if (new := ranges[s]) and new.low == new.high)
         return len(symbols) > 1 and any(self._ranges[s] != ranges[s] for s in pinned)
 
     def refine(self, expr: Expr, limits: Interval) -> None:
-        """Who asks has seen to it that the expression keeps to these."""
+        """Record a range of an expression that the caller has guarded."""
         self._refined[expr] = self._known[expr] = limits
         self.answers.clear()
 
     def suppose(self, op: str, left: Expr, right: Expr) -> bool:
-        """Whether what is faster where `left op right` holds may rely on it. No range gets narrower
-        than it has to be for that, where a relation can be guarded; "no" is guarded by nothing.
+        """Return whether a faster variant may assume `left op right`. Where a relation can be
+        guarded, ranges are narrowed no further than that. A False answer needs no guard.
         """
         if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
@@ -281,11 +283,11 @@ class Context:
         return self._related_as(op, op, left, right)
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
-        """Whether a relation between these can be guarded."""
+        """Return whether a relation between these can be guarded."""
         return self._relate is not None
 
     def _can_compute(self, left: Expr, right: Expr) -> bool:
-        """Whether one between floats can be."""
+        """Return whether guards can compute both sides as floats."""
         return False
 
     def _related_as(self, holds: str, op: str, left: Expr, right: Expr) -> bool:
@@ -296,11 +298,11 @@ class Context:
         return holds == op
 
     def specialize(self, symbols: Iterable[Symbol], why: str) -> NoReturn:
-        """Have these symbols be constants: the trace starts again."""
+        """Make these symbols constants: the trace starts again."""
         raise Specialize(symbols, why)
 
     def _refine_side(self, op: str, left: Expr, right: Expr) -> None:
-        """What a relation of floats says of the range of one side, where the other is a number."""
+        """Narrow the range of the side that a float relation compares with a number."""
         if isinstance(left, Integer | Number):
             left, right, op = right, left, SWAPPED[op]
         before = self._known.get(left)
@@ -344,7 +346,7 @@ class Context:
         return {**self._ranges, symbol: narrowed}
 
     def _rungs(self, symbols: Sequence[Symbol]) -> Iterator[Ranges]:
-        """One symbol after the other further down its ladder, then all of them together."""
+        """Yield ranges of one symbol down its ladder, then of the next, then of all together."""
         ladders: dict[Expr, list[Interval | None]] = {}
         for symbol in symbols:
             ladder = _INT_LADDER if symbol.kind is int else _FLOAT_LADDER
@@ -358,14 +360,15 @@ class Context:
         ]
         for step in range(max(map(len, ladders.values()), default=0)):
             picks.append(tuple([each[min(step, len(each) - 1)] for each in ladders.values()]))
-        for picked in dict.fromkeys(picks):  # sizes are on one rung for long
+        for picked in dict.fromkeys(picks):  # sizes stay on one rung for long: skip duplicates
             yield {**now, **dict(zip(ladders, picked, strict=True))}
 
     def _narrow_by_steps(
         self, symbols: Sequence[Symbol], op: str, left: Expr, right: Expr, answer: bool
     ) -> bool:
-        """Narrow a whole number to a range made of short ones, each of which decides: what a
-        formula of it gives over a long one, no interval tells at once. That is remembered too.
+        """Narrow a whole number to a union of short ranges that each decide the comparison. Over a
+        long range the interval of a formula is too wide to decide. The union is remembered for the
+        formula.
         """
         symbol, limits = symbols[0], self._ranges[symbols[0]]
         if len(symbols) > 1 or limits is None or isinstance(left, Symbol):
@@ -393,7 +396,7 @@ class Context:
         return True
 
     def _solved(self, expr: Expr, wanted: Interval) -> Iterator[Ranges]:
-        """Where the expression is a symbol, or an int's multiple and a constant: just that."""
+        """Yield the exact range if the expression is a symbol, or multiple + constant of an int."""
         if isinstance(expr, Symbol) and expr.kind is float:
             symbol, limits = expr, wanted
         else:
@@ -410,8 +413,9 @@ class Context:
     def _stretched(
         self, symbols: Sequence[Symbol], expr: Expr, wanted: Interval
     ) -> Iterator[Ranges]:
-        """The widest range of one float, around its hint, of which an expression keeps to an
-        interval: that of a part of the range lies in that of the whole.
+        """Yield the widest range of one float, around its hint, that keeps the expression in
+        `wanted`. Intervals of subranges are contained in those of the whole range, so bisection
+        finds it.
         """
         if len(set(symbols)) != 1 or symbols[0].kind is not float or expr is symbols[0]:
             return
@@ -433,7 +437,7 @@ class Context:
             yield ranges
 
     def _sides(self, op: str, left: Expr, right: Expr) -> Iterator[Ranges]:
-        """What makes `left op right` true, where one side is a constant or both are ints."""
+        """Yield ranges that imply `left op right`, if one side is constant or both are ints."""
         if isinstance(left, Integer | Number):
             left, right, op = right, left, SWAPPED[op]
         if not isinstance(right, Integer | Number):
@@ -445,12 +449,13 @@ class Context:
             yield from self._solved(left, interval)
 
 
-_MOST_STEPS = 512  # 5 ms: a formula that decides for one number at a time would not end
+_MOST_STEPS = 512  # 5 ms: a formula that decides one number at a time would not end
 
 
 def _reach(start: float, end: float, decides: Callable[[float, float], bool]) -> float:
-    """How far from the whole number `start` towards `end` steps go on that decide, each up to twice
-    as long as the one before. Nothing lies between a step and the next whole number."""
+    """Return how far from the whole number `start` towards `end` the answer can be shown. Each step
+    is up to twice as long as the last; a step never skips a whole number.
+    """
     step = 1.0
     for _ in range(_MOST_STEPS):
         if step < 1.0 or start + 1.0 > end:
@@ -463,7 +468,7 @@ def _reach(start: float, end: float, decides: Callable[[float, float], bool]) ->
 
 
 def _intervals(op: str, limit: float, is_int: bool) -> list[Interval]:
-    """The x for which `x op limit`."""
+    """Return the intervals of the x for which `x op limit`."""
     least, less, at_least, at_most, more, most = _around(limit, is_int)
     return {
         "<": [Interval(least, less)], "<=": [Interval(least, at_most)],
@@ -474,8 +479,8 @@ def _intervals(op: str, limit: float, is_int: bool) -> list[Interval]:
 
 
 def _around(limit: float, is_int: bool) -> tuple[float, float, float, float, float, float]:
-    """The least number of all, the next below a limit, the first that is not below it, the last
-    that is not above it, the next above, the most.
+    """Return the minimum, the next number below `limit`, the first not below it, the last not above
+    it, the next above it, the maximum.
     """
     if not is_int or math.isinf(limit):
         down, up = math.nextafter(limit, -math.inf), math.nextafter(limit, math.inf)
@@ -485,7 +490,7 @@ def _around(limit: float, is_int: bool) -> tuple[float, float, float, float, flo
 
 
 def _divided(wanted: Interval, offset: int, factor: int) -> Interval:
-    """The ints x for which offset + factor * x lies in an interval."""
+    """Return the interval of the ints x for which offset + factor * x is in `wanted`."""
     low, high = (x if math.isinf(x) else int(x) - offset for x in wanted[:2])
     if factor < 0:
         low, high, factor = -high, -low, -factor

@@ -1,9 +1,9 @@
-"""Integer expressions over leaves that are not known yet, in a normal form.
+"""Integer expressions over unknown leaves, in a normal form.
 
-Comes in: leaves (an axis of a loop, an index computed at run time, a symbol), each with bounds.
-Goes out: frozen, interned expressions. Build them through the smart constructors `add`, `mul`,
-`floordiv`, `mod`, which fold constants and use the bounds of the leaves to simplify:
-`(i*8 + j) // 8 -> i` when 0 <= j < 8. Divisors are positive constants.
+In: leaves (a loop axis, an index computed at run time, a symbol), each with bounds. Out: frozen,
+interned expressions. Build them through the smart constructors `add`, `mul`, `floordiv`, `mod`,
+which fold constants and use the bounds of the leaves to simplify: `(i*8 + j) // 8 -> i` when 0 <= j
+< 8. Divisors are positive constants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Expr(metaclass=Interned):
 
 
 class Leaf(Expr):
-    """What an expression is about. `name` is "" for one that has none."""
+    """An atom of expressions. `name` is "" for one that has none."""
 
     __slots__ = ()
 
@@ -53,17 +53,17 @@ class Leaf(Expr):
 
     @property
     def rank(self) -> tuple[int, str, int]:
-        """Its place in a sum, among terms with equal coefficients."""
+        """Its sort key in a sum, among terms with equal coefficients."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """Its name where it orders the quotients and remainders that it is in."""
+        """Its name in the sort key of quotients and remainders."""
         return ""
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """What it is computed from: none, where its value is all there is."""
+        """The expressions it is computed from; () if it is just a value."""
         return ()
 
 
@@ -74,7 +74,7 @@ class Integer(Expr):
 
 @lru_cache(maxsize=4096, typed=True)
 def integer(value: int) -> Integer:
-    """The constant there is most often already."""
+    """Return the cached constant: most constants exist already."""
     return Integer(value)
 
 
@@ -104,7 +104,7 @@ class Mod(Expr):
 
 @lru_cache(maxsize=16384)
 def linear(expr: Expr) -> tuple[int, Mapping[Expr, int]]:
-    """Split into constant + sum of coefficient * atom; Add and Mul are no atoms."""
+    """Split into constant + sum of coefficient * atom; Add and Mul are not atoms."""
     match expr:
         case Integer(value):
             return value, {}
@@ -173,7 +173,7 @@ def _rebuild(constant: int, terms: Mapping[Expr, int]) -> Expr:
 
 @lru_cache(maxsize=16384)
 def add(a: Expr, b: Expr) -> Expr:
-    """a + b, with like terms collected and quotients joined with their remainders."""
+    """Return a + b, with like terms collected and quotients joined with their remainders."""
     ca, ta = linear(a)
     cb, tb = linear(b)
     if not ta or not tb:
@@ -183,7 +183,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 @lru_cache(maxsize=16384)
 def mul(a: Expr, b: int) -> Expr:
-    """a * b for a constant b, distributed over sums."""
+    """Return a * b for a constant b, distributed over sums."""
     if b == 1:
         return a
     c, t = linear(a)
@@ -192,7 +192,7 @@ def mul(a: Expr, b: int) -> Expr:
 
 @lru_cache(maxsize=65536)
 def bounds(expr: Expr) -> tuple[int, int]:
-    """The smallest and largest value (inclusive) the expression can take."""
+    """Return the smallest and largest value (inclusive) the expression can take."""
     match expr:
         case Integer(value):
             return value, value
@@ -214,7 +214,7 @@ def bounds(expr: Expr) -> tuple[int, int]:
 
 
 def _split_multiples(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
-    """(quotient part, rest) such that expr = quotient * divisor + rest, by the coefficients."""
+    """Return (quotient part, rest) with expr = quotient * divisor + rest, by the coefficients."""
     constant, terms = linear(expr)
     whole = {atom: n // divisor for atom, n in terms.items() if n % divisor == 0}
     rest = {atom: n for atom, n in terms.items() if n % divisor}
@@ -222,7 +222,9 @@ def _split_multiples(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
 
 
 def _split_common(expr: Expr, divisor: int) -> tuple[int, Expr, Expr] | None:
-    """(g, high, low): expr = g * high + low, 0 <= low < g, g a proper divisor of `divisor`."""
+    """Return (g, high, low): expr = g * high + low, 0 <= low < g, g a proper divisor of
+    `divisor`.
+    """
     constant, terms = linear(expr)
     for g in sorted({gcd(divisor, n) for n in terms.values()}, reverse=True):
         if not 1 < g < divisor:
@@ -236,7 +238,7 @@ def _split_common(expr: Expr, divisor: int) -> tuple[int, Expr, Expr] | None:
 
 
 def floordiv(a: Expr, b: int) -> Expr:
-    """a // b (floor) for a positive constant b."""
+    """Return a // b (floor) for a positive constant b."""
     if b == 1:
         return a
     quotient, rest = _split_multiples(a, b)
@@ -254,7 +256,7 @@ def floordiv(a: Expr, b: int) -> Expr:
 
 
 def mod(a: Expr, b: int) -> Expr:
-    """a % b (sign of b) for a positive constant b."""
+    """Return a % b (sign of b) for a positive constant b."""
     if b == 1:
         return integer(0)
     _, rest = _split_multiples(a, b)
@@ -270,7 +272,7 @@ def mod(a: Expr, b: int) -> Expr:
 
 
 def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
-    """The expression with every leaf replaced by leaf(it), re-simplified."""
+    """Replace every leaf by leaf(it) and simplify again."""
     match expr:
         case Integer():
             return expr
@@ -288,7 +290,7 @@ def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
 
 
 def leaves(expr: Expr) -> Iterator[Leaf]:
-    """The leaves of an expression, left to right."""
+    """Yield the leaves of an expression, left to right."""
     match expr:
         case Add(a, b):
             yield from leaves(a)

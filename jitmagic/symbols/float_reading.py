@@ -1,10 +1,9 @@
-"""Which function of some numbers a float is, told from what it was for a few values of them.
+"""Finds the function of some numbers that a float is, given its value at a few of them.
 
-Comes in: symbols with values that no program has (all digits of a float64 at random), and the
-float that code which reads numbers as they are made of each (`1 - p`, `1 / (1 - p)`, `0.5 * beta`,
-what was a C++ float in between).
-Goes out: the expression that gives exactly these floats, or None. The forms are those that kernels
-and formulas take numbers in: a function of one number, with a constant; a function of two.
+In: symbols with values that no program has (random digits of a float64), and the float that code
+computed from each set (`1 - p`, `1 / (1 - p)`, `0.5 * beta`, perhaps rounded to a C++ float). Out:
+the expression that gives exactly these floats, or None. The candidates are the forms in which
+kernels and formulas use numbers: a function of one number with a constant, or of two numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HALF = Number(0.5)
 
 
 def read_float(values: Sequence[Values], floats: Sequence[float]) -> Expr | None:
-    """The expression that is `floats[n]` for `values[n]`; two of them tell the constant in it."""
+    """Return an expression equal to `floats[n]` at `values[n]`; two samples fix its constant."""
     if all(is_same_float(floats[0], one) for one in floats[1:]):
         return Number(floats[0])
     for expr in _candidates(tuple(values[0]), values, floats):
@@ -36,7 +35,7 @@ def read_float(values: Sequence[Values], floats: Sequence[float]) -> Expr | None
 
 
 def value_at(expr: Expr, known: Values) -> float | None:
-    """What Python computes; None: it raises."""
+    """Return the value that Python computes, or None if it raises."""
     try:
         return float(evaluate(expr, dict[Expr, float](known.items())))
     except (ArithmeticError, ValueError):
@@ -44,7 +43,7 @@ def value_at(expr: Expr, known: Values) -> float | None:
 
 
 def is_same_float(a: float | None, b: float | None) -> bool:
-    """0.0 is not -0.0, and nan is nan."""
+    """Compare bitwise: 0.0 differs from -0.0, and nan equals nan."""
     return a is not None and b is not None and float(a).hex() == float(b).hex()
 
 
@@ -90,7 +89,7 @@ def _with_constant(part: Expr, known: Values, result: float) -> Iterator[Expr]:
 
 
 def _near(number: float) -> Iterator[float]:
-    """Constants that a program may have: what is computed of two floats is not exact."""
+    """Yield constants that a program may contain near a computed, hence rounded, number."""
     yield number
     if abs(number) < 2**53:
         yield float(round(number))

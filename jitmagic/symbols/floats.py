@@ -1,8 +1,7 @@
-"""Comparisons of numbers that guards compute: which expressions, and their programs.
+"""Programs for comparisons of numbers that guards compute.
 
-Comes in: expressions of floats, and of ints that are floats too. Goes out: whether a double says at
-each step what Python says, and the program for a stack of doubles
-(extensions/frame/numbers_relate.cpp).
+In: expressions of floats, and of ints that fit floats. Out: whether doubles give Python's result at
+each step, and the program for a stack of doubles (extensions/frame/numbers_relate.cpp).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OPERATIONS = (
     "+", "-", "*", "/", "neg", "abs", "min", "max", "sqrt", "float", "floor", "ceil", "trunc",
     "round",
 )  # fmt: skip
-_OF_INTS = ("//", "%")  # of a float they are more than a quotient and its floor
+_OF_INTS = ("//", "%")  # on floats Python computes more than a quotient and its floor
 
 
 def is_computable(
@@ -29,7 +28,7 @@ def is_computable(
     is_given: Callable[[Symbol], bool],
     range_of: Callable[[Expr], Interval | None],
 ) -> bool:
-    """Whether guards can compute it; `is_given`: whether they can read a symbol."""
+    """Return whether guards can compute it; `is_given` says if they can read a symbol."""
     if kind_of(expr) is int:
         found = range_of(expr)
         if found is None or not found.within(EXACT):
@@ -45,7 +44,7 @@ def is_computable(
 
 
 def postfix(expr: Expr, places: Mapping[Any, int]) -> tuple[tuple[str, float], ...]:
-    """Its program: (operation, a constant or the place of a number)."""
+    """Return its program: pairs of an operation and a constant or the index of a number."""
     match expr:
         case Integer(value) | Number(value):
             return (("constant", float(value)),)

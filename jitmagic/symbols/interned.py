@@ -1,7 +1,7 @@
-"""Interning: equal nodes are one object, so equality is identity and a hash costs nothing.
+"""Interning: equal nodes are one object, so equality is identity and hashing is free.
 
-Comes in: a class of frozen nodes whose `__match_args__` are all it holds. Goes out: calls of the
-class that give the node there is. Nodes that nobody holds are forgotten.
+In: a class of frozen nodes whose `__match_args__` are all their state. Out: constructor calls
+return the existing node. Nodes without other references are dropped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 class Interned(type):
-    """The metaclass of such nodes."""
+    """The metaclass of interned nodes."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
-        if not kwargs and len(args) == len(names):  # most are there already: nothing is made
+        if not kwargs and len(args) == len(names):  # most exist already: allocate nothing
             key = (cls, *(args if _NUMBERS.isdisjoint(map(type, args)) else map(_key, args)))
             reference = _REFERENCES.get(key)
             known = None if reference is None else reference()
@@ -32,5 +32,5 @@ class Interned(type):
 
 
 def _key(part: object) -> object:
-    """Numbers differ by type and sign of zero: 1, 1.0, True, 0.0 and -0.0 are five constants."""
+    """Return a key in which 1, 1.0, True, 0.0 and -0.0 are five constants."""
     return (type(part), repr(part)) if type(part) in _NUMBERS else part

@@ -1,8 +1,8 @@
-"""Intervals: which values a number can have, and what arithmetic makes of that.
+"""Intervals: ranges of a number's values, and arithmetic on them.
 
-Comes in: bounds of the operands of an operation. Goes out: bounds of its result, exact for ints,
-rounded as Python's floats for floats: rounding is monotonic, so the rounded results at the ends
-bound those between them. None: the operation might raise, or have a result of another type.
+In: bounds of the operands of an operation. Out: bounds of its result, exact for ints, rounded like
+Python's floats for floats. Rounding is monotonic, so the rounded results at the ends bound those
+between them. None means that the operation might raise or return another type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 __all__ = [
-    "ANY_FLOAT", "EXACT", "INT64", "MANY", "Growing", "Interval", "Unbacked", "farthest",
+    "ANY_FLOAT", "EXACT", "INT64", "MANY", "GrowingRange", "Interval", "UnbackedRange", "farthest",
     "of_number",
 ]  # fmt: skip
 
@@ -23,7 +23,7 @@ _LONGEST_POWER = 64
 
 
 class Interval(NamedTuple):
-    """low <= x <= high for every x that is not nan; ints of an int."""
+    """low <= x <= high for every x that is not nan. The bounds of an int are ints."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
     @property
     def truth(self) -> bool | None:
-        """`bool(x)`, if that is one answer; nan is true."""
+        """`bool(x)` if it is the same for all x; nan is true."""
         if self.low > 0 or self.high < 0:
             return True
         return False if self.low == self.high == 0 and not self.nan else None
@@ -49,16 +49,16 @@ class Interval(NamedTuple):
         return self.low <= 0 <= self.high
 
     def within(self, other: Interval) -> bool:
-        """Whether the other one holds for every x of this one."""
+        """Return whether the other interval contains this one."""
         return other.low <= self.low and self.high <= other.high and (other.nan or not self.nan)
 
     def narrowed(self, other: Interval) -> Interval:
-        """What lies in both."""
+        """Return the intersection."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Interval(low, high, self.nan and other.nan)
 
     def has(self, number: float) -> bool:
-        """Whether a number lies in it."""
+        """Return whether the interval contains a number."""
         return self.nan if _is_nan(number) else self.low <= number <= self.high
 
     # -- arithmetic ------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ class Interval(NamedTuple):
         return None if other.has_zero else self._ends(other, operator.truediv)
 
     def _ends(self, other: Interval, op: Callable[[float, float], float]) -> Interval:
-        """Of an operation that is monotonic in each operand; 0 * inf is nan, what is near it 0."""
+        """Bound an operation that is monotonic in each operand; 0 * inf is nan, near it is 0."""
         ends = [op(a, b) for a in self[:2] for b in other[:2]]
         if all(type(end) is int for end in ends):
             return Interval(min(ends), max(ends), self.nan or other.nan)
         plain = [x for x in ends if not _is_nan(x)]
         nan = self.nan or other.nan or len(plain) < len(ends)
-        # An infinite end stands for all that lies before it as well.
+        # An infinite end stands for all large numbers as well.
         endless = self.is_endless and other.is_endless
         if len(plain) < len(ends) or (endless and op is operator.truediv):
             plain.append(0.0)
@@ -109,7 +109,7 @@ class Interval(NamedTuple):
         return self._ends(other, operator.floordiv)
 
     def mod(self, other: Interval) -> Interval | None:
-        """The remainder has the sign of the divisor."""
+        """Bound the remainder, which has the sign of the divisor."""
         if other.has_zero or not (self.is_finite and other.is_finite):
             return None
         step = 1 if isinstance(other.low, int) else 0
@@ -119,7 +119,7 @@ class Interval(NamedTuple):
         return Interval(0, most if self.low < 0 else min(self.high, most))
 
     def power(self, other: Interval) -> Interval | None:
-        """Of floats, with room for what kernels and libm differ by; ints are powers() of one."""
+        """Bound a power of floats, with tolerance for kernels and libm; for ints use `powers`."""
         if not (self.is_finite and other.is_finite) or self.low < 0:
             return None
         if self.low == 0 and other.low <= 0:
@@ -132,7 +132,7 @@ class Interval(NamedTuple):
         return Interval(low * (1 - _POW_ERROR), high * (1 + _POW_ERROR))
 
     def powers(self, times: Interval) -> Interval | None:
-        """Of ints."""
+        """Bound a power of ints."""
         if not 0 <= times.low <= times.high <= _LONGEST_POWER:
             return None
         ends = [a**b for a in self[:2] for b in times[:2]]
@@ -153,7 +153,7 @@ class Interval(NamedTuple):
         return Interval(min(ends), max(ends))
 
     def masked(self, other: Interval) -> Interval | None:
-        """&, |, ^ of ints that have no sign."""
+        """Bound &, | and ^ of non-negative ints."""
         if self.low < 0 or other.low < 0:
             return None
         return Interval(0, (1 << int(max(self.high, other.high)).bit_length()) - 1)
@@ -168,7 +168,7 @@ class Interval(NamedTuple):
     # -- comparisons -----------------------------------------------------------------------------
 
     def compare(self, op: str, other: Interval) -> bool | None:
-        """The answer that all values give; comparisons with nan are false, but for `!=`."""
+        """Return the answer if it is the same for all values; nan makes all but `!=` false."""
         match op:
             case "!=":
                 equal = self.compare("==", other)
@@ -193,34 +193,33 @@ class Interval(NamedTuple):
 _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 INT64 = Interval(-(2**63), 2**63 - 1)
 MANY = Interval(2, 2**63 - 1)  # sizes that are neither empty nor broadcast
-EXACT = Interval(
-    -(2**53) + 1, 2**53 - 1
-)  # ints whose neighbours are floats too: guards compare as floats
+# ints whose neighbours are exact floats too, because guards compare as floats
+EXACT = Interval(-(2**53) + 1, 2**53 - 1)
 ANY_FLOAT = Interval(-math.inf, math.inf, nan=True)
 
 
-class Unbacked(Interval):
-    """The range of a size by which nothing is decided, though each call knows it."""
+class UnbackedRange(Interval):
+    """The range of an unbacked size: nothing is decided by its value, though each call knows it."""
 
     __slots__ = ()
 
-    def narrowed(self, other: Interval) -> Unbacked:
+    def narrowed(self, other: Interval) -> UnbackedRange:
         return type(self)(*super().narrowed(other))
 
 
-class Growing(Unbacked):
-    """Of one that nobody asked for: the frame itself makes it vary."""
+class GrowingRange(UnbackedRange):
+    """The range of a size that jitmagic made unbacked because the frame itself makes it grow."""
 
     __slots__ = ()
 
 
 def of_number(number: float) -> Interval:
-    """Of a constant; nan is nowhere."""
+    """Return the interval of a constant; nan gives an empty one that may be nan."""
     return Interval(math.inf, -math.inf, True) if _is_nan(number) else Interval(number, number)
 
 
 def _is_nan(number: float) -> bool:
-    """Of ints of any size too."""
+    """Test for nan; accepts ints too large for a float."""
     return isinstance(number, float) and math.isnan(number)
 
 
@@ -229,7 +228,7 @@ def _unless_nan(number: float, otherwise: float) -> float:
 
 
 def _meet(a: Interval, b: Interval) -> bool:
-    """Whether inf + -inf may happen."""
+    """Return whether inf + -inf may occur."""
     return (a.high == math.inf and b.low == -math.inf) or (
         a.low == -math.inf and b.high == math.inf
     )
@@ -240,8 +239,8 @@ def _zero_meets_inf(a: Interval, b: Interval) -> bool:
 
 
 def farthest(start: float, end: float, holds: Callable[[float], bool]) -> float:
-    """The float between two that is farthest from `start` and of which something holds, as it does
-    of all that are nearer.
+    """Return the float from `start` to `end` farthest from `start` at which `holds` is true.
+    `holds` must be true at all nearer ones.
     """
     if holds(end):
         return end
@@ -253,7 +252,7 @@ def farthest(start: float, end: float, holds: Callable[[float], bool]) -> float:
 
 
 def _rank(number: float) -> int:
-    """The place of a float among all of them, in order."""
+    """Return a float's rank in the order of all floats."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits if bits >= 0 else -(bits & 2**63 - 1)
 

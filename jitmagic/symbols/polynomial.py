@@ -1,7 +1,7 @@
-"""Polynomials of symbols: products, monomials, exact quotients, and how they are written.
+"""Polynomials of symbols: products, monomials, exact quotients, and their text.
 
-Comes in: integer expressions (expr.py). Goes out: the same in one normal form: a product of leaves
-is `Apply("*", ...)` with its factors sorted, a polynomial is a sum of multiples of those. Equal
+In: integer expressions (expr.py). Out: the same in one normal form. A product of leaves is
+`Apply("*", ...)` with sorted factors; a polynomial is a sum of multiples of those. Equal
 polynomials are one object.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def operation(expr: Expr) -> tuple[str, Expr, Expr]:
-    """What an expression that is no leaf is made of: an operation of OPERATIONS and operands."""
+    """Return the operation (of OPERATIONS) and operands of a binary expression."""
     match expr:
         case Add(a, b):
             return "+", a, b
@@ -50,7 +50,7 @@ def operation(expr: Expr) -> tuple[str, Expr, Expr]:
 
 
 def application(expr: Expr) -> tuple[str, tuple[Expr, ...]]:
-    """As `operation`, of any number of operands."""
+    """Return operation and operands, however many."""
     if isinstance(expr, Apply):
         return expr.op, expr.args
     op, *operands = operation(expr)
@@ -58,8 +58,8 @@ def application(expr: Expr) -> tuple[str, tuple[Expr, ...]]:
 
 
 def is_integral(expr: Expr) -> bool:
-    """Whether it is made of what sizes are: ints, symbols of ints, sums, products, quotients, the
-    lesser or greater of two. Native guards compute these.
+    """Return whether native guards can compute it: ints, int symbols, sums, products, quotients,
+    min and max.
     """
     match expr:
         case Integer():
@@ -75,7 +75,7 @@ def is_integral(expr: Expr) -> bool:
 
 
 def normal(expr: Expr) -> Expr:
-    """An expression of ints as sizes have it, products as polynomials."""
+    """Return an int expression in the normal form of sizes, products as polynomials."""
     match expr:
         case Add(a, b):
             return add(normal(a), normal(b))
@@ -92,7 +92,7 @@ def normal(expr: Expr) -> Expr:
 
 
 def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
-    """The expression as Python would have it."""
+    """Return the expression as Python text."""
     match expr:
         case Integer(value):
             return str(value)
@@ -113,7 +113,7 @@ def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.na
 
 @lru_cache(maxsize=16384)
 def product(a: Expr, b: Expr) -> Expr:
-    """a * b, distributed over their sums."""
+    """Return a * b, distributed over their sums."""
     offset_a, terms_a = linear(a)
     offset_b, terms_b = linear(b)
     constant = offset_a * offset_b
@@ -127,7 +127,7 @@ def product(a: Expr, b: Expr) -> Expr:
 
 
 def factors(atom: Expr) -> tuple[Expr, ...]:
-    """What a monomial is the product of."""
+    """Return the factors of a monomial."""
     if isinstance(atom, Apply) and atom.op == "*":
         return (*factors(atom.args[0]), atom.args[1])
     return (atom,)
@@ -141,13 +141,13 @@ def _order(factor: Expr) -> str:
 
 @lru_cache(maxsize=16384)
 def monomial(parts: tuple[Expr, ...]) -> Expr:
-    """The product of factors, in their order."""
+    """Return the product of factors in canonical order."""
     return reduce(lambda a, b: Apply("*", (a, b)), sorted(parts, key=_order))
 
 
 @lru_cache(maxsize=16384)
 def divided(a: Expr, b: Expr) -> Expr | None:
-    """a / b, where b is one term that divides every term of a."""
+    """Return a / b if b is one term that divides every term of a, else None."""
     offset, divisors = linear(b)
     if offset or len(divisors) != 1:
         return None

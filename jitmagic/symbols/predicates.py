@@ -1,7 +1,7 @@
-"""Predicates: for which values of its symbols something holds that was made for one of them.
+"""Predicates: conditions on symbols under which something built at one size is valid.
 
-Comes in: the symbols of a graph with the values of one call. Goes out: a Context whose assumptions
-are data, ranges and relations, and the answer to whether other values keep to them.
+In: the symbols of a graph with the values of one call. Out: a Context whose assumptions are data
+(ranges and relations), and a test of other values against them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["Predicates"]
 
 
 class Predicates:
-    """What was assumed, in `ranges` and `relations`; `context` asks the questions."""
+    """The assumptions in `ranges` and `relations`; `context` answers questions and adds to them."""
 
     def __init__(self, hints: Mapping[Symbol, int], supposes: bool = True) -> None:
-        """`supposes`: whether sizes may be left out for which something else is faster."""
+        """`supposes` allows excluding sizes for which another variant is faster."""
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}
-        self._check: SizeProgram | None = None  # of these, when first asked for
+        self._check: SizeProgram | None = None  # compiled at first use
         self.context = Context(self._narrow, self._relate)
         self.context.supposes = supposes
         for symbol, hint in hints.items():
@@ -38,8 +38,8 @@ class Predicates:
     def _relate(self, op: str, left: Expr, right: Expr) -> None:
         self.relations[op, left, right], self._check = None, None
 
-    def hold(self, values: tuple[int, ...]) -> bool:
-        """Whether all that was assumed is true of these values, in the order of the symbols."""
+    def holds_for(self, values: tuple[int, ...]) -> bool:
+        """Return whether the values, in the order of the symbols, satisfy all assumptions."""
         if self._check is None:
             code = SizeCode(len(self.symbols))
             self.write(code)
@@ -47,8 +47,8 @@ class Predicates:
         return self._check.holds(values)
 
     def write(self, code: SizeCode) -> None:
-        """The checks of all that was assumed so far, of values in the order of the symbols."""
-        code.name(self.symbols)
+        """Add the checks of all assumptions so far to a program."""
+        code.set_symbols(self.symbols)
         code.require(self.ranges, self.relations)
 
     def __str__(self) -> str:

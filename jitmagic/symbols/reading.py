@@ -1,8 +1,8 @@
-"""Readings: which expression a number is, that was seen at two vectors of sizes.
+"""Finds the expression of a number that was seen at two size tuples.
 
-Comes in: the values of the symbols at both, expressions that a program is known to have. Goes out:
-for a pair of numbers, one at each vector, an expression with these values. Two numbers leave others
-possible: whoever asks compares the answer with what is found at a third vector.
+In: the values of the symbols at both, and expressions that the program is known to contain. Out:
+for a pair of numbers, an expression with these values. Two numbers do not determine it, so the
+caller checks the answer at a third size tuple.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .scalar import Symbol, evaluate
 
 __all__ = ["Readings"]
 
-_PARTS = (2, 3, 4, 8, 16, 32, 64)  # what programs divide a size by: heads, groups, halves
-_FACTORS = 3  # of a product besides a constant
-_FARTHEST = 8  # what programs add to a size: paddings, special tokens
+_PARTS = (2, 3, 4, 8, 16, 32, 64)  # common divisors of sizes: heads, groups, halves
+_FACTORS = 3  # of a product, besides a constant
+_FARTHEST = 8  # common offsets: padding, special tokens
 
 Pair = tuple[int, int]
 
 
 class Readings:
-    """Expressions by their values at both vectors."""
+    """Expressions by their values at both size tuples."""
 
     __slots__ = ("_known", "_read", "_values")
 
@@ -40,7 +40,9 @@ class Readings:
                 self._known.setdefault((at_first, at_second), expr)
 
     def read(self, first: int, second: int) -> Expr | None:
-        """The expression; None: it is none of these, their products or sums with a constant."""
+        """Return the expression; candidates are known ones, their products, and sums with
+        constants.
+        """
         return self._of((first, second), _FACTORS)
 
     def _of(self, pair: Pair, depth: int) -> Expr | None:
@@ -59,7 +61,7 @@ class Readings:
         return self._sum(pair)
 
     def _sum(self, pair: Pair) -> Expr | None:
-        """A multiple of a known expression, and a small constant."""
+        """Return a multiple of a known expression plus a small constant."""
         for known, expr in self._known.items():
             times, rest = divmod(pair[1] - pair[0], known[1] - known[0])
             apart = pair[0] - times * known[0]

@@ -1,9 +1,8 @@
-"""Ints that Python computes by way of a float, as integer arithmetic: `int(n * 0.75)`.
+"""Rewrites ints that Python computes through a float as integer arithmetic: `int(n * 0.75)`.
 
-Comes in: a rounding of an expression of floats. Goes out: the expression of the int, which native
-guards can tell. With n*p + q below 2**53, n * (p/q) has no rounding where q is a power of two, and
-the float of n/q is on the same side of each integer k as n/q: they are at least 1/q apart, which is
-more than half a step of the floats near k.
+In: a rounding of a float expression. Out: an int expression, which native guards can compute. With
+n*p + q below 2**53, n * (p/q) is exact if q is a power of two. The float of n/q is on the same side
+of each integer k as n/q, since they are at least 1/q apart, more than half an ulp near k.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ Ranges = Callable[[Expr], Interval | None]
 
 
 def rounded(op: str, expr: Expr, range_of: Ranges) -> Expr:
-    """`op` (trunc, floor, ceil, round) of a float; as an Apply where ints cannot tell it."""
+    """Return `op` (trunc, floor, ceil, round) of a float; an Apply if int arithmetic cannot express
+    it.
+    """
     found = _fraction(expr)
     if found is not None and (known := range_of(found[0])) is not None:
         whole, p, q = found
@@ -34,7 +35,7 @@ def rounded(op: str, expr: Expr, range_of: Ranges) -> Expr:
 
 
 def _fraction(expr: Expr) -> tuple[Expr, int, int] | None:
-    """An int, p and q where the expression is the int times p / q, or by q."""
+    """Return (n, p, q) if the expression is n * (p / q) or n / q, with an int n."""
     match expr:
         case Apply("float", (whole,)):
             return whole, 1, 1
@@ -48,6 +49,6 @@ def _fraction(expr: Expr) -> tuple[Expr, int, int] | None:
 
 
 def _times(whole: Expr, by: float) -> tuple[Expr, int, int] | None:
-    """A float's denominator is a power of two."""
+    """Split a float into p / q; the denominator is a power of two."""
     p, q = by.as_integer_ratio() if abs(by) < EXACT.high else (0, 1)
     return (whole, p, q) if by else None

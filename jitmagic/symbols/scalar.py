@@ -1,9 +1,8 @@
-"""Symbols, and expressions of Python's own arithmetic on them.
+"""Symbols, and expressions of Python arithmetic on them.
 
-Comes in: numbers that differ from call to call. Goes out: interned expressions. Sums, products with
-constants, quotients and remainders of ints are in the normal form of expr.py; whatever else an
-operator gives is an `Apply`. OPERATIONS is the only table of them: what Python computes, and what
-becomes of the bounds.
+In: numbers that differ from call to call. Out: interned expressions. Sums, products with constants,
+quotients and remainders of ints have the normal form of expr.py; any other operation is an `Apply`.
+OPERATIONS is the only table of operations: Python's function, and interval arithmetic.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .interval import INT64, Interval, of_number
 
 __all__ = [
     "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
-    "interval_of", "kind_of", "lost", "symbols_of",
+    "interval_of", "kind_of", "rounding_error", "symbols_of",
 ]  # fmt: skip
 
 
@@ -29,9 +28,9 @@ __all__ = [
 class Symbol(Leaf):
     """A number that is known only when the compiled code runs.
 
-    `origin`: where its value comes from (the Source of an argument; who made it, for a number that
-    is read from a tensor). `range` holds for every value that it can ever have, and so does it that
-    a `whole` float has no fraction.
+    `origin` says where its value comes from: the Source of an argument, or the creator of a number
+    that is read from a tensor. `range` contains every value it can have; a `whole` float never has
+    a fraction.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Number(Leaf):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply(Leaf):
-    """An operation of OPERATIONS."""
+    """An operation of OPERATIONS on expressions."""
 
     op: str
     args: tuple[Expr, ...]
@@ -99,7 +98,7 @@ def _as_float(x: Interval) -> Interval:
 
 
 def single(x: float) -> float:
-    """As C++ rounds a double to a float."""
+    """Round a double to a float, as C++ does."""
     return ctypes.c_float(x).value
 
 
@@ -116,7 +115,9 @@ def _root(x: Interval) -> Interval | None:
 def _inexact(
     function: Callable[[float], float], low: float = -math.inf, high: float = math.inf
 ) -> Callable[[Interval], Interval | None]:
-    """Of a function that grows on ]low, high[ and raises elsewhere, with room for rounding."""
+    """Bound a function that increases on ]low, high[ and raises elsewhere, with room for
+    rounding.
+    """
 
     def bounds(x: Interval) -> Interval | None:
         if not (x.is_finite and low < x.low and x.high < high):
@@ -132,8 +133,8 @@ def _inexact(
 
 
 def _wave(function: Callable[[float], float], peak: float) -> Callable[[Interval], Interval | None]:
-    """The range of a sine that is 1 at `peak`: between two extremes it is monotone, but for the
-    last bits, which a library may have otherwise.
+    """Bound a sine that is 1 at `peak`. It is monotonic between extremes, up to the last bits,
+    which differ between libraries.
     """
 
     def over(x: Interval) -> Interval | None:
@@ -150,24 +151,24 @@ def _wave(function: Callable[[float], float], peak: float) -> Callable[[Interval
     return over
 
 
-_LAST_BITS = 1e-13  # of a sine of an argument up to:
+_LAST_BITS = 1e-13  # error of a sine whose argument is at most:
 _LONG_WAY = 100.0
 
 
-def lost(a: float, b: float) -> float:
-    """What `a + b` loses to rounding, exactly. (A. Neumaier, Rundungsfehleranalyse einiger
-    Verfahren zur Summation endlicher Summen, 1974, as CPython's sum() has it.)
+def rounding_error(a: float, b: float) -> float:
+    """Return the exact rounding error of `a + b`. (A. Neumaier, Rundungsfehleranalyse einiger
+    Verfahren zur Summation endlicher Summen, 1974, as in CPython's sum().)
     """
     made = a + b
     return (a - made) + b if abs(a) >= abs(b) else (b - made) + a
 
 
 def corrected(a: float, error: float) -> float:
-    """The end of such a sum."""
+    """Add the compensation at the end of a Neumaier sum."""
     return a + error if error and math.isfinite(error) else a
 
 
-def _lost(a: Interval, b: Interval) -> Interval:
+def _rounding_error(a: Interval, b: Interval) -> Interval:
     made = a.add(b)
     if not made.is_finite:
         return Interval(-math.inf, math.inf, nan=True)
@@ -205,7 +206,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "floor": Operation(math.floor, _rounded(math.floor)),
     "ceil": Operation(math.ceil, _rounded(math.ceil)),
     "round": Operation(round, _rounded(round)),
-    "lost": Operation(lost, _lost),
+    "lost": Operation(rounding_error, _rounding_error),
     "corrected": Operation(corrected, _corrected),
     "sqrt": Operation(math.sqrt, _root),
     "exp": Operation(math.exp, _inexact(math.exp)),
@@ -216,7 +217,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-# Operations whose results have one kind, whatever their operands have.
+# Operations whose result kind does not depend on their operands.
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(
         ("/", "**", "float", "single", "sqrt", "exp", "log", "tanh", "sin", "cos"), float
@@ -226,7 +227,7 @@ _KINDS: Mapping[str, type] = {
 
 
 def kind_of(expr: Expr) -> type:
-    """Whether an expression is an int or a float."""
+    """Return the type of an expression, int or float."""
     match expr:
         case Number():
             return float
@@ -238,12 +239,12 @@ def kind_of(expr: Expr) -> type:
 
 
 def constant(number: float) -> Expr:
-    """The expression of a constant; a bool is an int."""
+    """Return the expression of a constant; a bool is an int."""
     return Number(number) if isinstance(number, float) else integer(int(number))
 
 
 def apply(op: str, kind: type, *args: Expr) -> Expr:
-    """`op` of expressions whose result is of a kind, in normal form where there is one."""
+    """Apply `op` with a result of `kind`, in normal form if there is one."""
     if kind is not int:
         return Apply(op, args)
     a, b = args[0], args[-1]
@@ -264,7 +265,7 @@ def apply(op: str, kind: type, *args: Expr) -> Expr:
     return Apply(op, args)
 
 
-# What an expression is made of, by its class: asked for hundreds of times for each size.
+# Children by class; a table, since this runs hundreds of times per size.
 _PARTS: Mapping[type, Callable[[Any], tuple[Expr, ...]]] = {
     Add: operator.attrgetter("a", "b"),
     Mul: operator.attrgetter("a", "b"),
@@ -280,7 +281,7 @@ def _parts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
-    """What an expression is made of and itself, operands first; not what is known."""
+    """Yield subexpressions and the expression, operands first, skipping those in `known`."""
     stack, seen = [root], set()
     while stack:
         expr = stack[-1]
@@ -296,15 +297,15 @@ def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
 
 @lru_cache(maxsize=16384)
 def symbols_of(expr: Expr) -> tuple[Symbol, ...]:
-    """The symbols of an expression."""
+    """Return the symbols of an expression."""
     return tuple(part for part in _below(expr, {}) if isinstance(part, Symbol))
 
 
 def interval_of(expr: Expr, known: dict[Expr, Interval | None]) -> Interval | None:
-    """The range of an expression; `known` has that of its symbols and remembers the others."""
+    """Return the range of an expression; `known` holds those of symbols and caches the others."""
     if expr in known:
         return known[expr]
-    # Most often of what is known already: a product of symbols, a constant.
+    # Fast path: most operands are known, for example in a product of symbols.
     simple = all(part in known for part in _parts(expr))
     for part in (expr,) if simple else _below(expr, known):
         given = [known[one] for one in _parts(part)]
@@ -334,7 +335,9 @@ def _one(expr: Expr, given: list[Interval]) -> Interval | None:
 
 
 def evaluate(expr: Expr, known: dict[Expr, Any]) -> Any:
-    """The value of an expression, as Python computes it; `known` has that of its symbols."""
+    """Return Python's value of an expression; `known` holds those of symbols and caches the
+    others.
+    """
     if expr in known:  # most sizes are symbols
         return known[expr]
     for part in _below(expr, known):

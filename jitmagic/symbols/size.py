@@ -1,10 +1,9 @@
 """Sizes: dimensions, strides and offsets that differ from call to call.
 
-Comes in: integer expressions over symbols and the Context that answers for them. Goes out: `Size`,
-which computes like an int. It is not an int: whatever reads it as one (`range`, an index, C code)
-asks `__index__`, which raises Specialize, so no value of one call can leak into what is compiled
-for all. A comparison is `Context.decide`: answered from the ranges, else as it is for the hints and
-guarded.
+In: integer expressions over symbols, and the Context that answers for them. Out: `Size`, which
+computes like an int without being one. Code that reads an int (`range`, an index, C code) calls
+`__index__`, which raises Specialize, so no value of one call leaks into code for all calls. A
+comparison is `Context.decide`: answered from the ranges, else by the hints and guarded.
 
 Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal sizes are one object.
 """
@@ -29,20 +28,20 @@ __all__ = [
     "SizeFloat",
     "SizeOf",
     "StrideOf",
-    "at_least",
-    "at_most",
     "expected",
     "expr_of",
     "hint_of",
     "hintless",
-    "is_of_tensor",
     "is_same",
-    "lesser",
-    "number_of_sizes",
+    "is_tensor_symbol",
+    "lower_bound",
+    "min_size",
     "origin_at",
     "size_of",
+    "size_or_float",
     "stride_place",
     "supposed",
+    "upper_bound",
     "usually",
     "value_of",
 ]
@@ -50,8 +49,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """The origin of a size's symbol: dimension `dim` of the tensor at `source`. `unbacked`: nothing
-    may be decided by it; `growing`: though nobody asked for that.
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`. Nothing is decided
+    by the value of an `unbacked` size; `growing` means that jitmagic chose that, not the user.
     """
 
     source: Hashable
@@ -62,8 +61,8 @@ class SizeOf:
 
 @dataclass(frozen=True, slots=True)
 class DataSize:
-    """The origin of a size that data decide: which of those of the trace it is, and the line of the
-    operation that it is a result of.
+    """The origin of a data-dependent size: its number in the trace, and the line of the operation
+    that returns it.
     """
 
     number: int
@@ -72,8 +71,8 @@ class DataSize:
 
 @dataclass(frozen=True, slots=True)
 class StrideOf:
-    """The origin of a stride's symbol, in elements: in guards of any, in graphs of one that is no
-    product of sizes.
+    """The origin of a stride's symbol, in elements. Guards have one for any stride, graphs only for
+    strides that are not products of sizes.
     """
 
     source: Hashable
@@ -82,16 +81,14 @@ class StrideOf:
 
 @dataclass(frozen=True, slots=True)
 class OffsetOf:
-    """The origin of a symbol that stands in guards alone: where in its storage a tensor begins, in
-    elements.
-    """
+    """The origin of a symbol used in guards alone: a tensor's storage offset, in elements."""
 
     source: Hashable
 
 
 def stride_place(dim: int) -> int:
-    """Where a stride stands among the numbers of a tensor: a size at its dimension, the number in
-    the tensor at -1, strides below. Its own inverse.
+    """Return a stride's index among the numbers of a tensor: sizes at their dimension, the tensor's
+    value at -1, strides below. The function is its own inverse.
     """
     return -2 - dim
 
@@ -99,14 +96,14 @@ def stride_place(dim: int) -> int:
 def origin_at(
     source: Hashable, place: int, unbacked: bool = False, growing: bool = False
 ) -> SizeOf | StrideOf:
-    """The origin of the symbol of a size or a stride."""
+    """Return the origin of the symbol of a size or a stride."""
     if place < 0:
         return StrideOf(source, stride_place(place))
     return SizeOf(source, place, unbacked, growing)
 
 
-def is_of_tensor(symbol: Symbol) -> bool:
-    """Whether it is a size or a stride of an input."""
+def is_tensor_symbol(symbol: Symbol) -> bool:
+    """Return whether it is a size or a stride of an input."""
     return isinstance(symbol.origin, SizeOf | StrideOf)
 
 
@@ -128,10 +125,10 @@ class Size:
     # -- arithmetic --------------------------------------------------------------------------------
 
     def _with(self, other: object, combine: Callable[[Expr, Expr], Expr]) -> Any:
-        theirs = _expr(other)
-        if theirs is None:
+        right = _expr(other)
+        if right is None:
             return NotImplemented
-        return size_of(combine(self.expr, theirs), self.context)
+        return size_of(combine(self.expr, right), self.context)
 
     def __add__(self, other: object) -> Any:
         return self._with(other, add)
@@ -185,11 +182,11 @@ class Size:
     # -- questions ---------------------------------------------------------------------------------
 
     def _decide(self, op: str, other: object) -> Any:
-        theirs = _expr(other)
-        if theirs is None:
+        right = _expr(other)
+        if right is None:
             return NotImplemented
-        known = self._known(op, theirs)
-        return self.context.decide(op, self.expr, theirs) if known is None else known
+        known = self._known(op, right)
+        return self.context.decide(op, self.expr, right) if known is None else known
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other)
@@ -210,42 +207,44 @@ class Size:
         return self._decide(">=", other)
 
     def known(self, op: str, other: Dimension) -> bool | None:
-        """`self op other`, if that holds or fails in every call."""
-        theirs = _expr(other)
-        assert theirs is not None
-        return self._known(op, theirs)
+        """Return `self op other` if it holds or fails in every call, else None."""
+        right = _expr(other)
+        assert right is not None
+        return self._known(op, right)
 
-    def _known(self, op: str, theirs: Expr) -> bool | None:
-        asked = (op, self.expr, theirs)
+    def _known(self, op: str, right: Expr) -> bool | None:
+        asked = (op, self.expr, right)
         answers = self.context.answers
         if asked not in answers:
-            answers[asked] = self._asked(self.context.known, op, theirs)
+            answers[asked] = self._answered(self.context.known, op, right)
         return answers[asked]
 
     def usually(self, op: str, other: Dimension) -> bool:
-        """As `known`, where sizes that data decide are more than one, and no number of others."""
-        theirs = _expr(other)
-        assert theirs is not None
-        known = self._asked(self.context.usually, op, theirs)
+        """Answer as `known` with data-dependent sizes above 1, and different from other numbers."""
+        right = _expr(other)
+        assert right is not None
+        known = self._answered(self.context.usually, op, right)
         if known is None and op in ("==", "!="):
             return op == "!="
         return COMPARISONS[op](hint_of(self), hint_of(other)) if known is None else known
 
-    def _asked(
-        self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
+    def _answered(
+        self, known: Callable[[str, Expr, Expr], bool | None], op: str, right: Expr
     ) -> bool | None:
-        """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
-        is_expected = self.context.expected and self.context.is_expected(self.expr, theirs)
-        if self.expr is theirs or is_expected:
+        """Decide by the difference, which decides more than two ranges: `s0 < s0 + 1`, `s0 !=
+        s0*s1`.
+        """
+        is_expected = self.context.expected and self.context.is_expected(self.expr, right)
+        if self.expr is right or is_expected:
             return bool(COMPARISONS[op](0, 0))
-        if isinstance(theirs, Integer) and (theirs.value or len(linear(self.expr)[1]) == 1):
-            return known(op, self.expr, theirs)  # the range of a difference tells no more
-        difference = self._reduced(add(self.expr, mul(theirs, -1)))
+        if isinstance(right, Integer) and (right.value or len(linear(self.expr)[1]) == 1):
+            return known(op, self.expr, right)  # the difference has the same range
+        difference = self._reduced(add(self.expr, mul(right, -1)))
         answer = known(op, difference, Integer(0))
-        return known(op, self.expr, theirs) if answer is None else answer
+        return known(op, self.expr, right) if answer is None else answer
 
     def _reduced(self, difference: Expr) -> Expr:
-        """With the same sign: without the positive factors that all of its terms have."""
+        """Divide by positive factors common to all terms, which keeps the sign."""
         constant, terms = linear(difference)
         if constant or not terms:
             return difference
@@ -262,7 +261,7 @@ class Size:
         return bool(self._decide("!=", 0))
 
     def __index__(self) -> int:
-        """Where a guard has left one value, that; else Specialize."""
+        """Return the value if guards leave only one, else raise Specialize."""
         known = self.context.range_of(self.expr)
         if known is not None and known.low == known.high:
             return int(known.low)
@@ -272,7 +271,7 @@ class Size:
 
 
 class SizeFloat(Size):
-    """A float computed of sizes: a number that calls take, not a dimension."""
+    """A float computed from sizes: a number for calls, not a dimension."""
 
     __slots__ = ()
 
@@ -281,43 +280,43 @@ Dimension = int | Size
 
 
 def hint_of(dimension: Dimension) -> int:
-    """What it is in this call: for choices that any value leaves right. Guards nothing."""
+    """Return its value in this call, for choices that are correct at any value. Adds no guard."""
     if isinstance(dimension, Size):
         return int(dimension.context.hint_of(dimension.expr))
     return dimension
 
 
 def size_of(expr: Expr, context: Context) -> Dimension:
-    """The expression as a dimension: an int where it is one."""
+    """Return the expression as a dimension, an int if it is constant."""
     return expr.value if isinstance(expr, Integer) else Size(expr, context)
 
 
-def number_of_sizes(expr: Expr, context: Context) -> Any:
-    """As `size_of`; a SizeFloat where the expression is a float."""
+def size_or_float(expr: Expr, context: Context) -> Any:
+    """Return `size_of`, or a SizeFloat for a float expression."""
     return size_of(expr, context) if kind_of(expr) is int else SizeFloat(expr, context)
 
 
 def hintless(symbol: Symbol) -> bool:
-    """Whether nothing may be decided by a symbol: data decide it, or its user said so."""
+    """Return whether nothing may be decided by a symbol: it is data-dependent or unbacked."""
     origin = symbol.origin
     return isinstance(origin, DataSize) or (isinstance(origin, SizeOf) and origin.unbacked)
 
 
 def is_same(a: Dimension, b: Dimension) -> bool:
-    """Whether two dimensions are equal in every call; asks and guards nothing."""
+    """Return whether two dimensions are equal in every call, without adding a guard."""
     if isinstance(a, Size) and isinstance(b, Size):
         return a.expr is b.expr
     return type(a) is type(b) and a == b
 
 
 def expr_of(dimension: Dimension) -> Expr:
-    """The expression of a dimension."""
+    """Return the expression of a dimension."""
     return dimension.expr if isinstance(dimension, Size) else integer(int(dimension))
 
 
 def usually(op: str, a: Dimension, b: Dimension) -> bool:
-    """`a op b`, for what a layout depends on: decided and guarded, but for a size that data decide
-    answered as for most values.
+    """Return `a op b` for choices of layout. It is decided and guarded, except for data-dependent
+    sizes, where it is the answer for most values.
     """
     for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
         if isinstance(left, Size) and left.context.of_data(left.expr):
@@ -326,8 +325,8 @@ def usually(op: str, a: Dimension, b: Dimension) -> bool:
 
 
 def expected(op: str, a: Dimension, b: Dimension) -> bool:
-    """`a op b`, where eager raises unless it holds: decided and guarded, but of a size that data
-    decide noted, for who has that size to check.
+    """Return `a op b`, which eager requires to hold. It is decided and guarded, except for
+    data-dependent sizes, where it is noted for the owner of the size to check.
     """
     for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
         if isinstance(left, Size) and left.context.of_data(left.expr):
@@ -339,7 +338,7 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
 
 
 def supposed(op: str, a: Dimension, b: Dimension) -> bool:
-    """`a op b`, of what is faster where it holds: see `Context.suppose`."""
+    """Return `a op b` for a faster variant, see `Context.suppose`."""
     for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
         if isinstance(left, Size):
             known = left.known(asked, right)
@@ -349,8 +348,8 @@ def supposed(op: str, a: Dimension, b: Dimension) -> bool:
     return bool(COMPARISONS[op](a, b))
 
 
-def lesser(a: Dimension, b: Dimension) -> Dimension:
-    """The lesser of two; of a size that data decide an expression says so."""
+def min_size(a: Dimension, b: Dimension) -> Dimension:
+    """Return the smaller of two; with a data-dependent size that may be a `min` expression."""
     for size, other in ((a, b), (b, a)):
         if isinstance(size, Size) and size.context.of_data(size.expr):
             known = size.known("<=", other)
@@ -361,16 +360,16 @@ def lesser(a: Dimension, b: Dimension) -> Dimension:
     return a if a <= b else b
 
 
-def at_most(dimension: Dimension) -> int:
-    """The most that it can be in any call."""
+def upper_bound(dimension: Dimension) -> int:
+    """Return an upper bound over all calls."""
     if not isinstance(dimension, Size):
         return dimension
     known = dimension.context.range_of(dimension.expr)
     return int(INT64.high) if known is None else int(min(known.high, INT64.high))
 
 
-def at_least(dimension: Dimension) -> int:
-    """The least that it can be in any call."""
+def lower_bound(dimension: Dimension) -> int:
+    """Return a lower bound over all calls."""
     if not isinstance(dimension, Size):
         return dimension
     known = dimension.context.range_of(dimension.expr)
@@ -378,13 +377,13 @@ def at_least(dimension: Dimension) -> int:
 
 
 def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:
-    """The dimension where its symbols have the known values; whatever else stays as it is."""
+    """Return the dimension at these symbol values; return any other object unchanged."""
     return evaluate(dimension.expr, known) if isinstance(dimension, Size) else dimension
 
 
 def _expr(value: object) -> Expr | None:
-    """None: it is no number of ours. A torch.SymInt is one that holds a Size in its node: `==` with
-    what it does not know would be False without a word.
+    """Return the expression of a number, or None for other objects. A torch.SymInt holds a Size in
+    its node; comparing it as an unknown object would silently return False.
     """
     if isinstance(value, Size):
         return value.expr

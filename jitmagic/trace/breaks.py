@@ -33,6 +33,7 @@ __all__ = [
     "KeptCast",
     "LoopIterator",
     "LoopOfBreaks",
+    "ManyRounds",
     "Mortal",
     "MutatedGenerator",
     "MutatedInput",
@@ -379,6 +380,14 @@ class TooManyInstructions(Reason):
     template = "more than {limit} instructions in one trace"
     explanation = "Loops are unrolled; a very long one would give a huge graph."
     advice = "raise unroll_limit, or vectorise the loop"
+
+
+class ManyRounds(Reason):
+    title = "A long loop of small operations"
+    rests_on = "nothing"
+    template = "a loop of many small rounds is run by Python, which calls one compiled round"
+    explanation = "Loops are unrolled; compiling this one would take longer than 2 s."
+    advice = "compute it on whole tensors, or accept the graph break"
 
 
 class TooManyResults(Reason):

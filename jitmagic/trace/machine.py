@@ -33,6 +33,7 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
+    ManyRounds,
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
@@ -231,7 +232,8 @@ class Machine:
             step = self.step
             # A loop too long to unroll ends the graph at its second round, not wherever the limit
             # was reached: what resumes there is one round, compiled once for all that follow.
-            if isinstance(reason, TooManyInstructions) and self.watch.first_round is not None:
+            too_long = isinstance(reason, TooManyInstructions | ManyRounds)
+            if too_long and self.watch.first_round is not None:
                 step = min(step, self.watch.first_round)
         return Restart(Stop(step, reason, where or self.root.line(), because))
 

@@ -180,6 +180,8 @@ class TransformBuilder(_InnerBuilder):
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
         reads = torch.Tensor.size, torch.Tensor.stride  # sym_size knows no levels
         super().__init__(outer, name, grad_enabled, reads)
+        if outer.graph.default_dtype is not None:
+            self._refuse("the frame has changed the default dtype")
         # Nodes of the root graph for floats that vary, and their values in the tracer.
         around = outer.graph
         self.numbers: dict[Node, Any] = (

@@ -11,7 +11,7 @@ SEEN: list[int] = []
 
 
 class Doubling(Function):
-    """What only the backward makes odd."""
+    """A function whose backward alone is unusual."""
 
     @staticmethod
     def forward(ctx, x):

@@ -83,7 +83,7 @@ def test_read(name: str, tier: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("name", WRITES)
-def test_what_is_not_written_keeps_its_bytes(name: str, tier: str) -> None:
+def test_unwritten_bool_bytes_are_kept(name: str, tier: str) -> None:
     def run(b: Tensor) -> Tensor:
         WRITES[name](b)
         return b.sum(0)

@@ -1,4 +1,4 @@
-"""What a backward reads of Python's state is as it is when the backward runs."""
+"""A backward reads Python state as it is when the backward runs."""
 
 from __future__ import annotations
 
@@ -398,8 +398,8 @@ def test_a_cell_that_the_frame_changes_after_the_call():
         torch.testing.assert_close(*found)
 
 
-def test_the_call_lets_go_of_what_it_held():
-    """As eager's ctx does, when the backward has run."""
+def test_backward_releases_held_objects():
+    """The objects are released after the backward, as eager's ctx releases them."""
     kept = SimpleNamespace(scale=2.0, marker=torch.ones(1))
     read = function(lambda ctx, g: g * ctx.kept.scale)
     compiled = jitmagic.jit(lambda x, kept: read.apply(x, kept) * 3)

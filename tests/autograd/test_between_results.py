@@ -244,7 +244,7 @@ def test_results_that_cannot_be_kept_apart_are_a_warning_at_the_users_line() -> 
     tagged(torch.randn(5, 4), w)  # a variant more; it has been said
 
 
-def test_arguments_are_told_apart_though_they_are_called_like_what_makes_tensors() -> None:
+def test_arguments_named_like_factories_are_distinguished() -> None:
     def named(zeros: torch.Tensor, x: torch.Tensor, full: torch.Tensor) -> Any:
         hidden = torch.sin(x - zeros)
         return hidden, zeros - full, hidden * full, x.shape[0] / x.shape[1], x.shape[0] ** 2

@@ -113,7 +113,7 @@ def test_a_conjugate_is_eagers_in_one_graph(name: str, layout: str, backend: str
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_no_graph_has_is_eagers(name: str, layout: str) -> None:
+def test_unsupported_conjugate_views_run_in_eager(name: str, layout: str) -> None:
     program = OTHERS[name]
     compiled = jitmagic.jit(lambda x: program(x))
     for grad in (False, True):

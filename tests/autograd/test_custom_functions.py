@@ -70,7 +70,7 @@ def wide(inputs):
 
 
 @covered(name=CASES, backend=BACKENDS, twice=[False, True])
-def test_all_is_as_in_eager(name, backend, twice):
+def test_device_programs_equal_eager(name, backend, twice):
     case = CASES[name]
     compiled = jitmagic.jit(case.function, backend=backend)
     twice = twice and case.twice
@@ -125,7 +125,7 @@ USES = {
 
 
 def outcome(function, use, *inputs):
-    """What a use of the results gives: gradients, or the error."""
+    """Return the gradients that `use` computes, or the error."""
     torch.manual_seed(0)
     try:
         made = function(*inputs)
@@ -154,7 +154,7 @@ def test_a_backward_runs_if_a_gradient_reaches_it(use):
 @pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")
 def test_a_gradient_of_the_forward_s_own_is_given_only_if_asked_for(wanted):
     compiled = check(lambda a: (Constant.apply(a), a * 2), lambda r: r[wanted].sum().backward())
-    assert "depends on none" in reasons(compiled)[0]
+    assert "depends on no tangent" in reasons(compiled)[0]
 
 
 def test_gradients_between_results():
@@ -240,7 +240,7 @@ def test_an_input_is_written_to():
 # ---------------------------------------------------------------------------- modes, state, guards
 
 
-def test_once_is_once():
+def test_once_differentiable_raises_on_double_backward():
     function = jitmagic.jit(CASES["once"].function)
     a = x()
     (first,) = grad(function(a).pow(2).sum(), a, create_graph=True)
@@ -289,7 +289,7 @@ def reasons(compiled):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_followed_breaks_and_says_why(name):
+def test_unsupported_functions_break_with_a_reason(name):
     function, why = REFUSED[name]
 
     def use(made):

@@ -195,6 +195,6 @@ def batched(a, b):
     ids=lambda f: f.__name__,
 )
 @pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")
-def test_what_is_not_followed_is_eager_s(function):
+def test_unsupported_differentiation_runs_in_eager(function):
     compiled = check(function, total, PAIR)
     assert reasons(compiled)

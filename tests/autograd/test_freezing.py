@@ -71,7 +71,7 @@ def test_a_norm_after_a_convolution_is_part_of_it() -> None:
     assert len(calls) == 2, "the convolution and the relu"
 
 
-def test_what_is_returned_is_the_callers_own() -> None:
+def test_returned_folded_values_are_copies() -> None:
     layer = nn.Linear(3, 3)
     run = _frozen(lambda x: (layer.weight * 2, x + (layer.weight * 3).sum()))  # type: ignore
     x = torch.ones(3)

@@ -225,7 +225,7 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_what_eager_saves_and_we_know_is_used_up_too(name):
+def test_saved_constants_are_freed_as_in_eager(name):
     """Nodes that saved constants run once, unless retained; those that saved nothing always do."""
     jitted = jitmagic.jit(CONSTANTS[name], backend="aot_eager")
 

@@ -41,7 +41,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_they_reach_what_they_reach_in_eager(name: str, backend: str) -> None:
+def test_history_reach_equals_eagers(name: str, backend: str) -> None:
     run = jitmagic.jit(CHOSEN[name], backend=backend)
     for numbers in NUMBERS.values():
         for tangent in (1.0, 0.0, math.inf, -math.inf, math.nan):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.autograd.partial import spent_parts
+from jitmagic.autograd.partial import freed_parts
 from tests.covering import covered
 
 from .lifting import compile_like
@@ -29,7 +29,7 @@ LOOKING_AT_DATA = {  # operations whose backward looks up or divides what it sav
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", LOOKING_AT_DATA)
-def test_what_a_missing_tangent_would_have_needed_does_not_run(name, backend):
+def test_work_for_missing_tangents_does_not_run(name, backend):
     """It may look at stand-ins for saved values: memory beyond their end, if it did."""
 
     def run(x):
@@ -89,7 +89,7 @@ GIVING_NOTHING = {  # differentiable results whose formula hands no gradient on
     backend=["native", "aot_eager"],
     dtype=[torch.float32, torch.float64],
 )
-def test_results_that_hand_no_gradient_on_give_none(name, backend, shape, dtype):
+def test_results_without_gradient_flow_give_none(name, backend, shape, dtype):
     """They require grad as in eager, a backward runs, and what it gives is None, not zeros."""
     run = GIVING_NOTHING[name]
 
@@ -134,7 +134,7 @@ def test_a_gradient_without_tangents_reads_what_was_saved(name, flat, backend):
     parts = compile_like(run, (x, other))[2]
     holders = [n for n in parts.backward.graph.nodes if n.op == "placeholder" and n.users]
     kept = set(range(len(holders))) - {len(holders) - 1}  # the last one is the tangent of `other`
-    read = {i for tangents, saved in spent_parts(parts) if 0 in tangents for i in saved}
+    read = {i for tangents, saved in freed_parts(parts) if 0 in tangents for i in saved}
     assert kept <= read
     call = jitmagic.jit(run, backend=backend)
     for wanted in ([0], [1], [0, 1], [0]):

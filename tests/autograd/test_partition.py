@@ -1,4 +1,4 @@
-"""What is saved, what is computed again, and that the cut is a minimum."""
+"""The partition: saved values, recomputed values, and the minimality of the cut."""
 
 from __future__ import annotations
 

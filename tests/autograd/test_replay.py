@@ -102,7 +102,7 @@ def test_a_big_input_that_eager_frees_is_kept_from_the_second_time_on():
     made, ref = run()
     gc.collect()  # a compile on CPython 3.12 leaves a cycle
     assert ref() is None
-    with pytest.raises(DoubleBackward, match=r"8\.4 MB.*not kept(.|\n)*run it again"):
+    with pytest.raises(DoubleBackward, match=r"8\.4 MB.*not saved(.|\n)*run it again"):
         grad(made.sum(), x, create_graph=True)
     made, _ = run()
     (first,) = grad(made.sum(), x, create_graph=True)
@@ -127,7 +127,7 @@ def test_what_the_graph_overwrites(big):
         return first, again, grad(again.sum(), x)[0]
 
     if big:
-        with pytest.raises(DoubleBackward, match="1 of its inputs.*not kept"):
+        with pytest.raises(DoubleBackward, match="1 of its inputs.*not saved"):
             orders(compiled)
         assert torch.equal(state, torch.ones_like(state))
         state.zero_()
@@ -284,7 +284,7 @@ def test_accumulated_into_grad():
         torch.testing.assert_close(a, e)
 
 
-def test_inference_tensors_are_no_trouble_before():
+def test_inference_tensors_are_allowed_before_a_replay():
     with torch.inference_mode():
         offset = torch.ones(1 << 15)  # too large to be copied each time
     compiled = jitmagic.jit(lambda x, o: (x + o).sin())

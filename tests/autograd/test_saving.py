@@ -1,4 +1,4 @@
-"""What the user may write to between forward and backward: where eager goes on, so do we."""
+"""Writes between forward and backward are allowed exactly where eager allows them."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_hooks_that_may_change_tensors_see_what_eager_saves(name, warm):
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_hooks_that_lose_nothing_leave_a_call_compiled(name):
+def test_lossless_hooks_keep_the_call_compiled(name):
     compiled = jitmagic.jit(program)
     for _ in range(2):
         torch.testing.assert_close(
@@ -121,7 +121,7 @@ def test_a_compiled_function_that_is_checkpointed(reentrant):
     assert handle_of(compiled).dispatcher.entries
 
 
-def test_that_the_original_runs_is_said_once(capsys):
+def test_fallback_to_the_original_warns_once(capsys):
     compiled = jitmagic.jit(program, options={"notices": "always"})
     for _ in range(3):
         gradients(compiled, LOSSY["counted"])

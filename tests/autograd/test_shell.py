@@ -55,7 +55,7 @@ def test_node_is_visible():
     assert "JitmagicBackward" in repr(out)
 
 
-def test_undefined_tangents_count_as_zero_and_reach_nobody():
+def test_undefined_tangents_are_zero_and_give_no_gradient():
     call, x, w = compiled()
     out, total = call(x, w)
     total.backward()
@@ -244,7 +244,7 @@ def test_memory_is_freed_after_backward():
     assert all(ref() is None for ref in kept)
 
 
-def test_the_backward_is_made_once_and_late():
+def test_backward_is_built_once_at_first_use():
     x, w = t(3, 4), t(4, 4)
     graph, _ = lift(program, (x, w))
     parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
@@ -284,7 +284,7 @@ def test_an_error_in_forward_reaches_the_caller():
     call, x, w = compiled()
     with pytest.raises(TypeError, match="expected 2 input tensors"):
         call(x)
-    with pytest.raises(TypeError, match="is no tensor"):
+    with pytest.raises(TypeError, match="is not a tensor"):
         call(x, 3)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         call(x, t(5, 4))
@@ -329,7 +329,7 @@ SLOPES = torch.tensor([0.0, 4.0])
 
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_results_without_a_tangent_add_nothing(backend):
+def test_results_without_a_tangent_contribute_nothing(backend):
     """Not even zero times the infinite slope of sqrt at 0."""
 
     def run(x):
@@ -398,7 +398,7 @@ def test_results_are_differentiated_one_after_the_other_as_in_eager(order, works
             assert a is None or torch.allclose(a, b)
 
 
-def test_a_retained_backward_uses_nothing_up():
+def test_retained_backward_frees_nothing():
     x, y, w = t(3, 3), t(3, 3, scale=0.7), t(3, 3, scale=-0.4)
     results = jitmagic.jit(separate)(x, y, w)
     results[2].sum().backward(retain_graph=True)

@@ -1,4 +1,4 @@
-"""What the native autograd function is told of its graphs, checked when it is made."""
+"""The signature of the native autograd function is checked at construction."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def program(x, w):
         ("outputs", (7,)),
         ("tangents", ((0, (), ()), (7, (), ()))),
         ("reach", ((7,), (0,))),
-        ("spent", (((0,), (70,)),)),
+        ("freed", (((0,), (70,)),)),
         ("replayed", ((7, -1, 0, 0),)),
         ("absent", ((torch.zeros(()), ()),) * 70),
     ],
 )
-def test_places_that_there_are_not_are_refused(field, value):
+def test_invalid_positions_are_refused(field, value):
     """Calls index by them without another look."""
     x, w = t(3, 4), t(4, 4)
     graph, inputs = lift(program, (x, w))

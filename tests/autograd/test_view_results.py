@@ -148,7 +148,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def attempt(act: Callable[[], object]) -> object:
-    """What comes of it: a result, or the words of an error."""
+    """Return the result, or the type and text of the error."""
     try:
         return act()
     except Exception as error:
@@ -156,7 +156,7 @@ def attempt(act: Callable[[], object]) -> object:
 
 
 def described(tensor: Tensor) -> list[object]:
-    """What autograd knows of a tensor. Of what is no view the node may be one of ours."""
+    """Return what autograd records of a tensor. For non-views the node may be jitmagic's."""
     view = tensor._is_view()
     history = attempt(lambda: tensor.grad_fn and type(tensor.grad_fn).__name__)
     return [
@@ -269,7 +269,7 @@ def _written_then_restrided(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("program", [_written_then_filled, _written_then_restrided])
 def test_strides_of_an_input_that_was_written_to_are_its_own(program: Views, backend: str) -> None:
-    """What is written is a dense value, the memory of the input may have gaps."""
+    """The written value is dense, while the input's memory may have gaps."""
     memory = torch.arange(60.0)
     layouts: list[Views] = [
         lambda m: m[:20].view(4, 5),
@@ -289,7 +289,7 @@ def test_strides_of_an_input_that_was_written_to_are_its_own(program: Views, bac
 
 
 def test_as_strided_beyond_an_input_is_eagers() -> None:
-    """What lies before or behind a view, or in its gaps, is memory that no graph knows of."""
+    """No graph models memory before, after or in the gaps of a view."""
     program = lambda x: x.as_strided((2, 2), (6, 1)) * 2  # noqa: E731
     tagged, memory = jitmagic.jit(program), torch.arange(40.0)
     for x in (memory[:4], memory[8:12], memory[:30].view(5, 6)[:, :2], memory[:30].view(5, 6)):
@@ -352,7 +352,7 @@ def test_one_view_that_may_be_written_is_a_plain_result() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_of_what_another_result_is_too_lies_as_eagers(view: str, backend: str) -> None:
+def test_view_of_another_result_has_eagers_strides(view: str, backend: str) -> None:
     """Equal calls are computed once; the copy that the second result gets is of the whole."""
 
     def program(x: Tensor) -> Any:
@@ -480,7 +480,7 @@ def _written_page(x):
 @pytest.mark.parametrize(
     "program", [_written_column, _written_turned, _written_steps, _written_page]
 )
-def test_views_that_were_written_to_lie_as_in_eager(program, grad, backend):
+def test_written_views_have_eagers_strides(program, grad, backend):
     x = torch.randn(2, 4, requires_grad=grad)
     got = jitmagic.jit(program, backend=backend, fullgraph=True)(x)
     want = program(x)

@@ -82,7 +82,7 @@ def test_what_is_written_is_eagers(name: str, grad: bool, backend: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_out_that_eager_resizes_or_refuses_is_eagers_matter(backend: str) -> None:
+def test_out_that_eager_resizes_or_refuses_runs_in_eager(backend: str) -> None:
     compiled = jitmagic.jit(extremes, backend=backend)
     x = torch.randn(3, 4)
     for values in (torch.zeros(0), torch.zeros(2, 2)):

@@ -88,7 +88,7 @@ def _bytes(t: Tensor) -> list[int]:
 
 
 def chains(dtype: torch.dtype, write: str) -> Iterator[tuple[str, Alias]]:
-    """What the dtype can be seen as, and what shares memory with that."""
+    """Yield views of the dtype as another dtype, followed by an aliasing operation."""
     for (first, seen), (second, shared) in itertools.product(SEEN_AS.items(), SHARED.items()):
         try:
             shared(seen(numbers(dtype)))

@@ -45,7 +45,7 @@ def test_inside_the_view(view: str, write: str, grad: bool, backend: str) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")
-def test_outside_of_the_view_eager_writes() -> None:
+def test_writes_outside_of_the_view_run_in_eager() -> None:
     def program(x: Tensor) -> Tensor:
         y = x * 2
         y[1:].as_strided((2,), (1,), 0).fill_(9)

@@ -112,7 +112,9 @@ WAYS = (between, retained, hooked, twice)
 def outcome(
     f: Function, from_leaves: bool, way: Callable[[Run], Any]
 ) -> list[Sequence[Tensor | None]] | str:
-    """What the way sees; the error of a tensor that was written to since it was saved."""
+    """Return the values that `way` sees, or the error for a tensor written to since it was
+    saved.
+    """
     try:
         run = Run(f, from_leaves)
         seen: list[Sequence[Tensor | None]] = [[r.detach().clone() for r in run.results]]
@@ -122,7 +124,9 @@ def outcome(
 
 
 def differences(seed: int) -> list[str]:
-    """Where the compiled function is neither like eager nor said to be one node."""
+    """Return cases where the compiled function neither equals eager nor warns that it is one
+    node.
+    """
     f, found = function(seed), []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -98,7 +98,7 @@ def test_their_gradients(layout: str, view: str) -> None:
 def test_a_relabelled_view_of_an_input_is_read_again_behind_a_write(
     layout: tuple[int, int],
 ) -> None:
-    """What the program writes to is the input, no constant, at one size and at any."""
+    """The program writes to the input itself, not a constant, at one size and at any."""
 
     def run(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         view = x.as_strided((x.shape[0] - 1, 2), layout)

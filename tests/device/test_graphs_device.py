@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import jitmagic
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
-from jitmagic.runtime.cudagraph import MOST, Replayer
+from jitmagic.runtime.cudagraph import MAX_RECORDINGS, Replayer
 
 from .compiled import executable, lowered
 
@@ -64,7 +64,7 @@ def test_results_that_are_held_are_never_overwritten():
     _, *weights = given = inputs()
     call = replaying(mlp, *given)
     held = []
-    for _ in range(MOST + 5):
+    for _ in range(MAX_RECORDINGS + 5):
         x = torch.randn(64, 32, device="cuda:0")
         first, second = call(x, *weights)
         held.append((first[3:5].t(), mlp(x, *weights)[0][3:5].t()))
@@ -72,7 +72,7 @@ def test_results_that_are_held_are_never_overwritten():
         del first, second
     for got, want in held:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert call.made == MOST
+    assert call.made == MAX_RECORDINGS
 
 
 def test_memory_of_temporaries_is_not_the_users():
@@ -197,7 +197,7 @@ def test_training_attention_with_dropout(kind):
     w = torch.randn(2, 4, 64, 64, device="cuda:0", dtype=dtype, requires_grad=True)
     held = []
     with sdpa_kernel(getattr(SDPBackend, kind)):
-        for step in range(3 * MOST):
+        for step in range(3 * MAX_RECORDINGS):
             x = torch.randn_like(w, requires_grad=False)
             gradients = []
             for call in (tagged, fn):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.runtime.cudagraph import Replayer
-from jitmagic.runtime.graph_pool import MOST_SIZES
+from jitmagic.runtime.graph_pool import MAX_SIZES
 from tests.programs.counts import counts_of, eager_of
 
 pytestmark = pytest.mark.device
@@ -97,7 +97,7 @@ def test_cuda_graphs_are_those_of_a_size(train: bool) -> None:
     assert len(built) <= 8
     replayers = [one for one in _replayers() if one not in others and one.replays]
     assert replayers, "sizes that come again are replayed"
-    assert sum(bool(one.recordings) for one in replayers) <= (1 + train) * 2 * MOST_SIZES
+    assert sum(bool(one.recordings) for one in replayers) <= (1 + train) * 2 * MAX_SIZES
 
 
 def test_an_input_that_begins_anywhere() -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 import jitmagic
 from jitmagic import budget
 from jitmagic.api import handle_of
+from jitmagic.autograd.mincut import FlowNetwork
 from jitmagic.compile import executable, pipeline, tracing
 from jitmagic.errors import FallbackWarning, OptionError, Unsupported
 from jitmagic.options import make_options
 from jitmagic.records import TookTooLong
+from jitmagic.runtime.numba_kernels import _names
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -130,3 +133,45 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITMAGIC_COMPILE_SECONDS", "soon")
     with pytest.raises(OptionError, match="JITMAGIC_COMPILE_SECONDS"):
         make_options()
+
+
+def test_what_a_users_backend_gives_is_used_however_long_it_takes(clock: Clock) -> None:
+    def backend(gm: torch.fx.GraphModule, examples: Any) -> Any:
+        clock.now += 3600
+        return gm
+
+    fn = jitmagic.jit(rows, backend=backend)
+    torch.testing.assert_close(fn(X, 3), rows(X, 3))
+    (record,) = handle_of(fn).journal
+    assert str(record.outcome) == "compiled"
+
+
+def test_a_minimum_cut_is_given_up(clock: Clock) -> None:
+    network = FlowNetwork(3)
+    network.edge(0, 1, 2), network.edge(1, 2, 1)
+    with budget.within(1.0):
+        clock.now += 2
+        with pytest.raises(budget.OutOfTime):
+            network.cut(0, 2)
+    assert network.cut(0, 2)[0] == 1
+
+
+def test_no_kernel_of_numba_is_begun_after_the_deadline(clock: Clock) -> None:
+    kernel = _names()["kernel"]
+    with budget.within(1.0):
+        clock.now += 2
+        with pytest.raises(budget.OutOfTime):
+            kernel(rows)
+
+
+def test_the_default_is_20_seconds_in_cells_and_60_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JITMAGIC_COMPILE_SECONDS", raising=False)
+    assert make_options().budget == 60.0
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "jitmagic")
+    ran = shell.run_cell("%%compile\nimport torch\ndef step(x):\n    return x + 1\n")
+    assert ran.success
+    options = handle_of(shell.user_ns["step"]).options
+    assert options.budget == 20.0
+    assert jitmagic.jit(rows) is not None
+    assert handle_of(jitmagic.jit(rows)).options.budget == 60.0

@@ -33,7 +33,21 @@ from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
-from .world import CACHES, SPACE, Point, Slotted, Thing, World, act, made_caches, make_world
+from .world import (
+    CACHES,
+    COUNTS,
+    NAMESPACES,
+    SIMPLE,
+    SPACE,
+    TEXTS,
+    Point,
+    Slotted,
+    Thing,
+    World,
+    act,
+    made_caches,
+    make_world,
+)
 
 X, CFG, THING, REST, FN, CELL = (
     s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
@@ -49,7 +63,9 @@ def attr(base: s.Source, name: str) -> s.Source:
 
 
 PLAIN, LIMITED = entry("plain cache"), entry("limited cache")
-WEIGHT = s.Item(attr(entry("model"), "_parameters"), "weight")
+PARAMETERS = attr(entry("model"), "_parameters")
+WEIGHT = s.Item(PARAMETERS, "weight")
+TABLES = ("_parameters", "_buffers", "_modules")
 SOURCES: tuple[s.Source, ...] = (
     X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
@@ -72,7 +88,9 @@ SOURCES: tuple[s.Source, ...] = (
     s.Referent(entry("weak")), s.Referent(entry("dead")), s.Item(s.Referent(entry("shown")), "a"),
     *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
     s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),
-    s.ItemAt(entry("dims"), s.Length(entry("few"))),
+    s.ItemAt(entry("dims"), s.Length(entry("few"))), s.ItemAt(PARAMETERS, entry("key")),
+    s.AttributeAt(entry("model"), entry("key"), TABLES), s.Joined(entry("key"), "m.", ""),
+    s.AttributeAt(THING, s.Joined(entry("part"), "", "me"), ()),
     s.Part(entry("layers"), -1, None), s.Part(entry("dims"), None, -1),
     s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
     s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
@@ -129,6 +147,9 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NamespaceFacts(SPACE, (g.NameFact("act", absent=True),)),
         g.KeyAbsent(s.InstanceDict(THING), "other"),
         g.KeyAbsent(s.InstanceDict(entry("slotted")), "other"),
+        g.HasKeyAt(PARAMETERS, entry("key"), there=True),
+        g.HasKeyAt(CFG, s.Joined(entry("key"), "", "s"), there=False),
+        g.HasKeyAt(CFG, entry("key"), there=True),
         g.EntriesEmpty(hooks, ("_forward_hooks", "_backward_hooks"), ("forward",)),
         g.SameObject(X, X),
         g.SameObject(s.Item(REST, 0), s.Item(REST, 1)),
@@ -189,10 +210,8 @@ def reorder(world: World) -> None:
 
 
 PERTURBATIONS = {
+    **SIMPLE,
     **CACHES,
-    "nothing": lambda w: None,
-    "queue grows": lambda w: w.cfg["queue"].append(7),
-    "queue turned": lambda w: w.cfg["queue"].rotate(1),
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "another whole number": set_entry("whole", np.int64(4)),
     "the same as another class": set_entry("whole", np.int32(3)),
@@ -214,28 +233,18 @@ PERTURBATIONS = {
     "int of more bits": set_entry("n", 2**64 + 3),
     "float for int": set_entry("n", 3.0),
     "nan": set_entry("rate", float("nan")),
-    "missing": lambda w: w.cfg.pop("n"),
     "one more": set_entry("new", 1),
     "absent": set_entry("absent", 1),
     "tuple": set_entry("dims", (1, 2, 3)),
     "list for tuple": set_entry("dims", [1, 2]),
     "named tuple for tuple": set_entry("dims", Point(1, 2)),
     "tuple for named tuple": set_entry("point", (1, 2)),
-    "shorter": lambda w: w.cfg["layers"].pop(),
-    "deep": lambda w: w.cfg["layers"].__setitem__(1, (21, 30)),
     "int key": set_entry(5, "six"),
     "key order": reorder,
     "dict for ordered": set_entry("ordered", {"a": 1, "b": 2}),
-    "output order": lambda w: w.cfg["output"].move_to_end("a"),
-    "output entry": lambda w: w.cfg["output"].update(b=3),
-    "one item more": lambda w: w.cfg["names"].add("b"),
-    "one item less": lambda w: w.cfg["names"].remove("a"),
     "frozen items": set_entry("names", frozenset(["a"])),
     "no set": set_entry("names", ["a"]),
     "no dict": set_world("cfg", lambda: [1, 2]),
-    "attribute": lambda w: setattr(w.thing, "size", 5),
-    "attribute gone": lambda w: delattr(w.thing, "name"),
-    "attribute new": lambda w: setattr(w.thing, "other", 5),
     "other class": set_world("thing", Slotted),
     "instance": set_world("thing", Thing),
     "slot": lambda w: setattr(w.cfg["slotted"], "tag", "u"),
@@ -253,14 +262,8 @@ PERTURBATIONS = {
     "rate above": set_entry("rate", 1.5),
     "rate is no number": set_entry("rate", math.nan),
     "rate in a tensor": set_entry("rate", torch.tensor(0.75)),
-    "count below": lambda w: w.cfg["count"].fill_(-1),
-    "count is no number": lambda w: w.cfg["count"].fill_(math.nan),
-    "count in float64": set_entry("count", torch.tensor(3.0, dtype=torch.float64)),
-    "count in float16": set_entry("count", torch.tensor(3.0, dtype=torch.float16)),
-    "count of integers": set_entry("count", torch.tensor(3)),
-    "count with a dimension": set_entry("count", torch.ones(1)),
-    "count elsewhere": set_entry("count", torch.empty((), device="meta")),
-    "count that is sparse": set_entry("count", torch.tensor(3.0).to_sparse()),
+    **COUNTS,
+    **TEXTS,
     "hook": rehook,
     "own forward": own_forward,
     "weight": lambda w: setattr(
@@ -270,10 +273,7 @@ PERTURBATIONS = {
     "grad gone": lambda w: setattr(w.cfg["leaf"], "grad", None),
     "no leaf": set_entry("leaf", torch.ones(3, requires_grad=True) * 2),
     **HOOKS,
-    "namespace: function replaced": lambda w: SPACE.update(act=lambda x: x),
-    "namespace: name gone": lambda w: SPACE.pop("rate"),
-    "namespace: name there": lambda w: SPACE.update(none=1),
-    "namespace: empty": lambda w: SPACE.clear(),
+    **NAMESPACES,
     "shared memory": share,
     "neighbours": neighbours,
     "one object": same_twice,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import types
 import weakref
 from collections.abc import Callable
@@ -84,7 +85,45 @@ CACHES: dict[str, Callable[[World], object]] = {
     "another cache": lambda w: w.cfg.update(made_caches()),
     "no cache": lambda w: w.cfg.update(dict.fromkeys(made_caches(), 3)),
 }
+TEXTS: dict[str, Callable[[World], object]] = {
+    f"key is now {key!r}": lambda w, key=key: w.cfg.update(key=key)
+    for key in ("bias", "in_features", "forward", "nothing", "rate", 5)
+} | {
+    "text that is there now": lambda w: w.cfg.update(weights=1),
+    "a table that is none": lambda w: w.cfg["model"].__dict__.update(_parameters=None),
+}
+COUNTS: dict[str, Callable[[World], object]] = {
+    "count below": lambda w: w.cfg["count"].fill_(-1),
+    "count is no number": lambda w: w.cfg["count"].fill_(math.nan),
+    "count in float64": lambda w: w.cfg.update(count=torch.tensor(3.0, dtype=torch.float64)),
+    "count in float16": lambda w: w.cfg.update(count=torch.tensor(3.0, dtype=torch.float16)),
+    "count of integers": lambda w: w.cfg.update(count=torch.tensor(3)),
+    "count with a dimension": lambda w: w.cfg.update(count=torch.ones(1)),
+    "count elsewhere": lambda w: w.cfg.update(count=torch.empty((), device="meta")),
+    "count that is sparse": lambda w: w.cfg.update(count=torch.tensor(3.0).to_sparse()),
+}
 SPACE: dict[str, Any] = {}  # a namespace that lives as long as the process
+NAMESPACES: dict[str, Callable[[World], object]] = {
+    "namespace: function replaced": lambda w: SPACE.update(act=lambda x: x),
+    "namespace: name gone": lambda w: SPACE.pop("rate"),
+    "namespace: name there": lambda w: SPACE.update(none=1),
+    "namespace: empty": lambda w: SPACE.clear(),
+}
+SIMPLE: dict[str, Callable[[World], object]] = {
+    "nothing": lambda w: None,
+    "queue grows": lambda w: w.cfg["queue"].append(7),
+    "queue turned": lambda w: w.cfg["queue"].rotate(1),
+    "missing": lambda w: w.cfg.pop("n"),
+    "shorter": lambda w: w.cfg["layers"].pop(),
+    "deep": lambda w: w.cfg["layers"].__setitem__(1, (21, 30)),
+    "output order": lambda w: w.cfg["output"].move_to_end("a"),
+    "output entry": lambda w: w.cfg["output"].update(b=3),
+    "one item more": lambda w: w.cfg["names"].add("b"),
+    "one item less": lambda w: w.cfg["names"].remove("a"),
+    "attribute": lambda w: setattr(w.thing, "size", 5),
+    "attribute gone": lambda w: delattr(w.thing, "name"),
+    "attribute new": lambda w: setattr(w.thing, "other", 5),
+}
 
 
 def make_world() -> World:
@@ -111,6 +150,8 @@ def make_world() -> World:
         "ordered": collections.OrderedDict(a=1, b=2),
         "slotted": slotted,
         "model": model,
+        "key": "weight",
+        "part": "na",
         "leaf": leaf,
         5: "five",
         "output": Output(a=1, b=2),

@@ -1,4 +1,4 @@
-"""What the tests of the toolchain share."""
+"""Fixtures of the toolchain tests."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from jitmagic.runtime.store import Store
 
 @dataclass
 class Place:
-    """Where harm is done. `options`: the user's; `patch`, `undo`: of this process, till the call is
-    over. `mended`: folders are as they should be, so that the next process is to be healthy.
+    """The environment to damage. `options` are the user's; `patch` and `undo` change this process
+    for one call. `mended` says that folders are repaired, so that the next process must be healthy.
     """
 
     cache: Path
@@ -388,7 +388,7 @@ def the_first_of_two_compilers_is_broken(place: Place) -> None:
 
 @kind("cpp")
 def the_cache_is_removed_by_the_compiler(place: Place) -> None:
-    """As somebody who cleans up while a compiler runs."""
+    """Remove the cache while a compiler runs."""
     compiler(place, f'rm -rf {place.cache}; exec "$cxx" "$@"')
     place.undo.callback(place.options.pop, "cxx")
 
@@ -418,7 +418,7 @@ def numba_was_asked_for_and_is_not_there(place: Place) -> None:
 
 @kind("aten", "NumPy")
 def numba_is_broken(place: Place) -> None:
-    """As it is beside a newer numpy."""
+    """Simulate a numba built for another numpy."""
 
     class Broken(ModuleType):
         def __getattr__(self, name: str) -> Any:
@@ -432,7 +432,7 @@ def numba_is_broken(place: Place) -> None:
 
 
 def _nothing_of_numba() -> None:
-    """As in a process that has not used it yet."""
+    """Reset numba's caches to those of a process that has not used it."""
     numba_kernels._names.cache_clear()
     numba_kernels._built.cache_clear()
 

@@ -8,7 +8,7 @@ __all__ = ["is_alive"]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it lives on; a grandchild that was killed takes a moment to end."""
+    """Return whether it is still alive; a killed grandchild takes a moment to end."""
     for _ in range(1000):
         try:
             with open(f"/proc/{pid}/stat") as file:

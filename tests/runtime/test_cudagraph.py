@@ -17,8 +17,15 @@ import torch
 from jitmagic.codegen.plan import Alloc, Call, Launch, Plan, Slot, View
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
-from jitmagic.runtime.cudagraph import MOST, MOST_IN_VAIN, MOST_MADE, Replayer, replayed, why_not
-from jitmagic.runtime.graph_pool import MOST_SIZES, Shelf
+from jitmagic.runtime.cudagraph import (
+    MAX_MADE,
+    MAX_RECORDINGS,
+    MAX_UNUSED,
+    Replayer,
+    recording_refusal,
+    with_cuda_graphs,
+)
+from jitmagic.runtime.graph_pool import MAX_SIZES, GraphPool
 
 CPU = torch.device("cpu")
 MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
@@ -102,28 +109,29 @@ def test_results_that_are_held_are_never_overwritten():
     _, replayer = adding()
     w = torch.randn(4)
     held = []
-    for n in range(MOST + 4):
+    for n in range(MAX_RECORDINGS + 4):
         x = torch.full((4,), float(n))
         (y,) = replayer(x, w)
         held.append((y.view(2, 2)[1], (x + w).view(2, 2)[1]))
     assert all(torch.equal(got, expected) for got, expected in held)
-    assert replayer.made == MOST
+    assert replayer.made == MAX_RECORDINGS
     replays = replayer.replays
     held.clear()
     replayer(x, w)
     assert replayer.replays == replays + 1
 
 
-def test_of_many_sizes_those_used_last_have_recordings():
-    shelf, w = Shelf(), torch.randn(4)
+def test_only_recently_used_sizes_keep_recordings():
+    graph_pool, w = GraphPool(), torch.randn(4)
     replayers = [
-        Replayer(Counted(lambda x, w: (x + w,)), plan_of(), shelf) for _ in range(MOST_SIZES + 3)
+        Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
+        for _ in range(MAX_SIZES + 3)
     ]
     for replayer in replayers:
         for _ in range(3):
             x = torch.randn(4)
             assert torch.equal(replayer(x, w)[0], x + w)
-    assert [bool(one.recordings) for one in replayers] == [False] * 3 + [True] * MOST_SIZES
+    assert [bool(one.recordings) for one in replayers] == [False] * 3 + [True] * MAX_SIZES
     x = torch.randn(4)
     (held,) = replayers[3](x, w)  # the one used longest ago is the one used last
     assert torch.equal(replayers[0](x, w)[0], x + w)
@@ -131,14 +139,14 @@ def test_of_many_sizes_those_used_last_have_recordings():
     assert torch.equal(held, x + w)
 
 
-def test_what_is_gone_is_not_on_the_shelf():
-    shelf, w = Shelf(), torch.randn(4)
-    for _ in range(2 * MOST_SIZES):
-        replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), shelf)
+def test_freed_replayers_leave_the_graph_pool():
+    graph_pool, w = GraphPool(), torch.randn(4)
+    for _ in range(2 * MAX_SIZES):
+        replayer = Replayer(Counted(lambda x, w: (x + w,)), plan_of(), graph_pool)
         for _ in range(3):
             replayer(torch.randn(4), w)
         gc.collect()  # the stand-in for a graph has what it runs
-    assert len(shelf._used) <= 2
+    assert len(graph_pool._used) <= 2
     assert replayer.recordings
 
 
@@ -149,12 +157,12 @@ def test_a_weight_that_moves_is_recorded_again_then_copied():
     replayer(x, w)
     replayer(x, w)
     kept = []
-    for _ in range(MOST + 3):
+    for _ in range(MAX_RECORDINGS + 3):
         kept.append(torch.randn(4))
         (y,) = replayer(x, kept[-1])
         assert torch.equal(y, x + kept[-1])
         del y
-    assert replayer.made == MOST + 1
+    assert replayer.made == MAX_RECORDINGS + 1
     assert replayer.recordings[-1].moving == (1,)
     assert not replayer.refused
 
@@ -175,7 +183,7 @@ def test_a_backward_reads_what_its_forward_recorded():
     assert backward.recordings[0].moving == (1,)
 
 
-def test_a_written_input_stays_where_it_is():
+def test_written_input_is_not_copied():
     def run(x, m):
         m.add_(x)
         return (x * 2,)
@@ -186,8 +194,8 @@ def test_a_written_input_stays_where_it_is():
         replayer(x, state)
     # the stand-in runs while it records: one more than the calls
     assert torch.equal(state, torch.full((4,), 5.0))
-    kept = [torch.zeros(4) for _ in range(MOST_MADE + 2)]
-    with pytest.warns(FallbackWarning, match="never where they were"):
+    kept = [torch.zeros(4) for _ in range(MAX_MADE + 2)]
+    with pytest.warns(FallbackWarning, match="move at every call"):
         assert [replayer(x, moved)[0].sum() for moved in kept]
     assert replayer.refused
 
@@ -214,7 +222,7 @@ def test_an_operation_that_returns_its_input_is_refused():
     assert torch.equal(y, w.view(2, 2))
 
 
-def test_a_failed_capture_is_told_and_runs_plainly(monkeypatch):
+def test_failed_capture_warns_and_runs_plainly(monkeypatch):
     def failing(run, inputs):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -245,45 +253,47 @@ def test_expanded_and_strided_inputs_are_copied_whole():
 def test_reasons_not_to_record():
     x = torch.randn(4)
     gpu = torch.device("cuda", 0)
-    assert "lives on cpu" in why_not(plan_of(device=gpu), [x, x])
+    assert "lives on cpu" in recording_refusal(plan_of(device=gpu), [x, x])
     sizes = Call(torch.ops.aten.nonzero.default, (Slot(0),), {}, (2,))
-    assert "size of its result" in why_not(plan_of(steps=(sizes,)), [x, x])
+    assert "size of its result" in recording_refusal(plan_of(steps=(sizes,)), [x, x])
     random = Call(torch.ops.aten.rand.default, ([4],), {}, (2,))
-    assert why_not(plan_of(steps=(random,)), [x, x]) == ""
+    assert recording_refusal(plan_of(steps=(random,)), [x, x]) == ""
     own = Call(torch.ops.aten.rand.generator, ([4],), {"generator": torch.Generator()}, (2,))
-    assert "generator of its own" in why_not(plan_of(steps=(own,)), [x, x])
+    assert "generator of its own" in recording_refusal(plan_of(steps=(own,)), [x, x])
 
 
-def test_the_host_reads_what_kernels_alone_take():
+def test_host_reads_sizes_that_only_kernels_take():
     """A size is a constant of the CPU, whose number a kernel is launched with."""
     facts = {"constants": (torch.tensor(7, device="meta"),), "outputs": (3,)}
     made = Alloc(3, (4,), (1,), torch.float32, CPU)
     steps = (made, Launch("k", (0, 2, 3)))
-    assert why_not(plan_of(steps=steps, **facts), [torch.randn(4)] * 2) == ""
+    assert recording_refusal(plan_of(steps=steps, **facts), [torch.randn(4)] * 2) == ""
     call = Call(torch.ops.aten.add.Tensor, (Slot(0), Slot(2)), {}, (3,))
-    assert "a constant" in why_not(plan_of(steps=(call,), **facts), [torch.randn(4)] * 2)
+    assert "a constant" in recording_refusal(plan_of(steps=(call,), **facts), [torch.randn(4)] * 2)
     view = (View(4, 2, (), (), 0, torch.int64), *steps)
     outputs = {**facts, "outputs": (4,)}
-    assert "a constant" in why_not(plan_of(steps=view, **outputs), [torch.randn(4)] * 2)
+    assert "a constant" in recording_refusal(plan_of(steps=view, **outputs), [torch.randn(4)] * 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
 @pytest.mark.parametrize("made", [True, False])
-def test_indexing_waits_for_masks_alone(dtype, made):
+def test_indexing_syncs_with_the_host_only_for_masks(dtype, made):
     x, index = torch.randn(4), torch.zeros(4, dtype=dtype)
     alloc = Alloc(2, (4,), (1,), dtype, torch.device("cpu"))
     call = Call(torch.ops.aten.index.Tensor, (Slot(0), [None, Slot(2 if made else 1)]), {}, (3,))
-    why = why_not(plan_of(steps=(alloc, call)), [x, index])
+    why = recording_refusal(plan_of(steps=(alloc, call)), [x, index])
     assert bool(why) == (dtype in (torch.bool, torch.uint8))
 
 
 def test_plans_of_the_cpu_are_left_alone():
     run = Counted(lambda x: (x,))
-    assert replayed(run, plan_of()) is run
+    assert with_cuda_graphs(run, plan_of()) is run
 
 
 class TestGeneratorState:
-    """Of a draw: a CPU scalar after a plain forward, a CUDA scalar after a recorded one."""
+    """The generator state of a draw is a CPU scalar after a plain forward, a CUDA one after a
+    recorded one.
+    """
 
     OP = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 
@@ -293,12 +303,12 @@ class TestGeneratorState:
         given[places.index("philox_seed")], given[places.index("philox_offset")] = Slot(1), Slot(2)
         return plan_of(inputs=3, steps=(Call(self.OP, tuple(given), {}, (3,)),), outputs=(3,))
 
-    def test_it_may_be_anywhere(self):
+    def test_generator_state_may_be_on_any_device(self):
         x, meta = torch.zeros(4), torch.zeros((), device="meta")
-        assert why_not(self.plan(), (x, meta, meta)) == ""
-        assert "input 0" in why_not(self.plan(), (meta, x, x))
+        assert recording_refusal(self.plan(), (x, meta, meta)) == ""
+        assert "input 0" in recording_refusal(self.plan(), (meta, x, x))
 
-    def test_recordings_have_it_in_memory_of_their_own(self):
+    def test_recordings_hold_generator_state_in_own_memory(self):
         call = Replayer(lambda x, seed, offset: (x + seed + offset,), self.plan())
         x = torch.ones(4)
         for number in range(5):
@@ -307,7 +317,7 @@ class TestGeneratorState:
         assert call.made == 1
         assert call.replays == 4
 
-    def test_a_plain_run_reads_it_on_the_cpu(self):
+    def test_plain_run_reads_generator_state_on_the_cpu(self):
         seen = []
         call = Replayer(
             lambda x, *state: seen.append([type(t) for t in state]) or (x,), self.plan()
@@ -348,17 +358,17 @@ def test_recordings_that_are_never_replayed_again_are_given_up():
     alive = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        for call in range(3 * MOST):
+        for call in range(3 * MAX_RECORDINGS):
             alive.append(kept)  # or their addresses would come back
             kept = [x.clone() if n < 2 * call else x for n, x in enumerate(kept)]
             (y,) = replayer(*kept)
             torch.testing.assert_close(y, sum(kept))
             del y
     assert replayer.refused
-    assert replayer.made == MOST_IN_VAIN < MOST_MADE
+    assert replayer.made == MAX_UNUSED < MAX_MADE
 
 
-def test_what_moves_may_be_where_it_was_last_by_chance():
+def test_moving_input_at_its_last_address_by_chance():
     """Freed memory is handed out again: an input moves if any recording has it elsewhere."""
     _, replayer = adding()
     xs, ws = ([torch.randn(4) for _ in range(4)] for _ in range(2))
@@ -368,11 +378,11 @@ def test_what_moves_may_be_where_it_was_last_by_chance():
         assert torch.equal(y, x + w)
         del y
     assert not replayer.refused
-    assert replayer.made == MOST + 1
+    assert replayer.made == MAX_RECORDINGS + 1
     assert replayer.recordings[-1].moving == (0, 1)
 
 
-def test_a_recording_that_failed_is_not_asked_where_its_results_are(monkeypatch):
+def test_failed_recording_has_no_recorded_memory(monkeypatch):
     def fail(run, inputs):
         raise RuntimeError("not permitted")
 

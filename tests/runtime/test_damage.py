@@ -39,7 +39,7 @@ def chain(x: Tensor) -> Tensor:
 
 @dataclass
 class Call:
-    """What one call of a freshly tagged function was like."""
+    """The outcome of one call of a freshly tagged function."""
 
     tier: str
     is_cached: bool
@@ -47,7 +47,7 @@ class Call:
 
 
 def call(options: Any) -> Call:
-    """As in a process that has just started."""
+    """Reset the state to that of a new process."""
     open_store.cache_clear()
     run = jitmagic.jit(chain, options=options)
     with warnings.catch_warnings(record=True) as caught:
@@ -119,7 +119,7 @@ NEXT_PROCESS = """
 """
 
 
-def test_the_next_process_is_healthy(good: Path, mended: list[tuple[str, str]]) -> None:
+def test_next_process_is_healthy_after_repair(good: Path, mended: list[tuple[str, str]]) -> None:
     """One process for all folders that were harmed; the good one among them."""
     source = "def chain(x): return torch.relu(x * 3 + 2).sum(-1)"
     folders = json.dumps([("good", str(good)), *mended])

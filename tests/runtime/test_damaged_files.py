@@ -1,5 +1,5 @@
-"""What else is kept beside the kernels of the CPU: tuning decisions, cubins, Triton's own cache.
-Damage is met once: the call is right, and the next look finds a good file.
+"""Damage of other cached files: tuning decisions, cubins, Triton's own cache. The call is right,
+and the next one finds a valid file.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Kerne
 
 
 def _facts(cubins: dict[str, Cubin]) -> dict[str, Cubin]:
-    """What two compiles agree on; Triton 3.6 need not give the same bytes."""
+    """Return the facts equal between compiles; Triton 3.6 may produce different bytes."""
     assert all(cubin.image.startswith(b"\x7fELF") for cubin in cubins.values())
     return {name: replace(cubin, image=b"") for name, cubin in cubins.items()}
 
@@ -193,7 +193,7 @@ def test_tritons_own_cache_is_neither_read_nor_written(
 def test_text_is_compiled_from_memory(
     source: tuple[Plan, KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others write into the file between the check and the compile is not run."""
+    """Text written into the file between check and compile does not run."""
     put = Store.put
 
     def swapped(self: Store, key: str, suffix: str, data: bytes) -> Path | None:

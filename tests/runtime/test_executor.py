@@ -113,7 +113,7 @@ def test_temporaries_live_in_the_pool(both):
     assert torch.equal(out, x * 4)
 
 
-def test_a_temporary_takes_over_memory_that_nothing_reads(both):
+def test_temporary_reuses_memory_after_its_last_reader(both):
     over = Reuse(3, 2, (2, 3), (3, 1), F32, CPU)
     first = Call(aten.mul.Tensor, (Slot(0), Slot(1)), {}, (2,))
     free = (Free(2), Launch("twice", (3, 3)))
@@ -128,7 +128,7 @@ def test_a_temporary_takes_over_memory_that_nothing_reads(both):
 
 
 @pytest.mark.parametrize("op", [aten.lift_fresh.default, aten.detach.default])
-def test_what_an_operation_returned_of_its_input_is_not_written_over(both, op):
+def test_result_aliasing_an_input_is_not_overwritten(both, op):
     steps = (
         Call(op, (Slot(0),), {}, (1,)),
         Reuse(2, 1, (2, 3), (3, 1), F32, CPU),
@@ -159,7 +159,7 @@ def test_aten_calls_see_pool_and_views(both):
 
 
 def test_views_that_kernels_read(both):
-    """Of inputs and constants an address is enough; what may be freed is kept by its view."""
+    """Inputs and constants need an address only; a view keeps memory alive that may be freed."""
     whole, half = ((2, 3), (3, 1)), ((1, 3), (3, 1))
     steps = (
         View(2, 0, *whole, 6, F32),
@@ -268,7 +268,7 @@ NEG, CAT, INDEX = aten.neg.default, aten.cat.default, aten.index.Tensor
     ],
     ids=lambda plan: plan.name,
 )
-def test_slots_that_there_are_not_are_refused(plan):
+def test_invalid_slots_are_refused(plan):
     with pytest.raises(ValueError, match="malformed program: slot"):
         make_executable(plan, {})
 

@@ -81,7 +81,7 @@ def test_products_are_linked_at_the_first_try(target, tmp_path, links):
 
 
 @pytest.mark.parametrize("what", TEXTS)
-def test_what_is_called_is_linked(what, target, tmp_path, links):
+def test_called_libraries_are_linked(what, target, tmp_path, links):
     library = build_library(_kernel(what), target, Store(tmp_path), ("kernel",))
     function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(library.address("kernel"))
     assert [function(n) for n in (3, 41)] == [4, 42]
@@ -110,7 +110,7 @@ def test_a_linker_that_refuses_is_not_asked_last(target, tmp_path, links):
 @pytest.mark.parametrize(
     "data", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + bytes(100), b"!<arch>\n"]
 )
-def test_what_cannot_be_read_is_left_to_the_compiler(data):
+def test_unreadable_objects_are_linked_by_the_compiler(data):
     commands = list(link_commands("g++", {Path("a.o"): data}, Path("a.so")))
     assert commands[-1] == ["g++", "-shared", "-fopenmp", "a.o", "-o", "a.so"]
     if not data.endswith(bytes(10)):  # no sections, so no symbols

@@ -34,7 +34,7 @@ def _nothing_kept():
 
 
 @pytest.mark.parametrize("mib", [1.5, 2, 5.01, 16, 48])
-def test_a_dropped_large_result_is_the_next_ones_memory(mib):
+def test_freed_large_result_is_reused_by_the_next(mib):
     make = maker(mib)
     (first,) = make()
     first.fill_(1.0)
@@ -47,7 +47,7 @@ def test_a_dropped_large_result_is_the_next_ones_memory(mib):
     assert runtime_module().kept_bytes() == 0
 
 
-def test_results_that_are_held_have_memory_of_their_own():
+def test_live_results_do_not_share_memory():
     make = maker(4)
     held = [make()[0].fill_(float(n)) for n in range(8)]
     for _ in range(5):
@@ -63,7 +63,7 @@ def test_a_view_keeps_the_memory():
     assert view.tolist() == [3.0] * 10
 
 
-def test_what_is_kept_is_bounded():
+def test_cached_bytes_are_bounded():
     held = [maker(mib)()[0] for mib in (3, 7, 13, 17, 23, 31, 47)]
     while held:
         held.pop()
@@ -71,20 +71,20 @@ def test_what_is_kept_is_bounded():
     assert runtime_module().kept_bytes() > BOUND // 2
 
 
-def test_more_than_the_bound_is_given_back_at_once():
+def test_blocks_beyond_the_bound_are_unmapped_at_once():
     (big,) = maker(80)()
     del big
     assert runtime_module().kept_bytes() == 0
 
 
-def test_much_larger_blocks_are_not_wasted_on_a_request():
+def test_much_larger_cached_blocks_are_not_reused():
     (big,) = maker(32)()
     place = big.data_ptr()
     del big
     assert maker(4)()[0].data_ptr() != place
 
 
-def test_what_requests_pass_by_is_given_back():
+def test_unused_blocks_are_unmapped_after_some_requests():
     (unused,) = maker(48)()
     del unused
     small = maker(2)
@@ -93,7 +93,7 @@ def test_what_requests_pass_by_is_given_back():
     assert runtime_module().kept_bytes() <= 2 * MIB
 
 
-def test_reset_gives_everything_back():
+def test_reset_unmaps_all_cached_memory():
     runtime_module()
     results = [maker(mib)()[0] for mib in (0.01, 0.5, 2, 16)]
     del results

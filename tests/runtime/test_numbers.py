@@ -21,18 +21,18 @@ def test_floats_at_the_positions_become_tensors() -> None:
         assert value.dtype is torch.float64 and value.shape == () and value.item() == wanted
 
 
-def test_anything_else_is_handed_on() -> None:
+def test_other_values_pass_unchanged() -> None:
     run = with_numbers(lambda *given: given, (0, 7))
     assert run(3) == (3,) and run() == () and run(True) == (True,)
 
 
-def test_keywords_come_along() -> None:
+def test_keywords_are_passed() -> None:
     run = with_numbers(lambda *given, **named: (given, named), (0, 1))
     ((first,), named) = run(0.5, scale=2.0)
     assert first.item() == 0.5 and named == {"scale": 2.0}
 
 
-def test_errors_pass_and_nothing_is_kept() -> None:
+def test_errors_propagate_and_nothing_leaks() -> None:
     def fail(value: torch.Tensor) -> None:
         raise ValueError("no")
 

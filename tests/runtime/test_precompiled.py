@@ -30,7 +30,7 @@ extern "C" int kernel_{0}(void* const* args) {{
 
 @pytest.fixture
 def with_header(monkeypatch) -> list[bool]:
-    """Of each compile of a text: whether it was given a precompiled header."""
+    """Record, for each compile, whether it used a precompiled header."""
     seen: list[bool] = []
     run = toolchain.run
 
@@ -75,9 +75,7 @@ def replace_by(path: Path, data: bytes) -> None:
     )
 
 
-def test_it_is_made_once_that_pays_and_serves_other_stores_of_the_folder(
-    target, tmp_path, with_header
-):
+def test_header_is_built_once_it_pays_and_shared_through_the_folder(target, tmp_path, with_header):
     store = Store(tmp_path)
     for number in range(3):
         build(number, target, store)
@@ -90,7 +88,7 @@ def test_it_is_made_once_that_pays_and_serves_other_stores_of_the_folder(
     assert with_header == [True]
 
 
-def test_kernels_are_the_same_with_it(target, tmp_path, with_header):
+def test_kernels_are_identical_with_the_header(target, tmp_path, with_header):
     store, without = Store(tmp_path / "with"), Store(tmp_path / "without")
     store.folder.mkdir(0o700)
     made(target, store)
@@ -121,7 +119,7 @@ DAMAGE = {
 
 @pytest.mark.filterwarnings("ignore:the kernel cache:jitmagic.errors.FallbackWarning")  # open
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_what_cannot_be_used_is_not(kind, target, tmp_path, with_header):
+def test_unusable_header_is_not_used(kind, target, tmp_path, with_header):
     """Kernels are built all the same, and it is not tried again and again."""
     store = Store(tmp_path / "kernels")
     store.folder.mkdir(0o700)
@@ -136,7 +134,7 @@ def test_what_cannot_be_used_is_not(kind, target, tmp_path, with_header):
     assert any(state.refusal in precompiled.refusals() for state in ours) == (kind in said)
 
 
-def test_a_text_that_is_refused_does_not_cost_the_header(target, tmp_path, with_header):
+def test_compile_error_does_not_disable_the_header(target, tmp_path, with_header):
     store = Store(tmp_path)
     made(target, store)
     with pytest.raises(ToolchainError, match="not_declared") as error:
@@ -147,7 +145,7 @@ def test_a_text_that_is_refused_does_not_cost_the_header(target, tmp_path, with_
     assert with_header == [True]
 
 
-def test_a_child_leaves_its_parents_compiler_alone(target, tmp_path):
+def test_forked_child_does_not_touch_the_parents_compiler(target, tmp_path):
     store = Store(tmp_path)
     for number in range(4):
         build(number, target, store)

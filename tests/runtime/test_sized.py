@@ -42,7 +42,7 @@ def test_new_sizes_are_asked_each_time_until_they_are_added() -> None:
     assert len(asked) == 2
 
 
-def test_of_more_than_most_the_one_used_longest_ago_is_forgotten() -> None:
+def test_evicts_least_recently_used_sizes() -> None:
     asked: list[tuple[int, ...]] = []
 
     def miss(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
@@ -64,15 +64,15 @@ def test_of_more_than_most_the_one_used_longest_ago_is_forgotten() -> None:
     assert [ref() is None for ref in gone] == [False, True, False]
     assert run(torch.ones(1)) == ((1,), 1, 1)
     assert (run(torch.ones(0)), run(torch.ones(2)), asked) == ((0,), (2,), [(1,)])
-    with pytest.raises(ValueError, match="no sizes are kept"):
+    with pytest.raises(ValueError, match="at least one size has to be kept"):
         by_sizes(((0, 0),), miss, 0)
 
 
-def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
+def test_refuses_non_tensors_and_missing_dimensions() -> None:
     run = by_sizes(((1, 1),), told)
-    with pytest.raises(TypeError, match="input 1 is no tensor"):
+    with pytest.raises(TypeError, match="input 1 is not a tensor"):
         run(torch.ones(2), 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="input 1 is no tensor"):
+    with pytest.raises(TypeError, match="input 1 is not a tensor"):
         run(torch.ones(2))
     with pytest.raises(ValueError, match="input 1 has too few dimensions"):
         run(torch.ones(2), torch.ones(2))
@@ -97,7 +97,7 @@ def test_a_number_is_read_itself() -> None:
         torch.tensor([1, 2]),
         torch.empty((), dtype=torch.int64).to("meta"),
     ):
-        with pytest.raises(ValueError, match="input 1 is no int64 on the CPU"):
+        with pytest.raises(ValueError, match="input 1 is not an int64 on the CPU"):
             run(torch.ones(3), wrong)
 
 

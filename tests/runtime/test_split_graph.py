@@ -54,13 +54,13 @@ def test_errors_pass_and_wrong_shapes_are_named() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         SplitGraph(0, ((fails, (), 0, ()),), ())()
-    with pytest.raises(TypeError, match="a subgraph gives a tuple of 2"):
+    with pytest.raises(TypeError, match="a subgraph returns a tuple of 2"):
         SplitGraph(0, ((lambda: (1,), (), 2, ()),), ())()
     with pytest.raises(TypeError, match="takes 1 tensors, got 2"):
         SplitGraph(1, (), (0,))(1, 2)
-    with pytest.raises(ValueError, match="slot 3 is none of 1"):
+    with pytest.raises(ValueError, match="slot 3 is out of range: there are 1"):
         SplitGraph(1, ((fails, (3,), 0, ()),), ())
-    with pytest.raises(ValueError, match="slot 1 is none of 1"):
+    with pytest.raises(ValueError, match="slot 1 is out of range: there are 1"):
         SplitGraph(1, (), (1,))
 
 

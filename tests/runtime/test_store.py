@@ -91,7 +91,7 @@ def test_a_sticky_folder_may_stand_above_but_not_hold_kernels(tmp_path):
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_group_may_write_if_it_has_no_other_member(tmp_path, monkeypatch, is_own):
+def test_group_writable_folder_is_trusted_for_a_private_group(tmp_path, monkeypatch, is_own):
     """Distributions with a umask of 002 give each user a group."""
     folder = tmp_path / "kernels"
     folder.mkdir()
@@ -110,11 +110,11 @@ def test_a_group_may_write_if_it_has_no_other_member(tmp_path, monkeypatch, is_o
 def test_folders_of_other_users_are_not_trusted(tmp_path, name):
     (tmp_path / "a" / "b" / "kernels").mkdir(parents=True)
     os.chown(tmp_path / name, 12345, 12345)
-    with pytest.warns(FallbackWarning, match="belongs to somebody else"):
+    with pytest.warns(FallbackWarning, match="belongs to another user"):
         open_store(str(tmp_path / "a" / "b"))
 
 
-def test_a_link_counts_as_what_it_leads_to(tmp_path):
+def test_symlink_is_checked_at_its_target(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert open_store(str(tmp_path / "link")).folder == tmp_path / "real" / "kernels"
@@ -149,7 +149,7 @@ def _renamed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_writable, _given_away, _linked, _pipe, _renamed])
-def test_a_file_that_others_could_have_made_is_replaced(tmp_path, harm):
+def test_file_of_another_user_is_replaced(tmp_path, harm):
     store = Store(tmp_path)
     harm(store.put("k", ".so", b"code"))
     assert store.get("k", ".so") is None
@@ -169,14 +169,14 @@ def test_an_unusable_folder_is_replaced_with_a_warning(tmp_path):
     assert store.put("k", ".so", b"ok").read_bytes().startswith(b"ok")
 
 
-def test_a_name_that_no_folder_can_have_is_said_once():
+def test_invalid_folder_name_warns_once():
     with pytest.warns(FallbackWarning, match="null byte"):
         store = open_store("a\0b")
     assert open_store("a\0b") is store
 
 
-def test_a_folder_that_takes_no_files_is_read_and_spared(tmp_path, monkeypatch):
-    """As root nothing is read-only: the system's refusal is made up."""
+def test_read_only_folder_is_read_but_not_written(tmp_path, monkeypatch):
+    """Simulate the system's refusal: for root nothing is read-only."""
     good = Store(tmp_path)
     good.put("old", ".so", b"old")
 
@@ -232,7 +232,7 @@ def test_folders_that_were_never_locked_are_removed_when_they_are_old(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["build-new"]
 
 
-def test_clear_leaves_what_is_being_built(tmp_path):
+def test_clear_keeps_running_builds(tmp_path):
     store = Store(tmp_path)
     store.put("k", ".so", b"code")
     with store.scratch() as folder:

@@ -121,7 +121,7 @@ def test_facts_that_change_the_machine_code_change_the_key(tmp_path):
 
 
 @needs_triton
-def test_refused_text_is_a_toolchain_error_with_the_text(tmp_path):
+def test_triton_compile_error_carries_the_text(tmp_path):
     head = "import triton\nimport triton.language as tl\n\n\n"
     text = f"{head}@triton.jit\ndef bad(x):\n    tl.no_such(x)\n"
     _, source = made("relu_sum")
@@ -194,7 +194,7 @@ def test_random_chains_compile(seed, store, monkeypatch, tmp_path):
 
 
 @needs_triton
-def test_a_parser_that_threads_interrupt_is_asked_again(monkeypatch, tmp_path):
+def test_parser_error_from_thread_interference_is_retried(monkeypatch, tmp_path):
     """ "AST constructor recursion depth mismatch": seen about once in a thousand compiles."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     plan, source = made("product_of_products")

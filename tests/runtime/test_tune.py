@@ -43,16 +43,16 @@ def planned(fn: Any, *inputs: Tensor, **options: Any) -> tuple[Schedule, Target,
 
 
 def tuned(fn: Any, inputs: list[Tensor], folder: Any, **more: Any) -> tuple[Tuned, list[str]]:
-    """What was decided, and what the progress line would have been told."""
+    """Return the decision and the progress messages."""
     done, target, options = planned(fn, *inputs, cache_dir=str(folder))
     said: list[str] = []
     plan, _ = render(done, target)
     given = choices(done, target)
-    return tune(plan, given, lambda: inputs, target, options, tell=said.append, **more), said
+    return tune(plan, given, lambda: inputs, target, options, report=said.append, **more), said
 
 
 def stages_of(run: Any) -> list[tuple[str, Tuned]]:
-    """What the compiles of a tagged function have recorded about tuning."""
+    """Return the tuning records of a tagged function's compiles."""
     stages = [stage for compiled in handle_of(run).journal for stage in compiled.stages]
     return [(s.stage.partition(": ")[0], s.result) for s in stages if s.stage.endswith("tune")]
 
@@ -94,7 +94,7 @@ def test_the_fastest_wins_and_is_what_the_renderer_is_given(tmp_path):
     torch.testing.assert_close(got, softmax(x))
 
 
-def test_what_is_not_clearly_faster_does_not_win(tmp_path):
+def test_candidate_within_noise_does_not_win(tmp_path):
     found, _ = tuned(softmax, [torch.randn(4, 32)], tmp_path, timer=lambda run, device: 1.0)
     assert not found.configs
     assert [t.config for t in found.trials if t.outcome == "chosen"] == ["default"]
@@ -118,7 +118,7 @@ def test_decisions_are_remembered_by_text_device_and_threads(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refused", "raises"])
-def test_only_what_is_right_may_win(tmp_path, fault):
+def test_wrong_result_cannot_win(tmp_path, fault):
     """The builder sabotages every candidate; each would be the fastest."""
     x = torch.randn(4, 32)
 
@@ -216,7 +216,7 @@ def test_a_plan_that_fails_is_left_to_fail_later(tmp_path):
     assert not found.trials
 
 
-def test_operations_of_others_are_not_run_once_more(tmp_path):
+def test_plans_with_custom_operators_are_not_tuned(tmp_path):
     calls = []
     with torch.library._scoped_library("jitmagic_tune_test", "DEF") as library:
         library.define("seen(Tensor x) -> Tensor")
@@ -233,7 +233,7 @@ def test_operations_of_others_are_not_run_once_more(tmp_path):
     assert not found.trials
 
 
-def test_pick_restores_before_every_run_and_tells_one_winner():
+def test_pick_restores_before_every_run_and_has_one_winner():
     state = torch.zeros(3)
 
     def once() -> list[Tensor]:
@@ -262,7 +262,7 @@ def test_pick_restores_before_every_run_and_tells_one_winner():
     ],
 )
 def test_sums_may_be_reassociated_and_nothing_else(got, expected, alike):
-    assert tuning._alike(got, expected) is alike
+    assert tuning._is_close(got, expected) is alike
 
 
 def test_made_up_inputs_have_the_layout_and_valid_values():
@@ -278,7 +278,7 @@ def test_made_up_inputs_have_the_layout_and_valid_values():
 # -- candidates: data for the renderers ----------------------------------------------------------
 
 
-def test_labels_tell_what_differs():
+def test_labels_show_what_differs():
     assert Config().label == CppConfig().label == "default"
     assert CppConfig("one", 2).label == "threads=one registers=2"
 
@@ -339,7 +339,7 @@ def test_triton_candidates_compute_the_same(name):
         overrides = {c.kernel: c.configs[number] for c in given if number < len(c.configs)}
         plan, source = render(done, H200, overrides)
         got, _ = run_interpreted(source, plan, inputs)
-        assert all(tuning._alike(a, b) for a, b in zip(got, expected, strict=True)), overrides
+        assert all(tuning._is_close(a, b) for a, b in zip(got, expected, strict=True)), overrides
 
 
 def test_triton_is_tuned_with_a_made_up_device(tmp_path):
@@ -407,7 +407,7 @@ def _matrices() -> list[Tensor]:
 def test_a_product_that_loses_goes_to_the_library(monkeypatch, tmp_path):
     x, a, b = _matrices()
     clock = Clock(1)
-    monkeypatch.setattr(tuning.tune_products, "__kwdefaults__", {"tell": print, "timer": clock})
+    monkeypatch.setattr(tuning.tune_products, "__kwdefaults__", {"report": print, "timer": clock})
     run = jitmagic.jit(
         lambda x: torch.relu(x @ a) @ b,
         mode="max-autotune",
@@ -416,8 +416,8 @@ def test_a_product_that_loses_goes_to_the_library(monkeypatch, tmp_path):
     torch.testing.assert_close(run(x), torch.relu(x @ a) @ b)
     first = [t for t in trials_of(run) if t.subject == "product 4 x 32 @ 32 x 16"]
     assert [(t.config, t.outcome) for t in first] == [
-        ("our kernel", "slower"),
-        ("the library", "chosen"),
+        ("generated kernel", "slower"),
+        ("library kernel", "chosen"),
     ]
     (compiled,) = handle_of(run).journal
     plan, _ = compiled.result("forward: render")

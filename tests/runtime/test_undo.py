@@ -1,4 +1,4 @@
-"""What a graph wrote to its inputs before it raised is not written a second time by eager."""
+"""Writes to inputs before a graph raised are not repeated by eager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.runtime.native import undoing
+from jitmagic.runtime.native import undo_on_error
 from tests.covering import covered
 
 
@@ -33,7 +33,7 @@ class Counting(nn.Module):
         return self.norm(self.table(i)).sum()
 
 
-def test_the_inputs_go_back_when_the_graph_raises() -> None:
+def test_inputs_are_restored_when_the_graph_raises() -> None:
     def run(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         y.fill_(7)
         raise IndexError("in the graph")
@@ -41,12 +41,12 @@ def test_the_inputs_go_back_when_the_graph_raises() -> None:
     x, y = torch.ones(2), torch.zeros(2)
     version = y._version
     with pytest.raises(IndexError, match="in the graph"):
-        undoing(run, (1,), False)(x, y)
+        undo_on_error(run, (1,), False)(x, y)
     assert y.tolist() == [0, 0]
     assert y._version == version + 1  # the graph's own write
 
 
-def test_what_hooks_on_saved_tensors_end_stays_written() -> None:
+def test_writes_stay_when_a_saved_tensor_hook_ends_the_run() -> None:
     def run(x: Tensor) -> tuple[Tensor, ...]:
         x.fill_(7)
         error = RuntimeError("enough")
@@ -55,23 +55,23 @@ def test_what_hooks_on_saved_tensors_end_stays_written() -> None:
 
     x = torch.ones(2)
     with pytest.raises(RuntimeError, match="enough"):
-        undoing(run, (0,), False)(x)
+        undo_on_error(run, (0,), False)(x)
     assert x.tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_write_to_what_was_not_copied_is_told(writes: bool) -> None:
+def test_write_to_an_uncopied_input_marks_the_exception(writes: bool) -> None:
     def run(x: Tensor) -> tuple[Tensor, ...]:
         if writes:
             x.fill_(7)
         raise RuntimeError("unexpected")
 
     with pytest.raises(RuntimeError, match="unexpected") as raised:
-        undoing(run, (), False, (0,))(torch.ones(2))
+        undo_on_error(run, (), False, (0,))(torch.ones(2))
     assert hasattr(raised.value, "__jitmagic_wrote__") is writes
 
 
-def test_eager_does_not_repeat_a_write_before_an_error_that_nobody_expected() -> None:
+def test_eager_does_not_repeat_a_write_before_an_unexpected_error() -> None:
     """A mistake of ours is an exception then, never other numbers."""
 
     def broken(gm: Any, inputs: Any) -> Callable[..., Any]:
@@ -179,7 +179,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 
 
 @covered(program=RAISING, backend=BACKENDS, first=[999, 5])
-def test_whatever_is_written_before_an_error_is_as_eager_leaves_it(
+def test_writes_before_an_error_equal_eagers(
     program: Callable[..., Tensor], backend: str, first: int
 ) -> None:
     def outcome(run: Callable[..., Tensor], number: int, rows: int) -> tuple[Any, ...]:
@@ -198,7 +198,7 @@ def test_whatever_is_written_before_an_error_is_as_eager_leaves_it(
 
 
 @pytest.mark.parametrize("backend", ["native", "aten", "aot_eager"])
-def test_sizes_that_nothing_is_compiled_for_are_put_back_too(backend: str) -> None:
+def test_inputs_of_uncompiled_sizes_are_restored_too(backend: str) -> None:
     """More vectors of sizes than are compiled: the graph runs op by op for them."""
     how = BACKENDS[backend]
     options = {**how.get("options", {}), "recompile_limit": 1}
@@ -214,7 +214,7 @@ def test_sizes_that_nothing_is_compiled_for_are_put_back_too(backend: str) -> No
             assert torch.equal(*found)
 
 
-def test_inputs_are_not_copied_for_the_sake_of_an_error() -> None:
+def test_inputs_are_not_copied_for_a_possible_error() -> None:
     """Kernels write to them when nothing can raise any more."""
     run = jitmagic.jit(pick_after)
     x = torch.ones(600, 600)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.runtime.native import undoing
+from jitmagic.runtime.native import undo_on_error
 
 
 def drawn_after(run: Callable[[], object], error: type[BaseException]) -> torch.Tensor:
@@ -27,22 +27,22 @@ def draw_and_fail(error: BaseException) -> Callable[[], tuple[torch.Tensor, ...]
     return run
 
 
-def test_the_generator_goes_back_when_the_graph_raises() -> None:
+def test_generator_is_restored_when_the_graph_raises() -> None:
     torch.manual_seed(3)
     untouched = torch.rand(4)
-    assert drawn_after(undoing(draw_and_fail(ValueError("no")), (), True), ValueError).equal(
+    assert drawn_after(undo_on_error(draw_and_fail(ValueError("no")), (), True), ValueError).equal(
         untouched
     )
 
 
-def test_interrupts_and_results_leave_it() -> None:
+def test_interrupts_and_results_do_not_restore_the_generator() -> None:
     torch.manual_seed(3)
     torch.rand(5)
     moved = torch.rand(4)
-    run = undoing(draw_and_fail(KeyboardInterrupt()), (), True)
+    run = undo_on_error(draw_and_fail(KeyboardInterrupt()), (), True)
     assert drawn_after(run, KeyboardInterrupt).equal(moved)
     torch.manual_seed(3)
-    assert undoing(lambda: (torch.rand(5),), (), True)()[0].shape == (5,)
+    assert undo_on_error(lambda: (torch.rand(5),), (), True)()[0].shape == (5,)
     assert torch.rand(4).equal(moved)
 
 

@@ -47,7 +47,7 @@ def long_line(x):
     return x
 
 
-def test_every_kernel_finds_its_library_and_the_wait_is_told(target, tmp_path):
+def test_every_kernel_finds_its_library_and_progress_is_reported(target, tmp_path):
     said: list[str] = []
     units = [unit("a", "b"), unit("c")]
     libraries = build_units(units, target, Store(tmp_path), 60.0, said.append)
@@ -102,7 +102,7 @@ exec {cxx} "$@"
 """
 
 
-def test_products_that_are_refused_refuse_the_source(target, tmp_path):
+def test_error_in_product_object_fails_the_source(target, tmp_path):
     cxx = tmp_path / "cxx"
     cxx.write_text(REFUSES_PRODUCTS.format(cxx=target.cxx))
     cxx.chmod(0o755)
@@ -113,7 +113,7 @@ def test_products_that_are_refused_refuse_the_source(target, tmp_path):
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_one_refused_unit_refuses_the_source(target, tmp_path, broken):
+def test_error_in_one_unit_fails_the_source(target, tmp_path, broken):
     units = [unit(name) for name in NAMES]
     units[broken] = Unit("int x = not_declared;", (NAMES[broken],))
     with pytest.raises(ToolchainError, match="not_declared"):
@@ -174,7 +174,7 @@ def test_ctrl_c_while_compilers_work(target, slow, tmp_path):
     assert [library.cached for library in libraries.values()] == [False] * 3
 
 
-def test_a_refusal_ends_the_compilers_at_work(target, slow, tmp_path):
+def test_compile_error_stops_the_running_compilers(target, slow, tmp_path):
     units = [unit("a"), Unit("int refused;", ("b",)), unit("c")]
     store = Store(tmp_path / "cache")
     with pytest.raises(ToolchainError, match="it is refused"):

@@ -84,7 +84,7 @@ def repeated(x: Tensor) -> Any:
 
 
 def narrow(x: Tensor) -> Any:
-    """Of 256 rows and more numpy raises."""
+    """Overflow at 256 rows, where numpy raises."""
     a = x.numpy().astype(np.uint8)
     return a + (len(a) - 1)
 
@@ -99,7 +99,7 @@ def chosen(x: Tensor) -> Any:
 
 
 def may_be_empty(x: Tensor) -> Any:
-    """Of three rows numpy has no mean, and warns."""
+    """Take the mean of an empty array at three rows, where numpy warns."""
     return np.ones((len(x.numpy()) - 3, 2)).mean(axis=0)
 
 
@@ -154,7 +154,7 @@ def test_special_sizes_equal_numpy(program: Program) -> None:
 
 
 @pytest.mark.parametrize("program", OTHERS, ids=lambda one: one.__name__)
-def test_calls_that_depend_on_sizes_otherwise_equal_numpy(program: Program) -> None:
+def test_other_size_dependent_results_equal_numpys(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 
@@ -201,7 +201,7 @@ def in_a_list(a: Any) -> Any:
     backend=["eager", "native"],
 )
 def test_arrays_among_the_arguments(program: Any, dynamic: bool | None, backend: str) -> None:
-    """Of any size and step from one row to the next; a size of one or zero is a variant."""
+    """Sizes and row strides vary; a size of one or zero is a variant."""
     compiled = jitmagic.jit(program, backend=backend, dynamic=dynamic, options={"keep": "compiled"})
     rng, counts = np.random.default_rng(0), []
     for rows, columns in ((5, 4), (8, 3), (9, 7), (16, 6), (200, 11), (5, 4), (1, 4), (0, 4)):

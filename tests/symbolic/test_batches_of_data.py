@@ -42,7 +42,7 @@ def loader() -> Iterator[tuple[Any, ...]]:
 
 
 class Encoder(nn.Module):
-    """Of tokens that are padded to the longest of their bucket."""
+    """An encoder of tokens padded to the longest of their bucket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,9 @@ def buckets() -> Iterator[tuple[Any, ...]]:
 
 
 class Boxes(nn.Module):
-    """What follows a detector: scores above a threshold, boxes that overlap less, their loss."""
+    """Postprocessing of a detector: scores above a threshold, boxes that overlap less, their
+    loss.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +173,7 @@ def edges() -> Iterator[tuple[Any, ...]]:
 
 
 class Usage(nn.Module):
-    """How often each code was chosen, averaged in place, as quantizers count it."""
+    """Average in place how often each code was chosen, as quantizers do."""
 
     def __init__(self) -> None:
         super().__init__()

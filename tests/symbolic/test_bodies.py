@@ -150,7 +150,7 @@ def test_a_long_step_with_room_for_all_of_a_row_is_written_once():
     [("amax", 64, 4), ("argmax", 30, 2), ("mean", 64, 4), ("any", 64, 4)],
 )
 def test_rows_of_few_steps_are_written_beside_those_of_any(name, columns, steps):
-    """Where a step is little text, whatever is computed once a row."""
+    """Few-step rows get their own text if a step is short, whatever is computed once per row."""
     fn = {**ROWS, "mean": lambda x: x.mean(1), "any": lambda x: (x > 2).any(1)}[name]
     assert f"jm::few_steps<16, {steps}>(s1, " in _text(fn, (600, columns))
     assert "jm::few_steps" not in _text(fn, (600, 300))
@@ -229,7 +229,7 @@ def test_positions_along_lanes_are_compared_by_how_many_are_below(name):
 
 
 @pytest.mark.parametrize("bound", [0, -1, 9, 2**63 - 1, -(2**63), -(2**63) + 20])
-def test_a_bound_that_is_told_may_be_any_number(bound):
+def test_bound_from_a_tensor_may_be_any_number(bound):
     def below(x, bound):
         at = torch.arange(x.shape[1])
         some = [at < bound, at >= bound, at <= bound, bound < at]

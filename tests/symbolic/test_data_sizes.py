@@ -471,7 +471,7 @@ def alignment(logits: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_data_dependent_sizes_inside_a_call_run_between_partitions(backend: str) -> None:
+def test_purely_internal_data_dependent_size_runs_between_partitions(backend: str) -> None:
     compiled = jitmagic.jit(alignment, backend=backend, fullgraph=True)
     lengths = torch.tensor([20, 15, 18])
     for seed in range(4):

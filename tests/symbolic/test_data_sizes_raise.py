@@ -16,7 +16,7 @@ import jitmagic
 
 
 class Box:
-    """What a program writes to beside its inputs."""
+    """State that a program writes to besides its inputs."""
 
     def __init__(self) -> None:
         self.total, self.steps = torch.ones(4), 0

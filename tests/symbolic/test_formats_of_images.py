@@ -19,7 +19,7 @@ Program = Callable[[Tensor], Any]
 
 
 def _places(x: Tensor, factor: int) -> Tensor:
-    """Where each pixel goes in an image that is larger along each dimension."""
+    """Return the position of each pixel in an image scaled along each dimension."""
     places = torch.arange(x[0, 0].numel()).view(x.shape[2:]) * factor
     return (torch.zeros_like(x, dtype=torch.int64) + places).to(torch.int64)
 

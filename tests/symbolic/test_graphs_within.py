@@ -1,5 +1,5 @@
-"""What has graphs of its own, where sizes differ: gradients, autograd functions, transforms; and
-calls whose C++ reads sizes as ints. One trace and one joint graph serve all sizes.
+"""Programs with inner graphs at dynamic sizes: gradients, autograd functions, transforms, and calls
+whose C++ reads sizes as ints. One trace and one joint graph serve all sizes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rounded(torch.autograd.Function):
 
 
 def gradient(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Any]:
-    """Of a loss, with respect to a leaf that the program makes."""
+    """Compute the gradient of a loss with respect to a leaf that the program makes."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x.detach().requires_grad_()
@@ -241,7 +241,7 @@ def test_a_number_that_a_batching_rule_copies(number: float) -> None:
     torch.testing.assert_close(compiled(x), program(x))
 
 
-def test_sizes_that_a_call_refuses_tell_nothing_of_others() -> None:
+def test_sizes_refused_by_a_call_do_not_affect_others() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.pixel_unshuffle(x[None, None], 2) * 2
 

@@ -91,7 +91,7 @@ def within(ours: list[Any], theirs: list[Any], exact: list[Any]) -> None:
 
 
 def compiles(fn: Any) -> tuple[int, int]:
-    """Of the frame, and of the part behind a break that was compiled most often."""
+    """Return the compiles of the frame and of its most often compiled resume function."""
     records = handle_of(fn).journal.records
     traced = Counter(r.frame for r in records if r.result("trace") is not None)
     own = traced.pop(records[0].frame)

@@ -62,7 +62,7 @@ FACTORS = (3.0, 5.0, 4.0, 9.0, 7.0)
 
 
 def compiles(program: Callable[..., Any], dynamic: bool | None) -> Counter[object]:
-    """How often each frame was compiled, where every call gave what eager gives."""
+    """Return the compiles per frame, after comparing every call with eager."""
     compiled = jitmagic.jit(program, backend="eager", dynamic=dynamic, options={"keep": "compiled"})
     for call, factor in enumerate(FACTORS):
         x = torch.linspace(0.1, 1.0, 4 + call) * factor
@@ -74,7 +74,7 @@ def compiles(program: Callable[..., Any], dynamic: bool | None) -> Counter[objec
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
-def test_what_goes_on_with_a_number_that_was_read_is_compiled_once(
+def test_resume_function_after_a_read_number_is_compiled_once(
     program: Callable[..., Any],
 ) -> None:
     counts = compiles(program, True)
@@ -88,8 +88,8 @@ def test_each_way_of_a_loop_that_ends_by_data_is_compiled_once() -> None:
     assert list(counts.values()).count(2) == 1
 
 
-def test_otherwise_a_number_varies_once_it_was_seen_to() -> None:
-    """What is read may well be a setting: the first variant is for its value."""
+def test_number_becomes_dynamic_after_a_change() -> None:
+    """A read number may be a setting: the first variant is for its value."""
     counts = compiles(unnamed, None)
     assert max(counts.values()) == 2
 

@@ -31,7 +31,7 @@ def _mask(n: int) -> tuple[Tensor]:
 
 
 def _padding_mask(mask: Tensor) -> Tensor:
-    """As models make them of a mask of tokens: a row of it for each query."""
+    """Build the mask per query from a token mask, as models do."""
     b, n = mask.shape
     batch, keys = torch.arange(b)[:, None, None, None], torch.arange(n)[None, None, None, :]
     return mask[batch, keys] & (keys <= torch.arange(n)[None, None, :, None])

@@ -111,7 +111,7 @@ def seen(run: Callable[..., Any], model: nn.Module, x: torch.Tensor, train: bool
 
 
 def most_compiles(fn: Any) -> tuple[int, int]:
-    """Of the frame, and of the part behind a break that was compiled most often."""
+    """Return the compiles of the frame and of its most often compiled resume function."""
     records = handle_of(fn).journal.records
     traced = Counter(r.frame for r in records if r.result("trace") is not None)
     own = traced.pop(records[0].frame)
@@ -140,7 +140,7 @@ def test_one_round_serves_all(
     assert not [h for h in handle_of(made).family.members if h.given_up is not None]
 
 
-def test_an_equal_first_round_is_python_s() -> None:
+def test_equal_first_round_runs_in_python() -> None:
     """Nothing is compiled twice where it finds what the others find."""
 
     def summed(x: torch.Tensor) -> torch.Tensor:

@@ -111,7 +111,7 @@ def test_products_are_kernels_whose_sizes_are_arguments(name):
     text, found = _text_and_predicates(name, (64, 50))
     assert CALL.search(text)
     assert "s0" in text
-    assert found.hold((64, 50)) and found.hold((48, 51))
+    assert found.holds_for((64, 50)) and found.holds_for((48, 51))
 
 
 @pytest.mark.parametrize("name", ["layers", "turned layers"])
@@ -125,15 +125,15 @@ def test_the_limit_of_small_products_divides_the_sizes():
     limit = SMALL // (24 * 40)
     text, small = _text_and_predicates("linear", (limit, 2))
     assert CALL.search(text)
-    assert small.hold((limit - 1, 2)) and not small.hold((limit + 1, 2))
+    assert small.holds_for((limit - 1, 2)) and not small.holds_for((limit + 1, 2))
     text, large = _text_and_predicates("linear", (limit + 1, 2))
     assert not CALL.search(text)
-    assert large.hold((limit + 2, 2)) and not large.hold((limit, 2))
+    assert large.holds_for((limit + 2, 2)) and not large.holds_for((limit, 2))
 
 
 def test_products_are_not_asked_for_the_order_of_their_sizes():
     _, found = _text_and_predicates("every size", (64, 50))
-    assert found.hold((50, 64)) and found.hold((51, 51))
+    assert found.holds_for((50, 64)) and found.holds_for((51, 51))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -141,5 +141,5 @@ def test_few_rows_and_many_have_one_text(name):
     """Both in one kernel: nothing that is asked of the sizes tells 2 rows from 1000."""
     for hints in ((3, 50), (64, 50)):
         _, found = _text_and_predicates(name, hints)
-        assert found.hold((2, 50))
-        assert found.hold((500, 50))
+        assert found.holds_for((2, 50))
+        assert found.holds_for((500, 50))

@@ -1,7 +1,4 @@
-"""How many traces small programs take whose sizes change, and that each result is eager's.
-
-A size stays a symbol in what computes with it; where it has to be an int, each is a variant.
-"""
+"""Small programs with changing sizes: the number of traces, and results equal to eager's."""
 
 from __future__ import annotations
 
@@ -215,7 +212,7 @@ def test_kernels_serve_all_sizes(name: str) -> None:
 def test_a_graph_that_is_another_at_some_size_is_left_to_eager(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was conjectured of all sizes is compared at each; nothing of a wrong graph runs."""
+    """Inferred facts are compared at each size; no part of a wrong graph runs."""
     compare = concrete._Replay._check
 
     def check_at(replay: Any, node: Any, made: Any) -> None:

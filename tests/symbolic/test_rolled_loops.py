@@ -234,7 +234,7 @@ def test_any_number_of_rounds(name: str, train: bool) -> None:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *MODELS])
 def test_when_sizes_are_symbols_from_the_first_call(name: str) -> None:
-    """Of a number, too: one that the options name."""
+    """A number may be dynamic too, if the options name it."""
     plain = PROGRAMS[name] if name in PROGRAMS else MODELS[name]().double()
     varying = {"n": ...} if plain is of_a_number else True
     made = jitmagic.jit(plain, dynamic=varying, backend="eager")
@@ -301,7 +301,7 @@ def test_an_index_into_one_row_is_no_round_of_a_loop() -> None:
     assert max(entries) <= 3 and entries[1:]
 
 
-def test_the_break_tells_why() -> None:
+def test_break_gives_its_reason() -> None:
     made = jitmagic.jit(rows, backend="eager")
     for length in (4, 6):
         compare(made, rows, length, train=False)
@@ -326,7 +326,7 @@ def test_a_loop_under_a_transform_is_a_variant_for_each_length(program: Program)
     assert len(handle.dispatcher.entries) == 3 and not handle.family.members
 
 
-def test_reset_forgets_that_a_length_varied() -> None:
+def test_reset_clears_varying_lengths() -> None:
     made = jitmagic.jit(rows, backend="eager")
     for length in (4, 6, 5):
         compare(made, rows, length, train=False)

@@ -209,7 +209,7 @@ def test_sizes_that_were_never_seen(name: str) -> None:
     assert name in ALONE or "sizes" not in known, "a vector was traced by itself"
 
 
-def test_no_stage_runs_for_a_vector_that_passes() -> None:
+def test_no_stage_runs_for_sizes_that_satisfy_the_predicates() -> None:
     made = jitmagic.jit(copy.deepcopy(PROGRAMS["block"][0]), dynamic=True)
     for values in VECTORS[:2]:
         called(made, copies(sequences(*values), torch.float32))
@@ -220,7 +220,7 @@ def test_no_stage_runs_for_a_vector_that_passes() -> None:
 
 
 @pytest.mark.parametrize("name", ["block", "views", "numbers", "written", "norms"])
-def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward; its results are right, and stay so when it is forgotten."""
     program, make = PROGRAMS[name]
     asked: list[object] = []
@@ -246,7 +246,7 @@ def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.Monke
     assert len(vectors) > KEPT and asked == []
 
 
-def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
+def test_diagnostic_payload_is_built_lazily() -> None:
     made = jitmagic.jit(lambda x: torch.relu(x * 2).sum(-1), dynamic=True)
     made(torch.randn(7, 9))
     [record] = handle_of(made).journal
@@ -259,7 +259,7 @@ def test_what_nobody_but_people_reads_is_made_when_they_do() -> None:
     assert shapes == [(7, 9)] and source is not None and plan is record.result("forward: render")[0]
 
 
-def test_templates_go_with_their_function() -> None:
+def test_templates_are_freed_with_their_function() -> None:
     """They know what compiles the backward, and that knows them."""
 
     def alive() -> int:
@@ -282,7 +282,7 @@ def test_templates_go_with_their_function() -> None:
 
 
 def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
-    """Of a view that is written to, dense in one order of its dimensions or in the other."""
+    """The written view is dense in one order of its dimensions or in the other."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.maximum(x.expand(y.shape[0], -1) * 2, y.sum(1, keepdim=True)).t().clone()
@@ -314,7 +314,7 @@ def test_a_size_that_can_only_be_the_least_one_is_guarded() -> None:
     assert traces == [1, 2, 2]
 
 
-def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_size_tuples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "_PLANNED", 1)
     options = {"recompile_limit": 3, "keep": "compiled"}
     made = jitmagic.jit(PROGRAMS["norms"][0], dynamic=True, options=options)
@@ -379,19 +379,19 @@ def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_each_vector_is_behind_its_own_recordings(
+def test_each_size_tuple_has_its_own_recordings(
     grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under CUDA graphs: kernels are those of all sizes, what is replayed is of one."""
+    """Simulate CUDA graphs: kernels serve all sizes, recordings one."""
     made_for: list[Any] = []
 
-    def replayed(run: Any, plan: Any, shelf: Any) -> Any:
+    def with_cuda_graphs(run: Any, plan: Any, recent: Any) -> Any:
         made_for.append(plan)
         return lambda *inputs: run(*inputs)
 
     monkeypatch.setattr(load, "can_replay", lambda plan: bool(plan.steps))
-    monkeypatch.setattr(load, "replayed", lambda run, plan: run)
-    monkeypatch.setattr(template, "replayed", replayed)
+    monkeypatch.setattr(load, "with_cuda_graphs", lambda run, plan: run)
+    monkeypatch.setattr(template, "with_cuda_graphs", with_cuda_graphs)
     options = {"keep": "compiled", "cuda_graphs": True}
 
     def program(x: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ Program = Callable[..., Any]
 
 
 class Block(nn.Module):
-    """Of a residual network."""
+    """A block of a residual network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ CHANGING: dict[str, list[tuple[int, int]]] = {
 
 
 def compiles(fn: Any) -> int:
-    """Of the frame."""
+    """Return the compiles of the frame."""
     return sum(r.result("trace") is not None for r in handle_of(fn).journal.records)
 
 
@@ -111,7 +111,7 @@ def check(
 
 
 def run_model(name: str, changing: str, train: bool, **options: Any) -> int:
-    """How often the frame was compiled."""
+    """Return how often the frame was compiled."""
     make, inputs = MODELS[name]
     torch.manual_seed(0)
     model = make().train(train)
@@ -146,7 +146,7 @@ def test_generated_code(name: str, train: bool) -> None:
 
 
 def test_a_loop_over_a_size_is_a_variant_for_each_and_says_so() -> None:
-    """Where nothing may be a symbol; else it is rolled: test_rolled_loops.py."""
+    """Nothing may be a symbol here; otherwise the loop is rolled, see test_rolled_loops.py."""
     torch.manual_seed(0)
     plain = Recurrent()
     made = jitmagic.jit(copy.deepcopy(plain), backend="eager", dynamic=False)
@@ -308,7 +308,7 @@ def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["no elements", "no rows", "strides of a size of one"],
 )
-def test_strides_that_say_nothing_ask_for_no_variant(inputs: list[torch.Tensor]) -> None:
+def test_insignificant_strides_need_no_variant(inputs: list[torch.Tensor]) -> None:
     compiled = jitmagic.jit(lambda x: x * 2 + x.shape[-1], dynamic=True)
     for x in inputs:
         assert torch.equal(compiled(x), x * 2 + x.shape[-1])
@@ -396,7 +396,7 @@ def test_what_is_marked_static_stays_so() -> None:
     assert not list(places_of(record.result("trace")))
 
 
-def test_a_size_that_comes_back_is_none() -> None:
+def test_repeated_size_is_not_a_new_variant() -> None:
     def turn(cache: Layer) -> torch.Tensor:
         cache.keys = cache.keys.t().contiguous().view(5, 4) * 2
         return cache.keys.sum()
@@ -446,7 +446,7 @@ ONES = [(3, 4), (5, 2), (1, 7), (6, 1), (1, 1), (2, 9), (1, 3), (8, 1), (4, 4)]
 def test_sizes_of_one_in_any_order(
     program: Program, first: int, dynamic: bool | None, backend: str
 ) -> None:
-    """Whether or not it matters to the program that a size is one."""
+    """The result does not depend on whether size one matters to the program."""
     made = jitmagic.jit(program, dynamic=dynamic, backend=backend, options={"keep": "compiled"})
     for b, n in (*ONES[first:], *ONES[:first], *ONES):
         x, y = torch.randn(b, n, requires_grad=True), torch.randn(b, n)

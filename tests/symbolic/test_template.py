@@ -45,7 +45,7 @@ def test_one_set_of_kernels_is_right_for_every_size(name, hints):
         torch.testing.assert_close(made, fn(*inputs), rtol=1e-5, atol=1e-5)
 
 
-def test_after_half_of_the_limit_templates_suppose_nothing(monkeypatch):
+def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch):
     """Else sizes that are always unlike the last ones would end op by op."""
     asked = []
 

@@ -71,7 +71,7 @@ def _at(source: KernelSource, found: Predicates, values) -> KernelSource:
 
 
 def _told(found: Predicates) -> bool:
-    """Whether it is one of those that hold for some sizes only, and says so."""
+    """Return whether a relation restricts the sizes."""
     return any(op in ("<", "<=", "==") for op, *_ in found.relations)
 
 
@@ -91,7 +91,7 @@ def test_one_text_is_right_for_every_length(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "columns", "merged", "transposed", "indexed"])
-def test_where_nothing_may_be_supposed_one_text_is_for_all(name):
+def test_without_speed_assumptions_one_text_serves_all_sizes(name):
     found = _check(name, (64, 96), [(2, 3), (17, 7), (1100, 33), (3, 300)], supposes=False)
     assert not found.relations, str(found)
 
@@ -126,7 +126,7 @@ def _check(name, hints, sizes, supposes=True, programs=PROGRAMS) -> Predicates:
     plans, source, found = _rendered(fn, make, hints, supposes)
     held = 0
     for values in sizes:
-        if not found.hold(values):
+        if not found.holds_for(values):
             assert _told(found), str(found)
             continue
         held += 1
@@ -150,10 +150,10 @@ def test_sizes_that_fit_make_a_kernel_faster_and_are_said():
     """A row in one block, loads of 16 bytes; no range of a size gets narrower for it."""
     _, source, found = _rendered(*PROGRAMS["softmax"], (64, 96))
     assert source.text.count("for ") == 0, "the row is read once"
-    assert found.hold((9999, 112))
-    assert not found.hold((64, 97))
-    assert not found.hold((64, 160))
-    assert found.hold((63, 128))
+    assert found.holds_for((9999, 112))
+    assert not found.holds_for((64, 97))
+    assert not found.holds_for((64, 160))
+    assert found.holds_for((63, 128))
     _, source, found = _rendered(*PROGRAMS["softmax"], (9999, 9))
-    assert found.hold((2, 128)), "a tail is masked"
+    assert found.holds_for((2, 128)), "a tail is masked"
     assert all(hint_of(grid.grid[0]) > 0 for grid in source.grids.values())

@@ -45,8 +45,8 @@ def as_lists(part: Any) -> Any:
 
 def filled(named: list[Symbol], structure: Any, values: tuple[int, ...]) -> Any:
     code = SizeCode(len(named))
-    code.name(named)
-    registers = code.part(structure)
+    code.set_symbols(named)
+    registers = code.with_registers(structure)
     return code.program().filled(registers, values)
 
 
@@ -102,12 +102,12 @@ def test_what_cannot_be_computed_does_not_hold() -> None:
         ((">", fourth, Integer(0)), (12, 4), (2**40, 4)),
     ):
         code = SizeCode(2)
-        code.name(named)
+        code.set_symbols(named)
         code.require({}, [relation])
         assert code.program().holds(good) and not code.program().holds(bad)
-    with pytest.raises(OverflowError, match="sizes that cannot be computed"):
+    with pytest.raises(OverflowError, match="a number cannot be computed from these sizes"):
         filled(named, (a * a,), (2**40, 1))
-    with pytest.raises(ValueError, match="1 values are told, not 2"):
+    with pytest.raises(ValueError, match="1 values are given, not 2"):
         filled(named, (a * a,), (3,))
 
 
@@ -116,18 +116,18 @@ def test_predicates_hold_where_their_relations_do(compare: Any) -> None:
     found, named, a, b = symbols()
     answers = [compare(a, b), compare(a // 2, b + 1), compare(a * b, 60), compare(a % 4, 0)]
     assert all(type(answer) is bool for answer in answers)
-    assert found.hold((12, 5))
+    assert found.holds_for((12, 5))
     for values in itertools.product((2, 3, 5, 12, 16, 1000, 1001, 1), repeat=2):
         known: dict[Expr, Any] = dict(zip(named, values, strict=True))
         holds = all(found.ranges[symbol].has(known[symbol]) for symbol in named) and all(
             holds_for(*relation, dict(known)) for relation in found.relations
         )
-        assert found.hold(values) is holds
+        assert found.holds_for(values) is holds
 
 
 def test_what_was_assumed_since_counts() -> None:
     found, _, a, b = symbols()
-    assert found.hold((900, 2))
+    assert found.holds_for((900, 2))
     assert a < 100
-    assert not found.hold((900, 2))
-    assert a * b != 61 and found.hold((12, 5))
+    assert not found.holds_for((900, 2))
+    assert a * b != 61 and found.holds_for((12, 5))

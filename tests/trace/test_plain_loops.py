@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -337,7 +337,70 @@ def test_a_mixed_loop_that_is_too_long_is_found_early() -> None:
     fn, x = jitmagic.jit(program), torch.zeros(2)
     assert fn(x).tolist() == [20000.0] * 2
     (first, *_) = handle_of(fn).journal
-    assert first.result("trace").exit.reason.kind == "TooManyInstructions"
+    assert first.result("trace").exit.reason.kind == "ManyRounds"
+
+
+def adds(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    for i in range(len(ts)):
+        x = x + i
+    return x
+
+
+def adds_while(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    n = 0
+    while n < len(ts):
+        x, n = x + n, n + 1
+    return x
+
+
+def adds_nested(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    for i in range(len(ts) // 50):
+        for j in range(50):
+            x = x + i * j
+    return x
+
+
+def adds_items(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    for t in ts:
+        x = x + t
+    return x
+
+
+def adds_in_callee(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return adds_items(x * 2, ts).sin()
+
+
+def adds_until(x: torch.Tensor, ts: Sequence[torch.Tensor]) -> torch.Tensor:
+    for i, t in enumerate(ts):
+        x = x * 0.99 + t
+        if i == len(ts) - 5:
+            break
+    return x.cos()
+
+
+@pytest.mark.parametrize(
+    "program", [adds, adds_while, adds_nested, adds_items, adds_in_callee, adds_until]
+)
+def test_many_small_rounds_are_not_unrolled(program: Callable[..., torch.Tensor]) -> None:
+    fn, x = jitmagic.jit(program), torch.linspace(0, 1, 4)
+    for n in (2500, 2500, 2400, 3):
+        ts = list(torch.rand(n, 4))
+        torch.testing.assert_close(fn(x, ts), program(x, ts))
+    graphs = [record.result("trace").graph for record in handle_of(fn).journal]
+    assert max(len(graph.graph.nodes) for graph in graphs if graph is not None) < 600
+
+
+def test_loops_over_layers_are_unrolled() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(80)))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = layer(x).tanh() * 0.5 + x
+        return x
+
+    fn, x = jitmagic.jit(program), torch.ones(2, 4)
+    torch.testing.assert_close(fn(x), program(x))
+    assert len(handle_of(fn).journal) == 1
 
 
 def test_fullgraph_unrolls_a_plain_loop() -> None:

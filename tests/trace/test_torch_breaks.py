@@ -135,12 +135,6 @@ def threads(x):
     return y
 
 
-def default_dtype(x):
-    y = x + 1
-    torch.set_default_dtype(torch.float64)  # here
-    return y
-
-
 def rng_state(x):
     y = x + 1
     torch.get_rng_state()  # here
@@ -284,7 +278,7 @@ BREAKS = {
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
     parameter_inside: "such a value", seed: "state of the process",
-    threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
+    threads: "state of the process", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     sparse_gradient: "a gradient is sparse", strided_beyond: "the memory",

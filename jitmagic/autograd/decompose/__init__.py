@@ -1,9 +1,9 @@
-"""Decompositions: what becomes of ATen operations before they are lowered.
+"""Decompositions of ATen operations before lowering.
 
 `TABLE[overload]` is a function of (recorder, *args) with `Sym` tensors; it records simpler
-operations and returns the results, or None to leave the operation as it is. What is decomposed is
-what loops can fuse: activations, norms, softmax, losses, fills, simple indexing. Convolution,
-attention, sort, scans and scatter are left to ATen: taken apart they would only be slower.
+operations and returns the results, or None to leave the operation as it is. Only operations that
+loops can fuse are decomposed: activations, norms, softmax, losses, fills, simple indexing.
+Convolution, attention, sort, scans and scatter stay ATen calls, which are faster than their parts.
 """
 
 from __future__ import annotations

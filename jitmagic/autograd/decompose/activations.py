@@ -78,7 +78,7 @@ _SIXTH_IN_FLOAT = 0.1666666716337204  # 1.0f / 6.0f
 
 
 def _sixth(x: Sym) -> Sym:
-    """As eager's kernels have it: the one of CUDA multiplies by a float, doubles too."""
+    """Divide by 6 as eager's kernels do: on CUDA they multiply by a float, for doubles too."""
     return x * _SIXTH_IN_FLOAT if x.device.type == "cuda" else x / 6
 
 
@@ -100,7 +100,7 @@ def _hardsigmoid(r: Recorder, x: Sym) -> Sym:
 
 @rule(aten.hardsigmoid_backward.default, opmath=True)
 def _hardsigmoid_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
-    """Of every device it multiplies by a float."""
+    """Multiply by a float on every device, as eager's kernels do."""
     return r.where((x > -3).both(x < 3), grad * _SIXTH_IN_FLOAT, 0.0)
 
 
@@ -111,9 +111,10 @@ def _hardtanh(r: Recorder, x: Sym, low: float = -1, high: float = 1) -> Sym:
     return _clamp(x, low, high)
 
 
-@rule(aten.hardtanh_backward.default, opmath=True)  # bounds that 16 bits round are not rounded
+@rule(aten.hardtanh_backward.default, opmath=True)  # 16-bit inputs meet unrounded bounds
 def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) -> Sym:
-    if x.device.type == "cpu":  # of NaN: 0 in its vectors, though not in what is left of them
+    # NaN gives 0 in the CPU kernel's vector loop, but not in its scalar remainder.
+    if x.device.type == "cpu":
         return r.where((x > low).both(x < high), grad, 0.0)
     return r.where((x <= low).either(x >= high), 0.0, grad)
 
@@ -121,7 +122,7 @@ def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) 
 @rule(aten.elu.default, opmath=True)
 def _elu(r: Recorder, x: Sym, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Sym:
     below = (x * input_scale).one(aten.expm1.default) * (alpha * scale)
-    # which half 0 belongs to shows where alpha is no finite number; their backwards agree
+    # The side that 0 falls on matters where alpha is infinite or NaN; both backwards agree.
     is_below = x < 0 if x.device.type == "cpu" else x <= 0
     return r.where(is_below, below, x * scale)
 
@@ -158,7 +159,7 @@ def _leaky_relu(r: Recorder, x: Sym, slope: float = 0.01) -> Sym:
 def _leaky_relu_backward(
     r: Recorder, grad: Sym, x: Sym, slope: float, is_result: bool
 ) -> Sym | None:
-    if is_result and not slope >= 0:  # refused
+    if is_result and not slope >= 0:  # eager refuses it
         return None
     return r.where(x > 0, grad, grad * slope)
 
@@ -201,7 +202,7 @@ def _log_sigmoid_value(r: Recorder, x: Sym) -> Sym:
 
 @rule(opmath=True)
 def _log_sigmoid_buffer(r: Recorder, x: Sym) -> Sym:
-    """What the CPU kernel keeps for the backward; CUDA keeps nothing."""
+    """Return the buffer that the CPU kernel saves for the backward; CUDA saves nothing."""
     if x.device.type != "cpu":
         return r.full((0,), 0.0, x.dtype, x.device)
     return (-x.abs()).exp()
@@ -230,7 +231,9 @@ def _threshold_backward(r: Recorder, grad: Sym, x: Sym, threshold: float) -> Sym
 
 
 def _at_most(x: Sym, threshold: float) -> Sym:
-    """The kernels convert the threshold to x's dtype; on the CPU 16-bit floats meet it as fp32."""
+    """Compare as the kernels do: with the threshold in x's dtype, in fp32 for 16-bit floats on
+    CPU.
+    """
     if not x.dtype.is_floating_point:
         return x <= int(threshold)
     return (up(x) if x.device.type == "cpu" else x) <= threshold

@@ -21,9 +21,10 @@ def _blended(x: Sym, product: Sym, beta: float, alpha: float) -> Sym:
     return product + (x if beta == 1 else x * beta)
 
 
-def _is_of_the_kernel(a: Sym, alpha: float) -> bool:
-    """What parts would compute otherwise: halves (rounded once), integers (whose kernels drop the
-    fractions of beta and alpha), and alpha 0 (BLAS ignores the product, other kernels do not).
+def _needs_kernel(a: Sym, alpha: float) -> bool:
+    """Return whether the kernel computes something else than its parts would. Halves are rounded
+    once, integer kernels drop the fractions of beta and alpha, and BLAS ignores the product where
+    alpha is 0.
     """
     return is_half(a.dtype) or not (a.dtype.is_floating_point or a.dtype.is_complex) or alpha == 0
 
@@ -32,7 +33,7 @@ def _is_of_the_kernel(a: Sym, alpha: float) -> bool:
 def _baddbmm(
     r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if _is_of_the_kernel(a, alpha):
+    if _needs_kernel(a, alpha):
         return None
     return _blended(x, a.one(aten.bmm.default, b), beta, alpha)
 
@@ -41,7 +42,7 @@ def _baddbmm(
 def _addmv(
     r: Recorder, x: Sym, matrix: Sym, vector: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if _is_of_the_kernel(matrix, alpha):
+    if _needs_kernel(matrix, alpha):
         return None
     return _blended(x, matrix.one(aten.mv.default, vector), beta, alpha)
 

@@ -47,7 +47,7 @@ def _scalar_tensor(
 
 
 def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_format: Any) -> Sym:
-    """*_like: the layout of x is kept."""
+    """Fill a tensor for a *_like factory, in the layout of x."""
     made = r.full(x.shape, value, dtype or x.dtype, _device(device, x.device))
     like = x.one(aten.empty_like.default, memory_format=memory_format)
     return r.restride(made, like.strides)
@@ -139,7 +139,7 @@ def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **
 
 
 def _gap(r: Recorder, x: Sym) -> Sym:
-    """Column number minus row number of the last two dimensions."""
+    """Return column number minus row number for the last two dimensions."""
     rows, columns = x.shape[-2:]
     down = r.arange(rows, torch.int64, x.device).unsqueeze(1)
     return r.arange(columns, torch.int64, x.device).unsqueeze(0) - down

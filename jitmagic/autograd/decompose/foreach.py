@@ -37,8 +37,8 @@ def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any] | None]:
 
 
 def _has_own_kernel(x: list[Any]) -> bool:
-    """Complex numbers on a GPU: the kernel of lists treats infinities otherwise than the one of
-    single tensors.
+    """Return whether the lists hold complex numbers on a GPU. The foreach kernels there treat
+    infinities differently from the kernels of single tensors.
     """
     return any(part.dtype.is_complex and part.device.type == "cuda" for part in x)
 

@@ -21,7 +21,7 @@ def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
     shape = tensors[0].shape
     dim %= len(shape) + 1
     if dim < len(shape) and not joins_to_rows([part.meta for part in tensors]):
-        # As eager does: where all lie as channels_last, the result does.
+        # Eager does so too: if all parts are channels_last, the result is.
         joined: Sym = r.emit(aten.cat.default, tensors, dim)
         return joined.view(*shape[:dim], len(tensors), *shape[dim:])
     return r.emit(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)

@@ -20,10 +20,12 @@ def _reduce(loss: Sym, reduction: int) -> Sym:
     return loss.one(aten.sum.default) if reduction == SUM else loss
 
 
-def _shared(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
-    """The derivative of one element of `x`, times a factor; of the mean it has its share."""
+def _per_element(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
+    """Return the derivative for one element of `x` times `factor`, divided by the count for a
+    mean.
+    """
     count = max(x.numel, 1)
-    if reduction == MEAN and isinstance(count, Size):  # no reciprocal is known of it
+    if reduction == MEAN and isinstance(count, Size):  # a Size has no reciprocal
         return (made if factor == 1.0 else made * factor) / count
     return made * (factor * (1.0 / count if reduction == MEAN else 1.0))
 
@@ -41,14 +43,14 @@ def _squared_gap(r: Recorder, x: Sym, target: Sym) -> Sym:
 
 @rule(aten.mse_loss_backward.default, opmath=True)
 def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -> Sym:
-    return _shared(x - target, x, reduction, 2.0) * grad
+    return _per_element(x - target, x, reduction, 2.0) * grad
 
 
 @rule(aten.smooth_l1_loss.default)
 def _smooth_l1(
     r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, beta: float = 1.0
 ) -> Sym | None:
-    if not beta > 0:  # 0 is another loss; negative numbers and NaN are refused
+    if not beta > 0:  # beta 0 is L1 loss; eager refuses negative numbers and NaN
         return None
     return _reduce(_smooth_l1_value(r, x, target, beta), reduction)
 
@@ -65,7 +67,7 @@ def _smooth_l1_backward(
 ) -> Sym | None:
     if not beta > 0:
         return None
-    gap, scaled = x - target, _shared(grad, x, reduction)
+    gap, scaled = x - target, _per_element(grad, x, reduction)
     outside = r.where(gap < 0, -scaled, scaled)
     return r.where(gap.abs() >= beta, outside, scaled * gap / beta)
 
@@ -85,7 +87,7 @@ def _huber_value(r: Recorder, x: Sym, target: Sym, delta: float) -> Sym:
 def _huber_backward(
     r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, delta: float
 ) -> Sym:
-    gap, scaled = x - target, _shared(grad, x, reduction)
+    gap, scaled = x - target, _per_element(grad, x, reduction)
     outside = r.where(gap < 0, scaled * -delta, scaled * delta)
     return r.where(gap.abs() >= delta, outside, scaled * gap)
 
@@ -99,12 +101,12 @@ def _bce_backward(
     weight: Sym | None = None,
     reduction: int = MEAN,
 ) -> Sym:
-    """The forward is not decomposed: it refuses inputs outside of [0, 1] at run time."""
+    """Only the backward is decomposed: the forward refuses inputs outside of [0, 1] at run time."""
     slope = (1 - x) * x
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:
         made = made * weight
-    return _shared(made, x, reduction) if reduction == MEAN else made
+    return _per_element(made, x, reduction) if reduction == MEAN else made
 
 
 @rule(aten.binary_cross_entropy_with_logits.default)
@@ -118,7 +120,7 @@ def _bce_with_logits(
 ) -> Sym | None:
     given = (one for one in (x, target, weight, pos_weight) if one is not None)
     if len({one.dtype for one in given}) > 1:
-        return None  # eager writes into (1 - target), whose dtype the result therefore has
+        return None  # eager writes into (1 - target), which sets the result's dtype
     log_sigmoid: Sym = r.emit(aten.log_sigmoid_forward.default, x)[0]
     if pos_weight is not None:
         log_sigmoid = log_sigmoid * ((pos_weight - 1) * target + 1)
@@ -150,6 +152,7 @@ def _nll(
     if not x.numel:
         return None
     dim = _class_dim(x)
+    # An ignored target may be no valid class (-100), so gather reads class 0 in its place.
     counted = target.differs(ignore_index)
     index = r.where(counted, target, 0).to(torch.int64).unsqueeze(dim)
     picked = -x.one(aten.gather.default, dim, index).squeeze(dim)
@@ -185,7 +188,9 @@ def _nll_backward(
     ignore_index: int,
     total_weight: Sym,
 ) -> Sym | None:
-    """One-hot by comparison with the class number, which fuses; ignored targets match no class."""
+    """Build one-hot rows by comparing with class numbers, which fuses; ignored targets match
+    none.
+    """
     if not x.numel:
         return None
     dim = _class_dim(x)

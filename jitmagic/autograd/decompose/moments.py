@@ -1,16 +1,19 @@
 """Means from which distances are taken: of layer, group and batch norm, and of variances.
 
-In: a tensor and the dimensions of a row. Out: the mean of each row, which of a row of equal numbers
-is that number, as Welford's running mean in eager's kernels is: what a sum divided by n is off by,
-half an ulp, `rsqrt(eps)` magnifies (1000.1 everywhere: layer norm gave 0.02 where eager gives 0).
+In: a tensor and the dimensions of a row. Out: the mean of each row. The mean of a row of equal
+numbers must be that number, as it is with Welford's running mean in eager's kernels. A sum divided
+by n is off by half an ulp, which `rsqrt(eps)` magnifies: with 1000.1 everywhere a layer norm gave
+0.02 where eager gives 0.
 
-So what is summed is the distance from the row's first element. It costs a subtraction per element
-of the first pass: 1.07x of a layer norm with 64 columns, 1.03x with 768, 1.01x with 4096 (float32,
-CPU, in cache), nothing where memory or the operation before it is what takes time. A sum in double
-costs 1.63x, 1.43x, 1.34x; the sum of what the mean is off by, in the second pass, 1.31x, 1.06x,
-1.05x. Largest errors of a layer norm against float64, beside eager's, over 10 seeds: random rows
-1.01 to 1.08x, an offset of 100 or 1000 0.33 to 0.47x, an outlier of 1e4 or 1e6 first 0.88 to 1.20x
-(Welford's formula loses as much to it), last 0.75 to 0.98x.
+The sum is therefore taken over distances from the row's first element. That costs a subtraction per
+element of the first pass: 1.07x of a layer norm with 64 columns, 1.03x with 768, 1.01x with 4096
+(float32, CPU, in cache). It costs nothing where memory or the previous operation dominates.
+Alternatives that cost more: a sum in double, 1.63x, 1.43x, 1.34x; correcting the mean in the second
+pass, 1.31x, 1.06x, 1.05x.
+
+Largest errors of a layer norm against float64, relative to eager's, over 10 seeds: random rows 1.01
+to 1.08x; an offset of 100 or 1000, 0.33 to 0.47x; an outlier of 1e4 or 1e6 as the first element,
+0.88 to 1.20x (Welford's formula loses as much); as the last, 0.75 to 0.98x.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ aten = torch.ops.aten
 
 
 def mean_of(x: Sym, dims: list[int]) -> Sym:
-    """The mean over `dims`, which are kept as 1; for doubles of narrower numbers, whose sums are
-    exact, use `Sym.mean`.
+    """Return the mean over `dims`, which stay as size 1. Use `Sym.mean` for doubles that hold
+    narrower numbers, whose sums are exact.
     """
     count = math.prod(x.shape[d] for d in dims)
-    if not _has_a_second(count):
+    if not _has_many(count):
         return x.mean(dims, True)
     first = x
     for d in dims:
@@ -41,8 +44,8 @@ def mean_of(x: Sym, dims: list[int]) -> Sym:
     return first + (x - first).mean(dims, True)
 
 
-def _has_a_second(count: int) -> bool:
-    """Whether rows of so many elements are known to have a first one, and more."""
+def _has_many(count: int) -> bool:
+    """Return whether rows of `count` elements are known to have more than one."""
     if isinstance(count, Size):
         return not any(map(hintless, symbols_of(count.expr)))
     return count > 1

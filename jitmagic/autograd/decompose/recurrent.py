@@ -1,4 +1,4 @@
-"""A layer of an LSTM that oneDNN computes, in training."""
+"""Rules for the oneDNN kernel of one LSTM layer in training."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ aten = torch.ops.aten
 
 @rule(aten.mkldnn_rnn_layer.default)
 def _layer(r: Recorder, *args: Any) -> Any:
-    """A layer that is differentiated keeps what its backward needs, whatever the grad mode is when
-    the compiled forward runs."""
+    """Record the layer as differentiable, so that it saves what its backward needs in whatever grad
+    mode the compiled forward runs.
+    """
     return r.call(LSTM_LAYER, *args)
 
 
 @rule(aten.mkldnn_rnn_layer_backward.default)
 def _layer_backward(r: Recorder, *args: Any) -> Any:
-    """The kernel gives one tensor as the gradient of both biases."""
+    """Copy the bias gradient: the kernel returns one tensor as the gradient of both biases."""
     made = r.call(aten.mkldnn_rnn_layer_backward.default, *args)
     made[4] = r.copied(made[3])
     return made

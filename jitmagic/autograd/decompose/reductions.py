@@ -18,6 +18,7 @@ aten = torch.ops.aten
 
 
 def _dims(x: Sym, dim: Any) -> list[int]:
+    # An empty list of dimensions means all of them, as in eager.
     if not x.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(len(x.shape)))
     return [d % len(x.shape) for d in ([dim] if isinstance(dim, int) else dim)]
@@ -30,8 +31,8 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     count = math.prod(x.shape[d] for d in dims)
     free = count - (1 if correction is None else correction)
     if not isinstance(free, Size) and free <= 0:
-        return None  # the kernel warns of it
-    # A square may be outside of the range of fp32 and bf16 where its root is not.
+        return None  # the kernel warns about it
+    # A square may overflow fp32 or bf16 although its root does not: bf16 rows of 1e20 gave inf.
     moments = moments_dtype(up(x))
     wide = up(x) if moments is None else x.to(moments)
     mean = mean_of(wide, dims) if moments is None else wide.mean(dims, True)
@@ -68,25 +69,26 @@ def _var_and_mean(
     made = _var_mean(x, dim, correction, keepdim)
     if made is None:
         return None
-    return [made[0].to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
+    return [made[0].to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
 
 
-def _mean_beside(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
-    """Eager updates both with each number: after an infinite one, the next makes NaNs of them.
-    Infinite is the mean of a row of which only the last is: looked for at both ends, as one more
-    reduction over the row would cost as much as the mean.
+def _welford_mean(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
+    """Return the mean that eager's kernel reports next to a variance. Eager updates both per
+    element: after an infinity, the next element makes both NaN. The mean stays infinite only if the
+    last element alone is infinite. Testing both ends of the row detects that; one more reduction
+    would cost as much as the mean.
     """
     dims = _dims(x, dim) if x.shape else []
-    last = _at_the_end(x, dims, -1, 9223372036854775807, mean)
+    last = _end_element(x, dims, -1, 9223372036854775807, mean)
     kept = last.equals(mean)
     if math.prod(x.shape[d] for d in dims) != 1:
-        kept = kept.one(aten.logical_and.default, _at_the_end(x, dims, 0, 1, mean).differs(mean))
+        kept = kept.one(aten.logical_and.default, _end_element(x, dims, 0, 1, mean).differs(mean))
     is_finite = variance.equals(variance)
     return r.where(is_finite.one(aten.logical_or.default, kept), mean, math.nan)
 
 
-def _at_the_end(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
-    """The row's element at either end of all its dimensions."""
+def _end_element(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
+    """Return the row's first or last element, taken along all its dimensions."""
     for d in dims:
         x = x.one(aten.slice.Tensor, d, start, end)
     return x.view(*like.shape).to(like.dtype)
@@ -99,7 +101,7 @@ def _std_and_mean(
     made = _var_mean(x, dim, correction, keepdim)
     if made is None:
         return None
-    return [made[0].sqrt().to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
+    return [made[0].sqrt().to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
 
 
 @rule(aten.linalg_vector_norm.default)
@@ -140,9 +142,11 @@ def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | No
     if not x.numel:
         return None
     if not x.dtype.is_floating_point:
+        # Eager promotes integers to the default dtype.
         x = x.to(torch.get_default_dtype())
     dims, wide = _dims(x, dim), up(x)
     top = wide.amax(dims, True)
+    # Subtracting an infinite maximum would give inf - inf = NaN.
     top = r.where(top.abs().equals(math.inf), 0.0, top)
     made = (wide - top).exp().sum(dims, True).log() + top
     return (made if keepdim else _dropped(made, dims)).to(x.dtype)

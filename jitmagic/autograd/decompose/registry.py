@@ -1,12 +1,12 @@
-"""The decomposition table, and what holds for every rule of it.
+"""The decomposition table, and the rules that hold for each entry of it.
 
-Complex numbers: a formula for real numbers is not one for complex ones (the derivative of tanh is
-1 - y * y, its gradient takes the conjugate), so a rule is asked for them only when it says that it
-holds: `rule(..., complex_too=True)`, what moves and fills memory. The others decline.
+Complex numbers: a formula for real numbers does not hold for complex ones (the derivative of tanh
+is 1 - y * y, its gradient takes the conjugate). A rule gets them only if it declares so with
+`rule(..., complex_too=True)`, which operations that move or fill memory do. The others decline.
 
 Precision: an ATen kernel on fp16 or bf16 computes in fp32 and rounds its result once. `rule(...,
-opmath=True)` gives a decomposition the same shape: tensors come in as fp32, results are rounded to
-the promoted dtype of the arguments.
+opmath=True)` does the same: tensors come in as fp32, results are rounded to the promoted dtype of
+the arguments.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def is_half(dtype: torch.dtype) -> bool:
 
 
 def up(sym: Sym) -> Sym:
-    """fp32 for the 16-bit floats, everything else as it is."""
+    """Cast the 16-bit floats to fp32 and return anything else unchanged."""
     return sym.to(torch.float32) if sym.dtype in _HALF else sym
 
 
 def moments_dtype(x: Sym) -> torch.dtype | None:
-    """What eager accumulates variances and the sums of batch norm in, where that is not x's own
-    dtype: double for fp32 on the CPU (acc_type in ATen's cpu kernels), float on a GPU.
+    """Return the dtype in which eager accumulates variances and sums of batch norm, None for x's
+    own. It is double for fp32 on the CPU (acc_type in ATen's cpu kernels) and float on a GPU.
     """
     return torch.float64 if x.device.type == "cpu" and x.dtype == torch.float32 else None
 
@@ -50,9 +50,9 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     def register(function: Rule) -> Rule:
         wrapped = cast(Rule, _with_opmath(function)) if opmath else function
         if "reduction" in signature(function).parameters:
-            wrapped = cast(Rule, _of_known_reductions(wrapped))
+            wrapped = cast(Rule, _known_reductions_only(wrapped))
         if not complex_too:
-            wrapped = cast(Rule, _of_real_numbers(wrapped))
+            wrapped = cast(Rule, _real_only(wrapped))
         for op in ops:
             TABLE[op] = wrapped
         return wrapped
@@ -60,7 +60,7 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     return register
 
 
-def _of_real_numbers(function: Decomposition) -> Decomposition:
+def _real_only(function: Decomposition) -> Decomposition:
     @wraps(function)
     def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(a, Sym) and a.dtype.is_complex for a in (*args, *kwargs.values())):
@@ -75,8 +75,8 @@ def _dtype_of(results: Any) -> torch.dtype | None:
     return first.dtype if isinstance(first, Sym) else None
 
 
-def _of_known_reductions(function: Decomposition) -> Decomposition:
-    """What a loss does with any other number is for its kernel to say."""
+def _known_reductions_only(function: Decomposition) -> Decomposition:
+    """Decline other reduction numbers, which the kernel has to judge."""
     takes = signature(function)
 
     @wraps(function)
@@ -96,7 +96,7 @@ def _with_opmath(function: Decomposition) -> Decomposition:
         dtype = promoted([sym.meta for sym in syms])
         if not any(sym.dtype in _HALF for sym in syms):
             results = function(recorder, *args, **kwargs)
-            # a float factor makes floats of integers here; whether it does so there is not known
+            # A float factor turns integers into floats here; the kernel may not, so decline.
             return results if dtype.is_floating_point or _dtype_of(results) is dtype else None
         results = function(
             recorder,

@@ -1,11 +1,11 @@
-"""Composites of torch that are called otherwise while a graph is recorded.
+"""Replacements for torch composites that would skip a data check while a graph is recorded.
 
 In: a torch function as the graph names it. Out: the same function, or one that gives the same
-result. Some look at their data before they compute: they are spelled out in operations which check
-the data themselves. On tensors without data, C++ composites skip such checks, and the recorded
-graph would answer where eager raises. A graph that raises is run again as eager, so the user reads
-eager's own words. A recurrent layer that nobody differentiates stays one operation; a gradient of
-data-dependent size is spelled out in masks.
+result. Some composites look at their data before they compute. On tensors without data the C++ code
+skips those checks, and the recorded graph would answer where eager raises. The replacements
+therefore check the data with graph operations. A graph that raises is run again as eager, so the
+user reads eager's own error. A recurrent layer without a gradient stays one operation; a gradient
+of data-dependent size is computed with masks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.recurrent import RECURRENT
 from .products import prod
 
-__all__ = ["spelled_out"]
+__all__ = ["data_checked"]
 
 
-def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What to call in place of `function` while a graph is recorded."""
+def data_checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function to call in place of `function` while a graph is recorded."""
     if function in RECURRENT:
         return partial(_recurrent, function)
-    return _SPELLED.get(function, function)
+    return _CHECKED.get(function, function)
 
 
 def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
-    """Below autograd a composite is not taken apart. One that drops out draws between its layers,
-    in an order with the program's other draws that only its parts have."""
+    """Keep the layer one operation by calling it below autograd, where composites are not
+    decomposed. With dropout it is decomposed: only the parts show how its draws interleave with
+    other draws.
+    """
     _, _, _, _, layers, dropout, train, *_ = args
     draws = train and dropout and layers > 1
     if draws or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args))):
@@ -44,31 +46,33 @@ def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """scatter refuses classes outside of [0, num_classes), as one_hot does."""
+    """Return the one-hot encoding by scatter, which refuses classes outside [0, num_classes)
+    too.
+    """
     made = torch.zeros(*tensor.shape, num_classes, dtype=torch.long, device=tensor.device)
     return made.scatter(-1, tensor.unsqueeze(-1), 1)
 
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
-    chosen = _chosen(x, dim, index, value)
+    chosen = _fill_mask(x, dim, index, value)
     return x.index_fill(dim, index, value) if chosen is None else torch.where(chosen, value, x)
 
 
 def _index_fill_in_place(
     x: torch.Tensor, dim: int, index: torch.Tensor, value: Any
 ) -> torch.Tensor:
-    chosen = _chosen(x, dim, index, value)
+    chosen = _fill_mask(x, dim, index, value)
     if chosen is None:
         return x.index_fill_(dim, index, value)
     return x.copy_(torch.where(chosen, value, x))
 
 
-def _chosen(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
-    """Which elements are filled with a value that has a gradient; None: it is filled as it is.
+def _fill_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
+    """Return a mask of the elements that are filled, or None to call index_fill itself.
 
-    Torch's gradient of the value sums over the unique indices, whose number is data; that of
-    `where` needs none. It refuses the negative indices that filling takes, as index_copy does here:
-    on a GPU that would be an assertion in the kernel, before eager's.
+    Torch's gradient of the value sums over the unique indices, whose number depends on data; the
+    gradient of `where` does not. Negative indices, which index_fill accepts, are refused, as
+    index_copy does: on a GPU that would be an assertion in the kernel, before eager's error.
     """
     if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
         return None
@@ -76,7 +80,8 @@ def _chosen(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch
         return None
     if {x.device.type, index.device.type, value.device.type} != {"cpu"}:
         return None
-    if not x.dim() and not index.numel():  # torch's gradient raises
+    # torch's gradient raises for a 0-dim tensor and an empty index, so index_fill has to raise it.
+    if not x.dim() and not index.numel():
         return None
     extent = x.shape[dim] if x.dim() else 1
     flat = index.reshape(-1)
@@ -112,9 +117,10 @@ def _set_item(x: torch.Tensor, key: Any, values: Any) -> None:
 
 
 def _fills_by_mask(x: torch.Tensor, indices: Any, values: Any) -> bool:
-    """Whether a tensor with a gradient is written wherever one mask is true, the same everywhere.
+    """Return whether one mask selects where a differentiable tensor is written, the same row each
+    time.
 
-    Torch's gradient of the values indexes with the mask, for as many rows as are true.
+    Torch's gradient of the values indexes with the mask and gets one row per true element.
     """
     if not (isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()):
         return False
@@ -139,7 +145,7 @@ def _filled(
     accumulate: bool,
     order: list[int],
 ) -> torch.Tensor:
-    """The new contents of x, dimensions in that order, which is that of memory."""
+    """Return the new contents of x with dimensions permuted to `order`, which is memory order."""
     rest = x.dim() - mask.dim()
     where = mask.view((*mask.shape, *[1] * rest)).expand(x.shape)
     part = values.view(values.shape[max(values.dim() - rest, 0) :]).expand(x.shape)
@@ -150,7 +156,7 @@ def _filled(
 def _quantile(
     function: Callable[..., Any], input: torch.Tensor, q: Any, *args: Any, **options: Any
 ) -> Any:
-    """Unasked, a fraction below 0 would take the first numbers."""
+    """Check that q is in [0, 1]: unchecked, a negative q would select the first elements."""
     if isinstance(q, torch.Tensor):
         outside = ((q >= 0) & (q <= 1)).all().logical_not().to(torch.int32)
         torch.ops.aten._linalg_check_errors(outside.detach(), ASSERTION, is_matrix=True)
@@ -160,7 +166,7 @@ def _quantile(
 _QUANTILES: tuple[Any, ...] = (
     torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile
 )  # fmt: skip
-_SPELLED: dict[Any, Callable[..., Any]] = {
+_CHECKED: dict[Any, Callable[..., Any]] = {
     **{function: partial(_quantile, function) for function in _QUANTILES},
     torch.nn.functional.one_hot: _one_hot,
     torch.index_fill: _index_fill,

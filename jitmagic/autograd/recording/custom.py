@@ -1,10 +1,11 @@
-"""Autograd functions of the program's own in a joint graph: their backward need not be linear.
+"""User-defined autograd functions in a joint graph, whose backward need not be linear.
 
-A backward of torch's own is linear in its tangents: without some of them, what hangs on those alone
-is zero. A backward that the program wrote is run by eager if a gradient reaches it, with zeros for
-those that do not, and may compute anything from them. So each node recorded by one is told which
-tangents lead to it (`meta["behind"]`), by the history as eager walks it and not by data. So are the
-zeros that some of torch's formulas make for a gradient without reading it.
+Torch's own backward formulas are linear in their tangents: values that depend on missing tangents
+alone are zero. Eager runs a user-defined backward if any gradient reaches it, passes zeros for the
+missing ones, and the backward may compute anything from them. Each node that such a backward
+records is therefore annotated with the tangents it depends on (`meta["tangents"]`), taken from the
+autograd history and not from data flow. So are the zeros that some torch formulas return without
+reading the gradient.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from ...errors import CompileFailed
 from ...graph.reach import ancestors
 from .traced import Traced
 
-__all__ = ["Behind", "check_gradients", "custom_nodes", "leading_to"]
+__all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
 
-Behind = Mapping[Any, tuple[int, ...]]
+TangentsByNode = Mapping[Any, tuple[int, ...]]
 
 
-def custom_nodes(results: Sequence[Traced]) -> Behind:
-    """The autograd nodes of the program's functions behind the results."""
-    return leading_to(results, _is_programs)
+def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
+    """Return the autograd nodes of user-defined functions in the history of the results."""
+    return tangents_by_node(results, _is_programs)
 
 
 def _is_programs(node: Any) -> bool:
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
-def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behind:
-    """Autograd nodes behind the results: for each the positions of the results that lead to it."""
+def tangents_by_node(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> TangentsByNode:
+    """Return the `wanted` autograd nodes of the history, each with the positions of its results."""
     found: dict[Any, tuple[int, ...]] = {}
     for place, result in enumerate(results):
         seen: set[Any] = set()
@@ -50,12 +51,12 @@ def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behi
     return found
 
 
-def check_gradients(nodes: Behind, tangents: Collection[Node]) -> None:
-    """Have each of the nodes refuse gradients that no tangent is part of, where a backward may run
-    without this function: it could not be told that they are missing then.
+def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
+    """Make each node refuse gradients that depend on no tangent, if the backward may run without
+    it. In such a backward the node would not know that its gradients are missing.
     """
-    for node, behind in nodes.items():
-        if len(behind) < len(tangents):
+    for node, own in nodes.items():
+        if len(own) < len(tangents):
             node.register_hook(lambda made, given: _refuse_independent(made, tangents))
 
 
@@ -64,4 +65,6 @@ def _refuse_independent(made: Sequence[Any], tangents: Collection[Node]) -> None
         if not isinstance(gradient, Traced):
             continue
         if ancestors([gradient.sym.node]).isdisjoint(tangents):
-            raise CompileFailed("an autograd function gives a gradient that depends on none")
+            raise CompileFailed(
+                "an autograd function returns a gradient that depends on no tangent"
+            )

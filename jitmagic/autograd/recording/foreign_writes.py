@@ -1,9 +1,10 @@
-"""Operators that write to arguments wherever they are, as functional ones: those from outside of
-torch, and of torch's those without a functional form in autograd/recording/mutate.py.
+"""Functional forms of operators that write to arbitrary arguments.
 
-Comes in: an overload whose schema names what it writes. Goes out: a `Functional`, an operator of
-our own that copies what is written, calls the overload on the copies and returns the overload's new
-tensors, then the copies. Which tensor of the program gets which of them is the functionalizer's.
+It serves custom operators, and torch's own without a functional form in
+autograd/recording/mutate.py. In: an overload whose schema names what it writes. Out: a
+`Functional`, an operator of jitmagic that copies the written arguments, calls the overload on the
+copies and returns the overload's new tensors followed by the copies. The functionalizer assigns
+them to the program's tensors.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from ...graph.operators.without_meta import only_writes
 
 __all__ = ["Functional", "flat", "functional_form"]
 
-# What is said of writes, which a functional form has none of; torch 2.11 has no such tags.
+# Tags about writes, which do not apply to a functional form; torch 2.11 has no such tags.
 _OF_WRITES = tuple(getattr(torch.Tag, name, None) for name in ("out", "inplace"))
 _ALIAS = re.compile(r"(?<=[\w\]?])\(\w+!?(?: -> \w*)?\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """`op` gives (*new results, *values written). `slots`: the place and name of each argument that
-    is written; `returns`: for each result of the original the slot it is, None where it is new.
+    """An operator that returns (*new results, *values written). `slots` holds position and name of
+    each written argument. `returns` holds, for each result of the original, its slot or None for a
+    new tensor.
     """
 
     op: Any
@@ -40,14 +42,16 @@ class Functional:
     returns: tuple[int | None, ...]
 
     def written(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments that are written, in the order of `slots`: a tensor, a list or None."""
+        """Return the written arguments, each a tensor, a list or None, in the order of `slots`."""
         given = [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
         return given
 
 
 @lru_cache(maxsize=256)
 def functional_form(func: Any) -> Functional:
-    """Raises CompileFailed where the schema does not say enough."""
+    """Define the functional form of `func`. Raises CompileFailed for schemas that say too
+    little.
+    """
     schema = func._schema
     marks = [(n, a) for n, a in enumerate(schema.arguments) if _is_written(a)]
     slots = tuple((n, a.name) for n, a in marks)
@@ -91,7 +95,8 @@ def _kernel(
                 holder[key] = _copied(holder[key])
                 written += flat(holder[key])
         is_meta = any(tensor.is_meta for tensor in written)
-        made = infer(func, positional, named) if is_meta else None  # torch's may import sympy
+        # torch's own meta function may import sympy (0.3 s).
+        made = infer(func, positional, named) if is_meta else None
         if made is None and not (is_meta and only_writes(func)):
             made = func(*positional, **named)
         results = made if isinstance(made, tuple) else (made,)
@@ -108,7 +113,7 @@ def _copied(given: Any) -> Any:
 
 
 def flat(given: Any) -> Iterator[Any]:
-    """The tensors of an argument that is a tensor, a list of them or None."""
+    """Yield the tensors of an argument that is a tensor, a list of them or None."""
     if isinstance(given, (list, tuple)):
         for item in given:
             yield from flat(item)

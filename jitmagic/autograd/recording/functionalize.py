@@ -1,10 +1,10 @@
-"""Functionalisation: what is done to traced tensors is recorded, with mutation and views taken out.
+"""Functionalisation: records operations on traced tensors with mutation and views removed.
 
 `Functionalizer` is the dispatch mode that sees every ATen call below C++ autograd and records it on
-`Traced` tensors. A write makes a new value of its storage's Cell (traced.py), a view is a path into
-one: the graph is functional whatever the program does, and at the end the cells of the inputs tell
-which of them were mutated. Raises CompileFailed for what cannot be modelled; the frame then runs as
-eager.
+`Traced` tensors. A write makes a new value of its storage's Cell (traced.py); a view is a path into
+a cell. The graph is therefore functional whatever the program does, and at the end the input cells
+show which inputs were mutated. Raises CompileFailed for what cannot be modelled; the frame then
+runs as eager.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...graph.operators.recurrent import RECURRENT
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
 from ..decompose import TABLE
-from .custom import Behind, leading_to
+from .custom import TangentsByNode, tangents_by_node
 from .foreign_writes import flat, functional_form
 from .mutate import MUTATORS, functional_overload, overload_without, without_generator
 from .origins import origin_of
@@ -46,21 +46,21 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
-        self.origin: Node | None = None  # whose formula runs, in a backward
-        self.custom: Behind = {}  # the autograd nodes of the program's functions
-        self.results: Sequence[Traced] = ()  # those with a tangent, in a backward
-        self._history: Behind | None = None  # all autograd nodes, when first asked for
-        # The tensors are held: an id is a name only while its object lives.
+        self.origin: Node | None = None  # in a backward: the operation whose formula runs
+        self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
+        self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
+        self._history: TangentsByNode | None = None  # all autograd nodes, computed at first use
+        # The tensors are kept alive because they are keyed by id, which a new object could reuse.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
         self._numbers: dict[int, tuple[complex, Traced]] = {}
 
     def input(self, index: int, name: str, spec: TensorSpec) -> Traced:
-        """A traced graph input: a leaf of the autograd graph of the trace."""
+        """Return a traced graph input: a leaf of the autograd graph of the trace."""
         sym = self.recorder.placeholder(name, spec)
         return self._own(sym, Cell(sym, input=index), spec.requires_grad)
 
     def fresh(self, sym: Sym) -> Traced:
-        """A tensor with memory of its own holding that value."""
+        """Return a tensor with memory of its own that holds the value."""
         return self._own(sym, Cell(sym), False)
 
     def again(self, tensor: Traced, region: Any) -> Traced:
@@ -72,7 +72,7 @@ class Functionalizer(DispatchMode):
         return tensor if second is sym or tensor.is_conj() else self.fresh(second)
 
     def constant(self, tensor: torch.Tensor) -> Traced:
-        """A real tensor that the program closes over."""
+        """Return the traced tensor for a real tensor that the program closes over."""
         if (known := self._constants.get(id(tensor))) is not None:
             return known[1]
         if tensor.requires_grad:
@@ -84,7 +84,9 @@ class Functionalizer(DispatchMode):
         return traced
 
     def number(self, value: complex) -> Traced:
-        """A number that a formula of autograd's holds as a tensor; operations read the number."""
+        """Return a tensor for a number of an autograd formula; operations read the number
+        instead.
+        """
         traced = self.constant(torch.tensor(value, dtype=torch.complex128))
         self._numbers[id(traced)] = value, traced
         return traced
@@ -103,25 +105,27 @@ class Functionalizer(DispatchMode):
     ) -> Any:
         if kwargs and "generator" in kwargs:
             if kwargs["generator"] is not None:
-                raise CompileFailed("a random generator of the program's own")
+                raise CompileFailed("a user-created random generator")
+            # Recorded calls draw from the default generator: `generator=None` has its own overload.
             func = without_generator(func)
-        if self.in_backward:  # errors and lines are those of the operation whose formula runs
+        # Errors and lines are attributed to the operation whose formula runs.
+        if self.in_backward:
             node = torch._C._current_autograd_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
-            self.recorder.behind = self._behind(node, func)
+            self.recorder.tangents = self._tangents_of(node, func)
             _check_numbers(func, args, kwargs or {})
-            func, args = _as_of_plain_tensors(node, func, args)
+            func, args = _as_plain_tensor_formula(node, func, args)
         return _handler(func)(self, func, args, kwargs or {})
 
-    def _behind(self, node: Any, func: Any) -> tuple[int, ...]:
-        """Which tangents lead to what the call makes, where its data does not tell: zeros are the
-        gradient of round() if there is one at all.
+    def _tangents_of(self, node: Any, func: Any) -> tuple[int, ...]:
+        """Return the tangents that the call depends on, where data flow does not show it. The
+        gradient of round(), for example, is zeros_like, which reads no tangent.
         """
         if func is not aten.zeros_like.default or not self.results:
             return self.custom.get(node, ())
         if self._history is None:
-            self._history = leading_to(self.results, lambda node: True)
+            self._history = tangents_by_node(self.results, lambda node: True)
         return self._history.get(node, ())
 
     # -- what the handlers share ---------------------------------------------------------------
@@ -130,7 +134,7 @@ class Functionalizer(DispatchMode):
         return tensor if isinstance(tensor, Traced) else self.constant(tensor)
 
     def read(self, value: Any) -> Any:
-        """Arguments with tensors replaced by their current values."""
+        """Replace tensors in arguments by their current values."""
         if isinstance(value, Traced):
             return self._numbers[id(value)][0] if id(value) in self._numbers else value.sym
         if isinstance(value, torch.Tensor):
@@ -140,7 +144,7 @@ class Functionalizer(DispatchMode):
         return value
 
     def emit(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Record op on the current values of its arguments; Syms come back."""
+        """Record op on the current values of its arguments and return Syms."""
         return self.recorder.emit(
             op,
             *[self.read(arg) for arg in args],
@@ -148,7 +152,7 @@ class Functionalizer(DispatchMode):
         )
 
     def wrap(self, value: Any) -> Any:
-        """Fresh tensors for results."""
+        """Return fresh tensors for results."""
         if isinstance(value, Sym):
             return self.fresh(value)
         if isinstance(value, (list, tuple)):
@@ -160,8 +164,8 @@ _HALF_MAX = torch.finfo(torch.float16).max
 
 
 def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise where the backward of the program's numbers meets a kernel that refuses them: formulas
-    fill and multiply with numbers that the forward only takes in float32.
+    """Raise CompileFailed if the backward passes a number that a kernel refuses. Formulas fill and
+    multiply with numbers that the forward used in float32 alone.
     """
     operands = (*args, *kwargs.values())
     if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in operands):
@@ -171,14 +175,14 @@ def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         check_dtypes(func, func._opname, args, dict(kwargs), device)
 
 
-# Nodes of a whole tensor's maximum and such, of which several elements may be the one.
+# Backward nodes of whole-tensor maxima and the like, where several elements may tie.
 _SPREADING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 
 
-def _as_of_plain_tensors(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The call that the formula makes of tensors of no class of their own: on the CPU a gradient is
-    filled in where the maximum is, while for others it is multiplied by a mask, where an infinite
-    one makes nan of zeros.
+def _as_plain_tensor_formula(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the call that the formula makes for plain tensors. On the CPU eager fills the gradient
+    in where the maximum is. For tensor subclasses the formula multiplies by a mask, which turns an
+    infinite gradient into NaN at the zeros.
     """
     if func is not aten.mul.Tensor or node is None or node.name() not in _SPREADING:
         return func, args
@@ -198,16 +202,16 @@ def _plain(
 
 
 def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A tensor literal of the program: new memory on each call."""
+    """Record a tensor literal, which is new memory on each call."""
     return mode.fresh(mode.read(args[0]).call(aten.clone.default))
 
 
 def _mutate(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """An operation that writes to its first argument and returns it."""
+    """Record an operation that writes to its first argument and returns it."""
     target = mode.traced(args[0])
-    args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
+    args = (target, *(_on_device_of(mode, target, arg) for arg in args[1:]))
     if (maker := MUTATORS.get(func)) is not None:  # copy_, fill_: the old value is not read
         new = maker(
             mode.recorder,
@@ -220,9 +224,9 @@ def _mutate(
     return target
 
 
-def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
-    """torch wraps the number of `x[i] = 5` in a tensor of the CPU wherever x lives: it is made on
-    the device, as a copy between devices cannot be recorded in a CUDA graph.
+def _on_device_of(mode: Functionalizer, target: Traced, value: Any) -> Any:
+    """Return a 0-dim CPU operand as a tensor on the device of the target. torch wraps the number of
+    `x[i] = 5` in a CPU tensor; a copy between devices cannot be recorded in a CUDA graph.
     """
     if not isinstance(value, torch.Tensor) or isinstance(value, Traced):
         return value
@@ -234,7 +238,7 @@ def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
 def _mutate_list(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """_foreach_add_ and its like: one functional operation per element of the lists."""
+    """Record _foreach_add_ and the like as one functional operation per list element."""
     _refuse_sharing(mode, func, args)
     values = mode.emit(functional_overload(func), args, kwargs)
     for target, new in zip(args[0], values, strict=True):
@@ -243,7 +247,7 @@ def _mutate_list(
 
 
 def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> None:
-    """The elements of the lists are done one after the other: what one reads, no other writes."""
+    """Refuse lists where one element's write is read by another: they are processed in turn."""
     written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
     if len(written) < len(args[0]):
         raise CompileFailed(f"{func} writes to the same memory more than once")
@@ -257,7 +261,7 @@ def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> N
 def _mutate_out(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
+    """Record torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
     target = mode.traced(kwargs["out"])
     options = {name: value for name, value in kwargs.items() if name != "out"}
     new = mode.emit(overload_without(func, "out"), args, options)
@@ -270,17 +274,17 @@ def _mutate_out(
 def _mutate_named(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """An operator that writes to the arguments its schema names, wherever they are."""
+    """Record an operator that writes to the arguments its schema names, at any position."""
     form = functional_form(func)
     slots = form.written(args, kwargs)
     targets = [mode.traced(tensor) for tensor in flat(slots)]
     read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
     for target in targets:
         if sum(tensor.cell is target.cell for tensor in read) > 1:
-            raise CompileFailed(f"{func} writes to memory that it is given twice")
+            raise CompileFailed(f"{func} writes to an argument that shares memory with another")
     values = mode.emit(form.op, args, kwargs)
     new = iter(mode.wrap(values[: len(values) - len(targets)]))
-    # Without a kernel there, nothing tells autograd's version counter of the write.
+    # Without such a kernel eager does not increment autograd's version counter.
     counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
     for target, value in zip(targets, values[len(values) - len(targets) :], strict=True):
         if value.shape != tuple(target.shape):
@@ -293,7 +297,7 @@ def _mutate_named(
 def _composite(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """C++ composites reached below autograd (from another operation's kernel): take them apart."""
+    """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
         return func.decompose(*args, **kwargs)
 
@@ -301,7 +305,7 @@ def _composite(
 def _primitive(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A view of torch.ops.prims as the ATen views that it stands for."""
+    """Replace a view of torch.ops.prims by the ATen views it stands for."""
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
         return func.impl_aten(*args, **kwargs)
 
@@ -309,7 +313,9 @@ def _primitive(
 def _conjugate(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
+    """Record a view in the forward (eager is lazy) and a value in the backward, where only autograd
+    formulas read it.
+    """
     if not mode.in_backward:
         source = mode.traced(args[0])
         origin = AliasCall(func, source), 0
@@ -318,7 +324,8 @@ def _conjugate(
         layout = source.sym.meta if layout is None else layout
         value = CONJUGATE.apply(source.sym)
         return Traced.make(value, source.cell, path, False, layout, origin, source.counter)
-    if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
+    # A complex number, of `x * 1j`: as a tensor its dtype would count in promotions.
+    if isinstance(args[0], complex):
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
 
@@ -326,10 +333,11 @@ def _conjugate(
 def _norm_with_stats(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Batch norm: writes its running statistics (arguments 3 and 4) though the schema hides it."""
+    """Record batch norm, which writes arguments 3 and 4 although its schema hides it."""
     *results, mean, var = mode.emit(func, args, kwargs)
     for target, new in ((args[3], mean), (args[4], var)):
         if new is not None and target is not None:
+            # Eager does not increment the version counter either: the schema declares no write.
             mode.traced(target).write(new, counted=False)
     return mode.wrap(results)
 
@@ -337,13 +345,14 @@ def _norm_with_stats(
 def _same_size(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What forward-mode differentiation asks of a tensor and its tangent."""
+    """Compare the sizes of a tensor and its tangent for forward-mode differentiation."""
     return args[0].shape == args[1].shape
 
 
 def _same_storage(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
+    """Compare the storage sizes of a tensor and its tangent for forward-mode differentiation."""
     first, second = (mode.traced(arg).cell.value.meta for arg in args)
     sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
     return next(sizes) == next(sizes)
@@ -352,12 +361,12 @@ def _same_storage(
 def _equal(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Whether a mask is all true, asked by torch 2.11's quantile of what checked.py has asserted.
-    (Later ones do not ask tensors without data.)
+    """Answer torch 2.11's quantile, which asks if a mask is all true that checked.py has asserted.
+    (Later versions do not ask tensors without data.)
     """
     ones = mode.traced(args[1]).sym.node
     if ones.target is not aten.full.default or ones.args[1] != 1:
-        raise CompileFailed("a comparison of two tensors as a whole")
+        raise CompileFailed("torch.equal on tensors of the graph")
     return True
 
 
@@ -392,14 +401,14 @@ def _handler(func: Any) -> Handler:
     schema = func._schema
     if is_foreign(func):
         return _foreign_handler(func)
-    if torch.Tag.inplace_view in func.tags:  # but for those relabelled: resize_, as_strided_, ...
+    if torch.Tag.inplace_view in func.tags:  # except for the in-place views of view_calls.py
         return refuse
     if schema.is_mutable:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
     if info is not None:
         return _primitive if func.namespace == "prims" else view
-    if func in TABLE:  # with a decomposition of our own, composite or not
+    if func in TABLE:  # jitmagic decomposes it, composite or not
         return _plain
     return _composite if _is_composite(func) else _plain
 

@@ -1,7 +1,7 @@
-"""In-place operations as functional ones: which new value an operation writes.
+"""Maps in-place operations to functional ones that compute the value written.
 
 `functional_overload(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value
-is better made from other parts (copies and fills need not read the old value).
+has a cheaper form (copies and fills need not read the old value).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _RENAMED: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=4096)
 def functional_overload(func: Any) -> Any:
-    """The overload that returns what `func` writes. Raises CompileFailed where there is none."""
+    """Return the overload that returns what `func` writes. Raises CompileFailed if there is
+    none.
+    """
     renamed = _RENAMED.get(func)
     if renamed is not None:
         return renamed
@@ -38,7 +40,7 @@ def functional_overload(func: Any) -> Any:
     elif name.endswith("_"):
         plain = name[:-1]
     else:
-        raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
+        raise CompileFailed(f"{func} writes to its arguments in an unsupported way")
     packet = getattr(getattr(torch.ops, namespace), plain, None)
     overloads = (other for other in _overloads(packet, func) if _takes_the_same(other, func))
     functional = next(overloads, None)
@@ -48,7 +50,7 @@ def functional_overload(func: Any) -> Any:
 
 
 def _overloads(packet: Any, func: Any) -> list[Any]:
-    """Those of the operation that write nothing, the one called like `func` first."""
+    """Return the overloads that write nothing, the one named like `func` first."""
     names = [] if packet is None else packet.overloads()
     names.sort(key=lambda name: name != func._overloadname)
     made = [getattr(packet, name) for name in names]
@@ -56,15 +58,15 @@ def _overloads(packet: Any, func: Any) -> list[Any]:
 
 
 def _takes_the_same(functional: Any, func: Any) -> bool:
-    """Overloads need not be called alike: pow_.Scalar is pow.Tensor_Scalar, pow.Scalar is not."""
+    """Compare argument types: names differ, pow_.Scalar is pow.Tensor_Scalar and not pow.Scalar."""
     ours, theirs = func._schema.arguments, functional._schema.arguments
     return [str(argument.type) for argument in ours] == [str(argument.type) for argument in theirs]
 
 
 @lru_cache(maxsize=4096)
 def overload_without(func: Any, argument: str) -> Any:
-    """The overload that takes the other arguments: for "out", one that returns what `func` writes
-    to it.
+    """Return the functional overload without `argument`. Without "out" it returns what `func`
+    writes to that argument.
     """
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != argument]
     for name in func.overloadpacket.overloads():
@@ -77,8 +79,8 @@ def overload_without(func: Any, argument: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def without_generator(func: Any) -> Any:
-    """The overload that is called where the generator is None: `randn.generator` has to be given
-    one, and recorded calls have none.
+    """Return the overload for a generator of None. `randn.generator` requires a generator, and
+    recorded calls pass none.
     """
     named = [a for a in func._schema.arguments if a.name == "generator"]
     if not named or named[0].has_default_value():
@@ -87,7 +89,9 @@ def without_generator(func: Any) -> Any:
 
 
 def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:
-    """copy_, fill_: cast, move, broadcast. Always new memory, never the source itself."""
+    """Record copy_ or fill_ as cast, move and broadcast into new memory, never the source
+    itself.
+    """
     if source.device != old.device:
         source = source.one(aten._to_copy.default, dtype=old.dtype, device=old.device)
     elif source.dtype is not old.dtype:
@@ -116,7 +120,7 @@ def _index_put(
 
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
-    """Drawn in the order of memory, which is how kernels fill it."""
+    """Draw in memory order, which is the order in which kernels fill it."""
     order, inverse = memory_order(old.strides)
     turned = order != sorted(order)
     made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
@@ -138,6 +142,8 @@ MUTATORS: Mapping[Any, Callable[..., Sym]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _zero,
     aten.bernoulli_.float: _bernoulli,
+    # polygamma takes the order before the tensor.
     aten.polygamma_.default: _polygamma,
+    # It takes `unsafe`, which index_put lacks.
     aten._index_put_impl_.default: _index_put,
 }

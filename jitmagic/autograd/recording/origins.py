@@ -1,7 +1,7 @@
-"""Which operation of the program an autograd node belongs to: whose formula a backward records.
+"""Maps autograd nodes to the operations of the program that created them.
 
-The autograd nodes of an operation are told of it when they come into being; while C++ autograd runs
-one, the operations that it calls are given its lines, and one that is refused refuses it.
+New autograd nodes are marked with their operation. While C++ autograd runs a node, the operations
+that it calls get the lines of that operation, and an error refuses that operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _ORIGIN = "jitmagic.origin"
 
 
 def mark_origin(tensor: torch.Tensor, operation: Node) -> None:
-    """Tell the new autograd nodes behind `tensor` which operation of the graph made them."""
+    """Mark the new autograd nodes of `tensor`'s history with the graph operation that created
+    them.
+    """
     stack = [tensor.grad_fn]
     while stack:
         node = stack.pop()
@@ -29,12 +31,12 @@ def mark_origin(tensor: torch.Tensor, operation: Node) -> None:
 
 
 def origin_of(node: Any) -> Node | None:
-    """What `mark_origin` told an autograd node, None where it was not told."""
+    """Return the operation that `mark_origin` stored on an autograd node, or None."""
     return None if node is None else node.metadata.get(_ORIGIN)
 
 
 def history_of(result: torch.Tensor) -> set[tuple[Any, int]]:
-    """The edges of the autograd graph behind it."""
+    """Return the edges of the result's autograd graph."""
     edges: set[tuple[Any, int]] = set()
     stack = [(result.grad_fn, result.output_nr)]
     while stack:
@@ -48,8 +50,8 @@ def history_of(result: torch.Tensor) -> set[tuple[Any, int]]:
 def reach_of(
     histories: Sequence[set[tuple[Any, int]]], inputs: Sequence[torch.Tensor]
 ) -> list[tuple[int, ...]]:
-    """For each input, the positions of the results whose history leads to it: with a tangent for
-    one of them it has a gradient, be it of zeros.
+    """Return, for each input, the positions of the results whose history contains it. Given a
+    tangent for one of them, the input has a gradient, even if it is zero.
     """
     leaves = [{id(n.variable) for n, _ in edges if hasattr(n, "variable")} for edges in histories]
     return [

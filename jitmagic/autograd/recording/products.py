@@ -1,10 +1,10 @@
 """The gradient of a product over elements, as eager computes it.
 
-Comes in: a traced tensor, the arguments of `prod`. Goes out: the product, with a history of its
-own. torch's formula asks the data whether there are zeros: without any it divides the product by
-each element, which gives inf and nan where the product overflows or underflows; with some it
-multiplies the other elements. On tensors without data it always does the latter, so that a recorded
-graph would give other values than eager. Here both are computed and the data choose.
+In: a traced tensor and the arguments of `prod`. Out: the product, with its own history. torch's
+formula looks at the data. Without zeros it divides the product by each element, which gives inf and
+nan where the product overflows or underflows; with zeros it multiplies the other elements. On
+tensors without data it always does the latter, and a recorded graph would differ from eager. Here
+the graph computes both and selects by the data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def prod(
     *,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """torch.prod of a traced tensor."""
+    """Return torch.prod of a traced tensor."""
     wide = x if dtype is None else x.to(dtype)
     if not (x.requires_grad and torch.is_grad_enabled() and wide.dtype.is_floating_point):
         return _plain(x, dim, keepdim, dtype)
@@ -40,7 +40,7 @@ def _plain(
 
 
 class _Prod(torch.autograd.Function):
-    is_linear = True  # as torch's own formulas are: no gradient without a tangent
+    is_linear = True  # as torch's formulas: no gradient without a tangent
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int | None, keepdim: bool) -> torch.Tensor:
@@ -59,6 +59,7 @@ class _Prod(torch.autograd.Function):
             divided = grad * (made / x)
             others = grad * _of_others(x.reshape(-1), 0).view_as(x)
             count = zeros.sum()
+            # With two zeros each product of others has one, but 0 * inf inside cumprod is NaN.
             others = torch.where(count > 1, torch.zeros_like(others), others)
             return torch.where(count == 0, divided, others), None, None
         if not ctx.keepdim:
@@ -68,7 +69,7 @@ class _Prod(torch.autograd.Function):
 
 
 def _of_others(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """For each element, the product of the elements before it and of those after it."""
+    """Return, for each element, the product of the elements before it and after it."""
     extent = x.shape[dim]
     if extent == 0:
         return torch.ones_like(x)

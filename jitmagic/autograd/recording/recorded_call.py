@@ -1,8 +1,8 @@
-"""recorded_call: a call of a torch-level graph while it is recorded.
+"""Calls a function of a torch-level graph while it is recorded.
 
-Comes in: the function that the graph names and its arguments, traced tensors among them. Goes out:
-its result. Where sizes are symbols, what C++ reads as ints is called by operators that take
-SymInts (graph/symbolic/sized_calls.py); so is an LSTM.
+In: the function and its arguments, traced tensors among them. Out: its result. With symbolic sizes,
+functions whose C++ reads ints are called through operators that take SymInts
+(graph/symbolic/sized_calls.py); so is an LSTM.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from ...graph.operators.autocast import OFF, read_autocast
 from ...graph.operators.recurrent import is_fused_lstm
 from ...graph.symbolic.sized_calls import call_of_sizes
 from ...graph.symbolic.sym_node import sizes_in
-from .checked import spelled_out
+from .checked import data_checked
 
 __all__ = ["recorded_call"]
 
 aten = torch.ops.aten
-_LSTM = 2  # of the kinds of layers that oneDNN has
+_LSTM = 2  # oneDNN's number for LSTM layers
 
 
 def recorded_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], is_sized: bool
 ) -> Any:
-    """`function(*args, **kwargs)`; the trace has warned of it."""
+    """Return `function(*args, **kwargs)` without its warnings, which the trace has issued."""
     if not is_sized:
-        return call_from(Silence(), spelled_out(function), args, kwargs)
+        return call_from(Silence(), data_checked(function), args, kwargs)
     if function is torch.lstm and isinstance(args[2], list | tuple):
         return _lstm(*args, **kwargs)
-    return call_of_sizes(Silence(), spelled_out(function), args, kwargs)
+    return call_of_sizes(Silence(), data_checked(function), args, kwargs)
 
 
 def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
-    """A layer in training: layer by layer, as ATen/native/mkldnn/RNN.cpp does, which does not ask
-    for the lengths; torch's Python goes through the steps where the input requires grad, and drops
-    nothing out.
+    """Call an LSTM in training layer by layer, as ATen/native/mkldnn/RNN.cpp does, for any length.
+    torch's Python decomposition unrolls the steps if the input requires grad, and ignores dropout.
     """
     has_biases, layers, dropout, train, both, batch_first = rest
     differs = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *states, *weights))
@@ -47,7 +46,7 @@ def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
     fused = (differs or draws) and is_fused_lstm(aten.lstm.input, input, states)
     plain = input.device.type == "cpu" and read_autocast() == OFF
     if not (fused and plain) or next(sizes_in(input), None) is None:
-        return spelled_out(torch.lstm)(input, states, weights, *rest)
+        return data_checked(torch.lstm)(input, states, weights, *rest)
     made = (input.transpose(0, 1) if batch_first else input).contiguous()
     hx, cx = (state.contiguous() for state in states)
     places = 4 if has_biases else 2

@@ -3,7 +3,7 @@
 In: ATen overloads with `Sym` handles for tensors. Out: a torch.fx.Graph whose tensor nodes carry
 `meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`. Invariant: every
 recorded node is functional: it reads its arguments and makes a new value. Equal calls of
-deterministic operations are recorded once (the earlier node is handed out again).
+deterministic operations are recorded once; the earlier node is returned again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _EMPTY = ("empty", "new_empty")
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
-# Arguments that may live on another device than the rest: a copy is what moves a tensor.
+# Operations whose arguments may be on different devices.
 CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
-# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
-# None declines: the operation is recorded as it is.
+# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None.
+# None declines, and the operation is recorded as it is.
 Decomposition = Callable[..., Any]
 
 
 def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
-    """The spec of a graph value: what meta says, on the real device."""
+    """Return the spec of a graph value: the meta tensor's, on the real device."""
     return TensorSpec(
         as_dimensions(meta.shape),
         as_dimensions(meta.stride()),
@@ -67,9 +67,7 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
 
 
 def _is_repeated(node: Node, region: Any) -> bool:
-    """Return whether a second run of the region computes it, from other values: what draws does
-    not run twice.
-    """
+    """Return whether a second run of the region computes the node; draws do not run twice."""
     root = alias_root(node)
     if root.meta.get("checkpoint") is not region or "number" in root.meta:
         return False
@@ -83,21 +81,23 @@ def _entered(node: Node) -> Node:
     return node
 
 
-def _told_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
-    """As torch's meta function says: of sizes that it wants to be ints, at several. Where a call
-    gives something else, the plan says so (plan.cpp).
+def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
+    """Infer the result by torch's meta function. If it refuses symbolic sizes, sample it at
+    several. The plan checks the result of each call against it (plan.cpp).
     """
     try:
         made = op(*args, **kwargs)
-    except Exception:  # whatever it raises: of ints it is eager's
-        told = told_at_vectors(partial(_told_of_ints, op), (args, kwargs)) if has_sizes else None
-        if told is None:
+    except Exception:  # its reason is unknown: at int sizes the call is eager's
+        sampled = (
+            told_at_vectors(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
+        )
+        if sampled is None:
             raise
-        return told
+        return sampled
     return in_kernel_format(op, args, kwargs, made)
 
 
-def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+def _infer_at_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
     args, kwargs = arguments
     made = infer(op, args, kwargs)
     if made is None:
@@ -106,7 +106,7 @@ def _told_of_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, 
 
 
 def _layout(sym: Sym) -> tuple[Any, ...]:
-    """Identifies a view: the memory it shows, and in which order."""
+    """Return a key for the memory a view shows and the order of its elements."""
     return _layout_key(alias_root(sym.node), sym.meta)
 
 
@@ -116,13 +116,13 @@ def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """A hashable stand-in; numbers are told apart by type and by the sign of zero."""
+    """Return a hashable stand-in; numbers differ by type and by the sign of zero."""
     if isinstance(value, Sym):
         return value.node
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
     value = as_dimension(value)
-    if isinstance(value, Size):  # compared by identity: asks and guards nothing
+    if isinstance(value, Size):  # compared by identity, which adds no guard
         return expr_of(value)
     if isinstance(value, (list, tuple)):
         return (list, *map(_frozen, value))
@@ -130,15 +130,15 @@ def _frozen(value: Any) -> Any:
 
 
 class Recorder:
-    """The graph under construction. `lines` is what new nodes are attributed to."""
+    """The graph under construction. New nodes are attributed to `lines`."""
 
     def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
         self.is_sized = is_sized  # whether sizes may be Sizes
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
-        self.behind: tuple[int, ...] = ()  # see custom.py
-        self.region: Any = None  # of what backward computes again, see partition.py
+        self.tangents: tuple[int, ...] = ()  # tangents, see custom.py
+        self.region: Any = None  # checkpointed region, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
@@ -147,7 +147,7 @@ class Recorder:
         self._again: dict[Any, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
-        """A new graph input, placed behind the inputs there are."""
+        """Add a graph input after the existing ones."""
         first = self._last_placeholder or self.graph._root
         with self.graph.inserting_after(first):
             node = self.graph.placeholder(name)
@@ -157,7 +157,7 @@ class Recorder:
         return self._sym_of(node)
 
     def constant(self, tensor: torch.Tensor) -> Sym:
-        """A real tensor met while tracing, kept as an attribute of the module."""
+        """Store a real tensor met while tracing as an attribute of the module."""
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor.detach()
         node = self.graph.create_node("get_attr", name)
@@ -166,23 +166,29 @@ class Recorder:
         return Sym(self, node, meta, tensor.device)
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op`, decomposed when the table has a rule for it."""
+        """Record `op`, decomposed if the table has a rule for it."""
         rule = self.table.get(op)
         if rule is not None:
             results = rule(self, *args, **kwargs)
             if results is not None:
-                return results if _all_row_major(args) else self._as_op(op, args, kwargs, results)
+                return (
+                    results
+                    if _all_row_major(args)
+                    else self._with_op_strides(op, args, kwargs, results)
+                )
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
-        tensor, and of numbers.
+        """Record `op` without decomposing it. Returns a Sym or a list of Syms, with None for a
+        missing tensor and plain numbers as they are.
         """
         check()
-        # Of random numbers, of new memory and of effects each call has its own.
+        # Random numbers, new memory and effects differ for each call and are never shared.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
-        key = None if own else (op, self.behind, self.region, _frozen(args), *named)
+        # Calls of other tangents or regions are not shared: a partial backward may drop one of
+        # them, and a checkpointed region recomputes its own.
+        key = None if own else (op, self.tangents, self.region, _frozen(args), *named)
         if key is not None:
             try:
                 known = self._known.get(key)
@@ -200,8 +206,8 @@ class Recorder:
         return results
 
     def copied(self, sym: Sym) -> Sym:
-        """A copy of its own: asked for twice, there are two. A view of what the graph computes is
-        the same view of a copy of that, so that it lies in memory as eager's does.
+        """Record a new copy on each call. A view of a computed value becomes the same view of a
+        copy of its base, so that its strides are eager's.
         """
         node = alias_root(sym.node)
         root = sym if node.op in ("placeholder", "get_attr") else self._sym_of(node)
@@ -248,27 +254,30 @@ class Recorder:
         return Sym(self, node, meta, spec.device)
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
-        """What the operation gives on `device`, as meta tensors."""
+        """Return the results of the operation on `device` as meta tensors."""
         metas = to_meta(args)
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
-        with sharing(self._metas):  # memory is told apart by nodes
+        # A symbolic meta tensor takes torch 110 to 200 us to make, one of ints 1 to 4 us.
+        with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
             outcome = infer(op, metas, meta_kwargs)
         has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
         if outcome is None and has_sizes:
             outcome = told_of_sizes(op, metas, meta_kwargs)
+        # The kernel comes before torch's meta function, whose strides may differ from it.
         if outcome is None and device.type == "cpu":
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
-        made = _told_by_torch(op, metas, meta_kwargs, has_sizes)
+        made = _infer_by_torch(op, metas, meta_kwargs, has_sizes)
         by_torch = laid_out_on(device, op, metas, made)
+        # Factories and custom operators may return a tensor with memory.
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
-        """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
+        """Return a recorded view of the same memory in the same order, e.g. for t(t(x))."""
         if not is_view_op(op) or not isinstance(outcome, torch.Tensor):
             return None
         source = args[0]
@@ -296,23 +305,24 @@ class Recorder:
             self._note(node)
             return None
         if not isinstance(outcome, (tuple, list)):
-            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
+            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which a graph cannot hold")
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
     def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
-        # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
-        # which a graph has once for all: the meta kernel has told them.
+        # Sizes and flags among the results (max_q of attention) depend on the arguments' shapes
+        # alone, which are fixed in a graph: the meta kernel's values hold.
         if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
             return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
         item = self.graph.create_node("call_function", operator.getitem, (node, index))
-        # Philox seeds and offsets of attention kernels live on the CPU whatever the rest does.
+        # Philox seeds and offsets of attention kernels are CPU tensors on every device.
         self._label(item, meta, device)
         return Sym(self, item, meta, device)
 
     def _label(self, node: Node, meta: torch.Tensor, device: torch.device) -> None:
+        # Generated kernels read memory, where a lazy conjugation or negation does not show.
         if meta.is_conj() or meta.is_neg():
             raise CompileFailed(f"{node.target} makes a lazily conjugated or negated tensor")
         if meta.layout is not torch.strided:
@@ -321,7 +331,7 @@ class Recorder:
         self._note(node)
 
     def _note(self, node: Node) -> None:
-        facts = {"behind": self.behind or None, "checkpoint": self.region}
+        facts = {"tangents": self.tangents or None, "checkpoint": self.region}
         node.meta.update({k: v for k, v in facts.items() if v is not None}, lines=self.lines)
 
     def full(
@@ -339,7 +349,7 @@ class Recorder:
         return result
 
     def where(self, condition: Sym, then: Sym | float, other: Sym | float) -> Sym:
-        """aten.where with scalars taking the dtype of the tensor branch."""
+        """Record aten.where; scalars take the dtype of the tensor branch."""
         like = then if isinstance(then, Sym) else other
         if not isinstance(like, Sym):
             raise TypeError("one branch of where must be a tensor")
@@ -350,9 +360,9 @@ class Recorder:
         return condition.one(aten.where.self, *branches)
 
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
-        """The same values laid out with the given strides (dense, no overlap)."""
+        """Return the same values laid out with the given strides (dense, no overlap)."""
         strides = as_dimensions(strides)
-        if sym.numel and not _lies_along(sym, strides):
+        if sym.numel and not _has_strides(sym, strides):
             order, inverse = memory_order(strides)
             rows = sym if order == sorted(order) else sym.permute(*order)
             dense = rows.one(aten.clone.default, memory_format=torch.contiguous_format)
@@ -363,17 +373,17 @@ class Recorder:
         made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
         return made
 
-    def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
-        """Give decomposed results the strides that the operation itself has."""
+    def _with_op_strides(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        """Give decomposed results the strides that the operation itself returns."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(results, Sym):
-            return self._like(results, wanted)
+            return self._restrided_like(results, wanted)
         return [
-            self._like(part, meta) if isinstance(part, Sym) else part
+            self._restrided_like(part, meta) if isinstance(part, Sym) else part
             for part, meta in zip(results, wanted, strict=False)
         ] + results[len(wanted) :]
 
-    def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
+    def _restrided_like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
         if sym.shape != as_dimensions(wanted.shape):
             return sym
         return self.restride(sym, wanted.stride())
@@ -388,8 +398,8 @@ def _all_row_major(args: Any) -> bool:
     )
 
 
-def _lies_along(sym: Sym, strides: tuple[int, ...]) -> bool:
-    """But for strides that lead nowhere."""
+def _has_strides(sym: Sym, strides: tuple[int, ...]) -> bool:
+    """Compare strides, ignoring dimensions of size 1."""
     sides = zip(sym.shape, sym.strides, strides, strict=True)
     return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
 
@@ -412,7 +422,7 @@ def _to_node(value: Any) -> Any:
 
 
 def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
-    """Where the result lives; refuses mixtures that eager refuses (0-dim CPU tensors may join)."""
+    """Return the result's device; refuses the mixtures that eager refuses (0-dim CPU may join)."""
     named = kwargs.get("device")
     if named is not None:
         return _indexed(torch.device(named))
@@ -437,7 +447,7 @@ def _syms(*groups: Any) -> Iterator[Sym]:
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """cuda -> cuda:current, as tensors report it."""
+    """Resolve cuda to cuda:current, as tensors report it."""
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -8,6 +8,8 @@ __all__ = ["memory_order"]
 
 
 def memory_order(strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The dimensions from the widest stride to the narrowest, and the permutation back."""
+    """Return the dimensions from the widest stride to the narrowest, and the inverse
+    permutation.
+    """
     order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
     return order, [order.index(d) for d in range(len(order))]

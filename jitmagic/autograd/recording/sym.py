@@ -1,7 +1,7 @@
-"""Sym: a tensor of the graph being recorded, and the arithmetic that decompositions are written in.
+"""Sym: a tensor of the graph being recorded, with the arithmetic that decompositions use.
 
-A Sym is a node with its meta tensor. Sizes of it are ints, or Sizes where they differ from call to
-call: torch's SymInts stay below, where metas are computed.
+A Sym is a node with its meta tensor. Its sizes are ints, or Sizes if they are dynamic; torch's
+SymInts appear only on the meta tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 class Graphs(Protocol):
-    """What a Sym asks of the graph under construction (recorder.py)."""
+    """The interface of the recorder that Sym needs (recorder.py)."""
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any: ...
     def copied(self, sym: Sym) -> Sym: ...
@@ -91,7 +91,7 @@ class Sym:
         return self.one(aten.mul.Tensor, other)
 
     def __rsub__(self, other: float) -> Sym:
-        # In the result's dtype: an unsigned integer cannot be negated before it is promoted.
+        # Promote first: an unsigned integer cannot be negated.
         return self.to(torch.result_type(self.meta, other)).one(aten.neg.default) + other
 
     def __neg__(self) -> Sym:
@@ -156,7 +156,7 @@ class Sym:
         return self.one(aten.sigmoid.default)
 
     def view(self, *shape: int) -> Sym:
-        """Reshape; copies where the strides do not allow a view."""
+        """Reshape; copies if the strides do not allow a view."""
         if shape == self.shape:
             return self
         if self.meta.is_contiguous() or _viewable(self.meta, shape):

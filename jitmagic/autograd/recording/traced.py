@@ -1,4 +1,4 @@
-"""What a program is traced with: tensors that know their value in the functional graph.
+"""Traced tensors, which know their value in the functional graph.
 
 `Traced` is a tensor without data that reports the real device. Memory is modelled by `Cell`s: a
 cell holds the current functional value of one storage, a Traced is a path of view steps into a
@@ -21,18 +21,18 @@ from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
 from .recorder import Sym
-from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
+from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate
 
-__all__ = ["AliasCall", "Cell", "Counter", "Traced"]
+__all__ = ["AliasCall", "Cell", "Traced", "VersionCounter"]
 
 aten = torch.ops.aten
-_RECENT = 16  # writes that are looked at: parts of more are hardly those of a split
+_RECENT = 16  # writes remembered for the test that parts of a split are disjoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AliasCall:
-    """A call whose results alias its argument's memory, and the state of things when it was made:
-    what is needed to replay it on real tensors.
+    """A call whose results alias its argument's memory, with the state needed to replay it on real
+    tensors.
     """
 
     op: Any  # the overload; None: the attribute `.data`
@@ -42,7 +42,7 @@ class AliasCall:
     grad: bool = field(default_factory=torch.is_grad_enabled)
     version: int = field(init=False)  # of the source's counter
     label: int = field(init=False)  # the source's
-    number: int = field(default_factory=count().__next__)  # in the order of the program
+    number: int = field(default_factory=count().__next__)  # in program order
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "version", self.source._version)
@@ -50,36 +50,38 @@ class AliasCall:
 
 
 @dataclass(slots=True)
-class Counter:
-    """autograd's version counter, which a tensor and its views share: writes that an operation's
-    schema hides lack.
+class VersionCounter:
+    """autograd's version counter, which a tensor and its views share. Writes that an operation's
+    schema hides are not counted.
     """
 
     writes: int = 0
 
 
 class Cell:
-    """One storage: its current value, how often it was written, and the tensor that owns it."""
+    """One storage: its current value, its write count, and the tensor that owns it."""
 
     __slots__ = ("base", "first", "frozen", "input", "parts", "recent", "value", "version")
 
     def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
         self.first = self.value = value
-        self.parts: list[tuple[tuple[ViewStep, ...], Sym]] | None = []  # what was written where
+        # (path, value) of each write
+        self.parts: list[tuple[tuple[ViewStep, ...], Sym]] | None = []
         self.version = 0
-        self.recent: deque[tuple[ViewStep, ...]] = deque(maxlen=_RECENT)  # the latest writes, where
+        # paths of the latest writes
+        self.recent: deque[tuple[ViewStep, ...]] = deque(maxlen=_RECENT)
         self.input = input
         self.frozen = frozen  # why it must not be written to
         self.base: Traced | None = None
 
     def changed_since(self, version: int, path: Sequence[ViewStep]) -> bool:
-        """Whether that view may have been written after the version: what is done to the parts of
-        a split in turn stays apart.
+        """Return whether a view may have been written after the version. Writes to disjoint parts
+        of a split do not count.
         """
         writes = self.version - version
         if writes > len(self.recent):
             return True
-        return any(not are_apart(path, self.recent[-n]) for n in range(1, writes + 1))
+        return any(not are_disjoint(path, self.recent[-n]) for n in range(1, writes + 1))
 
 
 class Traced(torch.Tensor):
@@ -87,10 +89,10 @@ class Traced(torch.Tensor):
 
     cell: Cell
     path: tuple[ViewStep, ...]
-    counter: Counter
-    origin: tuple[AliasCall, int] | None  # what gave it, as which of its results
+    counter: VersionCounter
+    origin: tuple[AliasCall, int] | None  # the call and the index of the result it is
     label: int = 0  # how often its shape was changed in place
-    custom: Node | None = None  # the call that gave it a history which is no view's
+    custom: Node | None = None  # the call whose history it has, if that is no view
     _sym: Sym
     _version_read: int
 
@@ -104,23 +106,23 @@ class Traced(torch.Tensor):
         requires_grad: bool,
         layout: torch.Tensor | None = None,
         origin: tuple[AliasCall, int] | None = None,
-        counter: Counter | None = None,
+        counter: VersionCounter | None = None,
     ) -> Traced:
-        """`layout`: how the tensor lies in its storage, where its value is laid out otherwise.
-        `counter`: of what it is a view of.
+        """Make a traced tensor. `layout` gives its strides in the storage if they differ from the
+        value's; `counter` is shared with the tensor it is a view of.
         """
         meta = sym.meta if layout is None else layout
         offset = meta.storage_offset() if path else 0
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
-        made.origin, made.counter = origin, Counter() if counter is None else counter
+        made.origin, made.counter = origin, VersionCounter() if counter is None else counter
         if is_conjugate(path):  # composites of torch ask for the bit
             torch._C._set_conj(made, True)  # type: ignore[attr-defined]
         return made
 
     @property
     def sym(self) -> Sym:
-        """The current value, read through the views."""
+        """Return the current value, read through the views."""
         if self._version_read != self.cell.version:
             if self.cell.changed_since(self._version_read, self.path):
                 self._sym = self._replay()[-1]
@@ -128,8 +130,8 @@ class Traced(torch.Tensor):
         return self._sym
 
     def memory_layout(self) -> torch.Tensor | None:
-        """How this tensor lies in its storage, if its value does not tell: what was written to an
-        input with gaps between its elements is a dense value, its memory has the gaps still.
+        """Return the tensor's layout in its storage if it differs from its value's. A write to an
+        input with gaps makes a dense value, while its memory keeps the gaps.
         """
         shape, stride = as_dimensions(self.shape), as_dimensions(self.stride())
         if stride == self.sym.strides or not self.numel():
@@ -146,12 +148,12 @@ class Traced(torch.Tensor):
         return values
 
     def write(self, new: Sym, counted: bool = True) -> None:
-        """Make `new` the value, in every tensor of this storage."""
+        """Make `new` the value for every tensor of this storage."""
         cell = self.cell
         if cell.frozen:
             raise CompileFailed(cell.frozen)
-        if CONJUGATE in self.path:  # torch conjugates the memory, writes and turns it back
-            raise CompileFailed("an in-place write through a conjugate view is not understood")
+        if CONJUGATE in self.path:  # torch conjugates the memory, writes and conjugates it back
+            raise CompileFailed("an in-place write through a conjugate view is not supported")
         bases = self._replay()
         value = self._conform(new)
         cell.version += 1
@@ -159,25 +161,27 @@ class Traced(torch.Tensor):
         self.counter.writes += counted
         self._sym, self._version_read = value, cell.version
         if cell.parts is not None:
+            # After a write to the whole no byte keeps its old value.
             whole = not any(step.is_part for step in self.path)
             cell.parts = None if whole else [*cell.parts, (self.path, value)]
         for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
             value = step.write_back(base, value)
+            # Scatters return dense tensors, the storage keeps its layout.
             if value.strides != base.strides:
                 value = value.recorder.restride(value, base.strides)
         cell.value = value
 
     def written_parts(self) -> list[tuple[Sym, Sym]]:
-        """(where in the memory of this input, its new value), in order, if bools are all that it
-        holds and less than all was written: of a bool memory holds any byte, its value is 0 or 1,
-        and what the program does not write keeps its bytes.
+        """Return (region of this input's memory, new value) per write, in order, for partly written
+        bools. A bool in memory holds any byte, while its value is 0 or 1; bytes that the program
+        does not write must stay.
         """
         if self.dtype is not torch.bool:
             return []
         return [(_seen_through(path, self.cell.first), new) for path, new in self.cell.parts or ()]
 
     def _conform(self, new: Sym) -> Sym:
-        """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
+        """Cast, broadcast and lay out like this tensor, as writing into its memory does."""
         new = new.to(self.dtype)
         shape = as_dimensions(self.shape)
         if new.shape != shape:

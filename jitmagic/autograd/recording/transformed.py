@@ -1,10 +1,10 @@
-"""Transforms of torch.func while a joint graph is recorded.
+"""Runs transforms of torch.func while a joint graph is recorded.
 
-Comes in: the target of a node (graph/transforms.py) and traced tensors. Goes out: its results: what
-torch.func does with the levels ends in operations on the traced tensors, which are recorded as any
-others are. torch.func allows no hooks for saved tensors, by which the trace otherwise learns what
-autograd keeps (saving.py): here that is read off the history of the results, and autograd itself
-checks that nothing it keeps is written to.
+In: the target of a node (graph/transforms.py) and traced tensors. Out: its results; the levels of
+torch.func end in operations on the traced tensors, which are recorded. torch.func forbids the
+saved-tensor hooks from which the trace otherwise learns what autograd saves (saving.py). Here saved
+tensors are read from the history of the results, and autograd itself checks that they are not
+written to.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _hooks: Any = torch._C._autograd
 def transformed(
     target: Callable[..., tuple[Any, ...]], args: Sequence[Any], saved: SavedTensors
 ) -> tuple[Any, ...]:
-    """Call the target without the hooks that are in force; tell them what autograd keeps of the
-    call for the backward behind it."""
+    """Call the target with the saved-tensor hooks removed, then report to `saved` what autograd
+    saved.
+    """
     before = {tensor.grad_fn for tensor in tensors_in(args)}
     with _without(saved):
         made = target(*args)
         for node, tensor in _saved(tensors_in(made), before):
-            saved.of_node(node, tensor)
+            saved.record_of_node(node, tensor)
     return made
 
 
@@ -44,11 +45,11 @@ def _without(saved: SavedTensors) -> Iterator[None]:
     try:
         yield
     finally:
-        _hooks._push_saved_tensors_default_hooks(saved.keep, saved.fetch)
+        _hooks._push_saved_tensors_default_hooks(saved.pack, saved.unpack)
 
 
 def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[Any, Traced]]:
-    """What the nodes keep that lead from the tensors to the history that was there before."""
+    """Yield what the nodes between the tensors and the `before` nodes of the history save."""
     seen = {*before, None}
     stack: list[Any] = [tensor.grad_fn for tensor in tensors]
     while stack:
@@ -56,7 +57,7 @@ def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[
         if node in seen:
             continue
         seen.add(node)
-        stack.extend(behind for behind, _ in node.next_functions)
+        stack.extend(parent for parent, _ in node.next_functions)
         for name in dir(node):
             if name.startswith("_saved_"):
                 yield from ((node, tensor) for tensor in _traced(_read(node, name)))

@@ -1,8 +1,8 @@
-"""View operations of the program, as the trace sees them: tensors that share memory.
+"""Traces view operations of the program as tensors that share memory.
 
-Comes in: a call of an ATen view operation on traced tensors, or of one whose results share memory
-though autograd knows of no view (unsafe_split). Goes out: traced tensors of the same cell, with the
-steps that lead to them. Raises CompileFailed for what cannot be modelled.
+In: a call of an ATen view operation on traced tensors, or of one whose results share memory without
+autograd knowing (unsafe_split). Out: traced tensors of the same cell with their view steps. Raises
+CompileFailed for what cannot be modelled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 class Tracing(Protocol):
-    """What is asked of the mode that records the calls."""
+    """The interface of the recording mode that the handlers need."""
 
     def traced(self, tensor: torch.Tensor) -> Traced: ...
     def read(self, value: Any) -> Any: ...
@@ -59,7 +59,7 @@ def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
 
 
 def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments behind the tensor, keywords put in their places."""
+    """Return the arguments after the tensor, keywords in their positions."""
     rest = list(args[1:])
     for argument in func._schema.arguments[len(args) :]:
         if argument.name in kwargs:
@@ -70,7 +70,7 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _same(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """detach, alias: another tensor for the same memory."""
+    """Handle detach and alias: another tensor for the same memory."""
     source = mode.traced(args[0])
     origin = AliasCall(func, source), 0
     layout = source.memory_layout()
@@ -80,8 +80,8 @@ def _same(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 def _unsafe_split(
     mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[Traced]:
-    """Parts of a tensor's memory which autograd takes for tensors of their own: what is written to
-    one it does not see in the others.
+    """Return parts of a tensor's memory that autograd treats as separate tensors: it does not see a
+    write to one in the others.
     """
     source = mode.traced(args[0])
     rest = _positional(func, args, kwargs)
@@ -99,8 +99,9 @@ def _reshape_alias(
 
 
 def _unsafe_view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A view of a temporary nobody else holds: a tensor with memory of its own."""
+    """Handle a view of a temporary without other readers: a tensor with memory of its own."""
     made = mode.read(args[0]).call(aten.view.default, args[1])
+    # A tensor with memory of its own starts at offset 0.
     if made.meta.storage_offset():
         made = made.call(aten.clone.default)
     return mode.fresh(made)
@@ -113,12 +114,13 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     if source.cell.input is None:
         return view(mode, func, args, kwargs)
     size, stride, *offset = _positional(func, args, kwargs)
+    # Without an offset as_strided keeps the tensor's own.
     start = source.storage_offset() if offset in ([], [None]) else offset[0]
     sym = source.cell.value
     if source.dtype is not sym.dtype or source.is_conj():
-        raise CompileFailed("as_strided of a graph input that is seen as other numbers")
+        raise CompileFailed("as_strided of a graph input viewed as another dtype")
     if sym.strides != source.cell.first.strides:
-        raise CompileFailed("as_strided of a graph input whose value after a write lies otherwise")
+        raise CompileFailed("as_strided of a graph input whose strides changed with a write")
     steps = _within(sym, size, stride, int(start))
     for step in steps:
         sym = step.apply(sym)
@@ -127,8 +129,8 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
 
 
 def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple[ViewStep, ...]:
-    """as_strided of a graph input as views that count from its first element: where that is in a
-    storage differs from call to call.
+    """Express as_strided of a graph input as views relative to its first element. The storage
+    offset of that element differs from call to call.
     """
     if not dense(input.shape, input.strides):
         raise CompileFailed("as_strided of a graph input with gaps or overlaps")
@@ -146,8 +148,8 @@ def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple
 def _as_strided_in_place(
     mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Pooling relabels the strides of extents 1 of its fresh result this way; anything more is
-    refused.
+    """Relabel the strides of size-1 dimensions, as pooling does on its fresh result, and refuse
+    more.
     """
     target, size, stride = mode.traced(args[0]), args[1], args[2]
     kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
@@ -160,12 +162,12 @@ def _as_strided_in_place(
         refuse(mode, func, args, kwargs)
     target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
     with torch._C._DisableTorchDispatch():
-        func(*args, **kwargs)  # the strides that C++ sees
+        func(*args, **kwargs)  # update the strides that C++ sees
     return target
 
 
 def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """squeeze_, t_ and their like: this tensor becomes a view of what it was."""
+    """Handle squeeze_, t_ and the like: the tensor becomes a view of its former self."""
     target = mode.traced(args[0])
     if target.cell.input is not None or target.cell.frozen:
         raise CompileFailed(f"{func} changes the shape of a tensor that is not the graph's own")
@@ -175,12 +177,12 @@ def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     target._version_read = target.cell.version
     target.label += 1
     with torch._C._DisableTorchDispatch():
-        func(*args, **kwargs)  # the sizes that C++ sees
+        func(*args, **kwargs)  # update the sizes that C++ sees
     return target
 
 
 def refuse(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    raise CompileFailed(f"{func} changes what a tensor is, or asks for its data")
+    raise CompileFailed(f"{func} changes a tensor's metadata, or reads its data")
 
 
 _RELABELLED: Mapping[Any, Any] = {

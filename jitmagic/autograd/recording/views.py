@@ -1,8 +1,8 @@
-"""Views as steps: how a view is read off its base, and how a write goes back into it.
+"""View steps: reading a view from its base, and writing it back into the base.
 
 A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base
-value; `write_back` records the whole new base when the view got a new value (slice_scatter and
-friends for a part, the inverse reshape for all of it). Views whose write cannot be expressed raise
+value; `write_back` records the whole new base for a new value of the view (slice_scatter and
+friends for a part, the inverse reshape for all of it). Views without an inverse raise
 CompileFailed.
 """
 
@@ -25,7 +25,7 @@ __all__ = [
     "CONJUGATE",
     "UNSAFE_SPLITS",
     "ViewStep",
-    "are_apart",
+    "are_disjoint",
     "is_conjugate",
     "may_overlap",
     "split_steps",
@@ -43,26 +43,26 @@ class ViewStep:
 
     @property
     def is_part(self) -> bool:
-        """Whether the view may leave elements of its base out."""
+        """Return whether the view may leave elements of its base out."""
         return self.op in _PARTS
 
     def apply(self, base: Sym) -> Sym:
         return base.one(self.op, *self.args)
 
     def write_back(self, base: Sym, value: Sym) -> Sym:
-        """The base after `apply(base)` was overwritten by `value`."""
+        """Return the base after `apply(base)` was overwritten by `value`."""
         rule = _WRITE_BACK.get(self.op)
         if rule is None:
-            raise CompileFailed(f"an in-place write through {self.op} is not understood")
+            raise CompileFailed(f"an in-place write through {self.op} is not supported")
         return rule(base, value, *self.args)
 
 
-# Lazy in eager: memory keeps the numbers as they are. Values of the graph are the numbers read.
+# Eager conjugates lazily: memory keeps the numbers. Graph values are the numbers as read.
 CONJUGATE = ViewStep(aten._conj_physical.default, ())
 
 
 def is_conjugate(path: Sequence[ViewStep]) -> bool:
-    """Whether what the steps lead to has the conjugate bit in eager."""
+    """Return whether a view along these steps has the conjugate bit in eager."""
     return sum(step is CONJUGATE for step in path) % 2 == 1
 
 
@@ -84,10 +84,10 @@ def _t(base: Sym, value: Sym) -> Sym:
 
 
 def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
-    # A bool is any byte but 0 in memory, and 0 or 1 once it is a value: the other bytes, which
-    # eager keeps, would be lost in the parts of the base that the write leaves alone too.
+    # A bool in memory is any nonzero byte, as a value it is 0 or 1. Eager keeps the other bytes; a
+    # write back would lose them, also in parts of the base that are not written.
     if dtype is not base.dtype and torch.bool in (dtype, base.dtype):
-        raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not understood")
+        raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not supported")
     return value.one(aten.view.dtype, base.dtype)
 
 
@@ -114,27 +114,27 @@ def _strided(
     base: Sym, value: Sym, size: list[int], stride: list[int], offset: int | None = None
 ) -> Sym:
     if may_overlap(size, stride):
-        raise CompileFailed("an in-place write through overlapping as_strided is not understood")
+        raise CompileFailed("an in-place write through overlapping as_strided is not supported")
     if base.meta.storage_offset() or is_view(base.node):
-        base, offset = _alone(base, size, stride, offset)
+        base, offset = _copied_base(base, size, stride, offset)
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
 
 
-def _alone(
+def _copied_base(
     base: Sym, size: list[int], stride: list[int], offset: int | None
 ) -> tuple[Sym, int | None]:
-    """A part of a storage as a copy, and the offset in it: the scatter lays out the storage of
-    its argument. What it writes has to lie in that part.
+    """Return the base as a copy and the offset in it, since the scatter writes the whole storage of
+    its argument. The region written must be inside the base.
     """
     start = 0 if offset is None else offset - as_dimension(base.meta.storage_offset())
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if not dense(base.shape, base.strides) or start < 0 or last >= base.numel:
-        raise CompileFailed("an in-place write through as_strided leaves the view it is taken of")
+        raise CompileFailed("an in-place write through as_strided exceeds its base view")
     return base.one(aten.clone.default), None if offset is None else start
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two elements of that layout may share one place in memory."""
+    """Return whether two elements of the layout may share memory."""
     reach = 0
     for extent, step in sorted(
         (pair for pair in zip(size, stride, strict=True) if pair[0] > 1), key=lambda pair: pair[1]
@@ -168,14 +168,14 @@ _PARTS = frozenset(
 
 
 def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[ViewStep] | None:
-    """A view operation with several results as one slice or select per result; None: it has one."""
+    """Return a view operation with several results as one slice or select each, else None."""
     if op is aten.unbind.int:
         dim = (args[0] if args else 0) % len(shape)
-        return [ViewStep(aten.select.int, (dim, i)) for i in range(_told(shape[dim]))]
+        return [ViewStep(aten.select.int, (dim, i)) for i in range(_known_count(shape[dim]))]
     if op is aten.split.Tensor:
         dim = (args[1] if len(args) > 1 else 0) % len(shape)
         size, extent = args[0], shape[dim]
-        count = _told(-(-max(extent, 1) // max(size, 1)))
+        count = _known_count(-(-max(extent, 1) // max(size, 1)))
         ends = [*(size * n for n in range(1, count)), extent]
         return [_slice(dim, size * n, end) for n, end in enumerate(ends)]
     if op is aten.split_with_sizes.default:
@@ -188,31 +188,31 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
     return None
 
 
-def _told(count: Dimension) -> int:
-    """How many there are in this call: guarded, as the program has a name for each."""
+def _known_count(count: Dimension) -> int:
+    """Return the number of parts in this call and guard it: the program unpacks that many."""
     number = hint_of(count)
     if count != number:
         raise CompileFailed("the number of parts is not known")
     return number
 
 
-# Their results share memory, of which autograd knows nothing: the views that they are.
+# Autograd does not know that their results share memory; these are the equivalent views.
 UNSAFE_SPLITS: dict[Any, Any] = {
     aten.unsafe_split.Tensor: aten.split.Tensor,
     aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
 }
 
 
-def are_apart(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
-    """Whether two views of one tensor are seen to have no element in common: parts of a split."""
-    ours, theirs = (_extent(path[0]) if path else None for path in (one, other))
-    if ours is None or theirs is None or ours[0] != theirs[0]:
+def are_disjoint(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
+    """Return whether two views of one tensor are known to be disjoint: parts of a split."""
+    first, second = (_extent(path[0]) if path else None for path in (one, other))
+    if first is None or second is None or first[0] != second[0]:
         return False
-    return ours[2] <= theirs[1] or theirs[2] <= ours[1]
+    return first[2] <= second[1] or second[2] <= first[1]
 
 
 def _extent(step: ViewStep) -> tuple[int, int, int] | None:
-    """Which entries of which dimension a step picks, from and to; None: it is no such step."""
+    """Return (dimension, first, end) of the entries a step picks, or None for other steps."""
     if not all(type(number) is int and number >= 0 for number in step.args):
         return None
     if step.op is aten.select.int:

@@ -101,7 +101,7 @@ def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any
     if not context.has_hints([one for one in symbols if one not in of_data]):
         return None
     key = None if again is None or of_data else again.key(arguments)
-    told = context.told.get(key) or _told(run, arguments, context, symbols)
+    told = context.sampled.get(key) or _told(run, arguments, context, symbols)
     if told is None and of_data:
         pairs = _that_may_be_equal(arguments)
         tried = (_told_if_equal(run, arguments, context, symbols, pair) for pair in pairs)
@@ -109,7 +109,7 @@ def told_at_vectors(run: Run, arguments: Any, again: Again | None = None) -> Any
     if told is None:
         return None
     if again is not None and key is not None and not again.place.is_broken:
-        context.told[again.key(arguments)] = told  # the call may have left sizes one value
+        context.sampled[again.key(arguments)] = told  # the call may have left sizes one value
     return told.of(list(tensors_in(arguments)))
 
 
@@ -125,7 +125,9 @@ def _told_if_equal(
         one, other = (evaluate(expr, dict(known)) for expr in pair)
         if one != other and not _raises(run, _at(arguments, known, {})):
             return None
-    told: _Told | None = context.tried(*pair, lambda: _told(run, arguments, context, symbols))
+    told: _Told | None = context.assuming_equal(
+        *pair, lambda: _told(run, arguments, context, symbols)
+    )
     return told
 
 

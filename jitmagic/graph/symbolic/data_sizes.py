@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...symbols.size import Dimension, Size, at_least, at_most
+from ...symbols.size import Dimension, Size, lower_bound, upper_bound
 from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
@@ -39,7 +39,7 @@ class _Sizes:
         self._fresh = fresh
 
     def up_to(self, most: Any, least: int = 0) -> Any:
-        made = self._fresh(least, min(at_most(as_dimension(most)), _MOST))
+        made = self._fresh(least, min(upper_bound(as_dimension(most)), _MOST))
         if made is None:
             raise _Refused
         return as_torch(made)
@@ -137,7 +137,7 @@ def _counted(
         if not same_shape(weights.shape, x.shape):
             return None
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    return fresh_meta((sizes.up_to(_MOST, at_least(least)),), dtype)
+    return fresh_meta((sizes.up_to(_MOST, lower_bound(least)),), dtype)
 
 
 def _ctc_loss(

@@ -21,7 +21,7 @@ from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
 from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ...symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes, stride_place
+from ...symbols.size import DataSize, Size, SizeFloat, expr_of, size_or_float, stride_place
 from ..propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
 from .sym_node import as_dimension, sizes_in
 
@@ -143,7 +143,7 @@ class SizeNodes:
             target = OPERATIONS[op].python
             args = tuple(self._node(one, context, lines, step) for one in operands)
         node = self._made[expr] = self._graph.call_function(target, args)
-        node.meta.update(val=number_of_sizes(expr, context), spec=None, lines=lines, step=step)
+        node.meta.update(val=size_or_float(expr, context), spec=None, lines=lines, step=step)
         return node
 
     def _reading(self, symbol: Symbol) -> tuple[Any, tuple[Any, ...]]:

@@ -16,7 +16,7 @@ import torch
 
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
-from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, lesser, size_of, usually
+from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
 from .sym_node import as_dimension, as_dimensions, as_torch, may_be, never, of_data
 
 __all__ = ["view_of_sizes", "view_strides"]
@@ -190,7 +190,7 @@ def _length(first: Dimension, last: Dimension) -> Dimension:
     """Of a slice: where data say where it begins, the ranges of both ends do not tell that it is
     not negative.
     """
-    length = last - lesser(first, last)
+    length = last - min_size(first, last)
     if isinstance(length, Size) and length.context.of_data(length.expr):
         limits = length.context.range_of(length.expr)
         if limits is not None:
@@ -206,7 +206,7 @@ def _bound(at: Dimension, size: Dimension) -> Dimension:
     if at < 0:
         at = at + size
         return 0 if at < 0 else at
-    return lesser(at, size)
+    return min_size(at, size)
 
 
 def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:

@@ -8,11 +8,11 @@ from typing import Any
 from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
 from ..contents import SIZED, length_of
-from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, KeyAbsent, LengthIs, SetHas
+from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, HasKeyAt, KeyAbsent, LengthIs, SetHas
 from ..read import UNREADABLE, entries_of, instance_dict, read_source
 from ..source import InstanceDict, Source, describe
 from ..words import difference, short
-from .row import OfSource, Registers, Step, missing, row
+from .row import Kind, OfSource, Registers, Step, missing, row
 
 __all__: list[str] = []
 
@@ -100,6 +100,34 @@ class _KeyAbsent(OfSource[KeyAbsent]):
 
     def keep(self, guard: KeyAbsent, name: str, value: Any) -> str:
         return f"set {name}[{short(guard.key)}] before the first call, or never"
+
+
+@row(HasKeyAt, rank=4)
+class _HasKeyAt(Kind[HasKeyAt]):
+    def sources(self, guard: HasKeyAt) -> tuple[Source, ...]:
+        return guard.source, guard.key
+
+    def lower(self, guard: HasKeyAt, registers: Registers) -> tuple[Step, ...]:
+        both = registers.registers(self.sources(guard))
+        return (("HAS_KEY_AT", *both, int(guard.there)),)
+
+    def differs(self, guard: HasKeyAt, frame: FrameSnapshot) -> str | None:
+        found = []
+        for source in self.sources(guard):
+            try:
+                found.append(read_source(source, frame))
+            except UNREADABLE:
+                return missing(source)
+        table, key = found
+        if type(table) is not dict or type(key) is not str:
+            return f"{describe(guard.source)} is a {type(table).__name__}, was a dict of str"
+        has = key in table
+        words = f"{describe(guard.source)} {'has' if has else 'has not'} {short(key)}"
+        return None if has == guard.there else words
+
+    def show(self, guard: HasKeyAt) -> str:
+        words = "in" if guard.there else "not in"
+        return f"{describe(guard.key)} {words} {describe(guard.source)}"
 
 
 @row(EntriesEmpty, rank=5)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
+from ..values.containers.text_inputs import joined_text
 from ..values.objects.operators import binary, compare, inplace, is_same
 from .registry import opcode
 
@@ -15,7 +16,11 @@ __all__: list[str] = []
 @opcode("BINARY_OP")
 def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
     op = str(instruction.arg)
-    left, right = frame.pop_pair(machine)
+    upper, lower = frame.pop_lazy(), frame.pop_lazy()
+    if op[0] == "+" and (text := joined_text(machine, (lower, upper))) is not None:
+        frame.push(text)
+        return
+    left, right = lower.realize(machine), upper.realize(machine)
     if op.endswith("="):
         frame.push(inplace(machine, op[:-1], left, right))
     else:
@@ -39,8 +44,8 @@ def is_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CONTAINS_OP")
 def contains_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    item, container = frame.pop_pair(machine)
-    result = container.contains(machine, item)
+    container = frame.pop(machine)
+    result = container.contains_lazily(machine, frame.pop_lazy())
     if instruction.arg:
         result = machine.constant(not result.realize(machine).truth(machine))
     frame.push(result)

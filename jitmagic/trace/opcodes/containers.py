@@ -11,10 +11,12 @@ from ...bytecode.instruction import Instruction
 from ..builtins.python.set_methods import operand_of
 from ..builtins.python.texts import formatted
 from ..state import Frame
+from ..values.base import Value
 from ..values.containers.dict_objects import mapping_pairs
 from ..values.containers.mappings import DictValue
 from ..values.containers.sequences import ListValue, SliceValue, TupleValue
 from ..values.containers.sets import SetValue
+from ..values.containers.text_inputs import joined_text
 from ..values.objects.constants import fold
 from ..values.objects.operators import unpack
 from .registry import opcode
@@ -65,6 +67,9 @@ def build_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(machine: Any, frame: Frame, instruction: Instruction) -> None:
     pieces = frame.pop_many(_count(instruction))
+    if (text := joined_text(machine, pieces)) is not None:
+        frame.push(text)
+        return
     frame.push(fold(machine, _joined, *(piece.realize(machine) for piece in pieces)))
 
 
@@ -169,19 +174,26 @@ def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
     flags = _count(instruction)
     spec = frame.pop(machine) if flags & 4 else None
-    value = frame.pop(machine)
-    frame.push(formatted(machine, value, ("", "s", "r", "a")[flags & 3], spec))
+    conversion = ("", "s", "r", "a")[flags & 3]
+    frame.push(_formatted(machine, frame.pop_lazy(), conversion, spec))
+
+
+def _formatted(machine: Any, value: Value, conversion: str, spec: Value | None) -> Value:
+    """A replacement field: a text of the call is itself."""
+    plain = conversion in ("", "s") and spec is None
+    text = joined_text(machine, (value,)) if plain else None
+    return text or formatted(machine, value.realize(machine), conversion, spec)
 
 
 @opcode("CONVERT_VALUE", since=(3, 13))
 def convert_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
     conversion = ("", "s", "r", "a")[_count(instruction)]
-    frame.push(formatted(machine, frame.pop(machine), conversion, None))
+    frame.push(_formatted(machine, frame.pop_lazy(), conversion, None))
 
 
 @opcode("FORMAT_SIMPLE", since=(3, 13))
 def format_simple(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(formatted(machine, frame.pop(machine), "", None))
+    frame.push(_formatted(machine, frame.pop_lazy(), "", None))
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))

@@ -15,15 +15,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from ...budget import check
 from ...bytecode.instruction import Instruction
 from ...errors import UserLine
 from ...guards.guard import Guard
-from ..breaks import GraphBreak, PlainCall, PlainFunction, PlainLoop, TooManyInstructions
+from ..breaks import (
+    GraphBreak,
+    ManyRounds,
+    PlainCall,
+    PlainFunction,
+    PlainLoop,
+    TooManyInstructions,
+)
+from ..library_files import is_installed
 from ..restarts import Restart, Stop
-from ..result import OpenLoop
+from ..result import BreakReason, OpenLoop
 from ..state import Frame, GuardBook
 from ..values.base import Lazy
 from ..values.containers.iterators import IteratorValue
@@ -33,6 +41,9 @@ __all__ = ["Leaving", "LoopWatch", "check_instruction", "effort_of", "found_loop
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s at the 12 µs that one takes to follow
 _NUMBER_NODE = 100  # what arithmetic on a symbol costs all stages: 1.2 to 1.6 ms, in instructions
+_TENSOR_NODE = 80  # a small operation of a loop: 1 ms in all stages, in instructions
+_MANY_ROUNDS = 512  # of which each does as little, inner loops included: no loop over layers
+_SMALL_ROUND = 16  # operations
 _CHECKED_EVERY = 256  # instructions
 _SAMPLE = _LONGEST // 10  # after so many, what is left of a loop is estimated
 
@@ -56,6 +67,7 @@ class LoopRun:
     work: int
     facts: int = 0  # guards
     rounds: int = 0
+    trips: int = 0  # of all loops, before it
     second: int = 0  # the step at which its second round began
 
 
@@ -83,6 +95,7 @@ class LoopWatch:
         self.leaving = Leaving(set(plain))
         self.stretch = LoopRun(0, 0, 0)  # since something was recorded last
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
+        self.trips = 0  # rounds of all loops
         self.first_round: int | None = None  # the step at which a loop of the root first goes back
         self.returned: dict[CodeType, int] = {}  # functions that were inlined: the effort before
 
@@ -101,6 +114,7 @@ def _work(machine: Any) -> int:
 def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Follow a backward jump: to the next round of a loop, or leave that to Python."""
     frame.goes_back = True
+    machine.watch.trips += 1
     if frame is machine.root and machine.watch.first_round is None:
         machine.watch.first_round = machine.step + 1
     frame.jump(instruction.target)
@@ -179,13 +193,17 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
 
 def _run_begins(machine: Any) -> LoopRun:
     """A loop is entered now."""
-    return LoopRun(machine.step, effort_of(machine), _work(machine), len(machine.guards))
+    done = effort_of(machine), _work(machine)
+    return LoopRun(machine.step, *done, len(machine.guards), trips=machine.watch.trips)
 
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph where the rounds that are left would be unrolled for too long."""
-    done = effort_of(machine) - run.effort
-    if done < _SAMPLE or (left := _rounds_left(frame)) is None:
+    done, left = effort_of(machine) - run.effort, _rounds_left(frame)
+    users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
+    if users and run.work != _work(machine) and _are_many(machine, run, done, left):
+        _leave_rounds(machine, frame, run, ManyRounds.of())
+    if done < _SAMPLE or left is None:
         return
     expected = done + done // run.rounds * left
     if run.work == _work(machine):
@@ -193,10 +211,28 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
             _leave_to_python(machine)
     elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
         reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
-        if frame is not machine.root or not run.step:
-            raise GraphBreak(reason)
-        # What resumes at the second round is one round, compiled once for all that follow.
-        raise Restart(Stop(run.second, reason, frame.line()))
+        _leave_rounds(machine, frame, run, reason)
+
+
+def _leave_rounds(machine: Any, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
+    """What resumes at the second round is one round, compiled once for all that follow."""
+    if frame is not machine.root or not run.step:
+        raise GraphBreak(reason)
+    raise Restart(Stop(run.second, reason, frame.line()))
+
+
+def _are_many(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
+    """Return whether the rounds of a loop, inner ones included, are many and small, and would be
+    compiled for long: 3,000 rounds of `x = x + i` took 7 to 12 s.
+    """
+    trips, work = machine.watch.trips - run.trips, _work(machine) - run.work
+    cost = done + _TENSOR_NODE * work
+    if cost < _SAMPLE or work > trips * _SMALL_ROUND or machine.options.fullgraph:
+        return False
+    # A `while` goes on for twice as many rounds; one that was left to Python before, for long.
+    more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.rounds
+    most: float = 1.5 * machine.options.unroll_limit
+    return bool(trips * more > _MANY_ROUNDS and cost * more > most)
 
 
 def _rounds_left(frame: Frame) -> int | None:

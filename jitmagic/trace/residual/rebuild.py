@@ -23,10 +23,11 @@ from ...guards.contents import read_contents
 from ...guards.function_cache import cached_result
 from ...guards.guard import Guard, TypeIs
 from ...guards.iterator_parts import iterator_parts
-from ...guards.read import entries_of, entry_of, int_of, referent_of
+from ...guards.read import attribute_at, entries_of, entry_of, int_of, referent_of
 from ...guards.source import (
     Argument,
     ArrayMemory,
+    AttributeAt,
     Builtin,
     CacheEntry,
     CellContents,
@@ -44,6 +45,7 @@ from ...guards.source import (
     Item,
     ItemAt,
     IteratorParts,
+    Joined,
     Length,
     ModuleAttr,
     Part,
@@ -357,14 +359,12 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return build.load_fast(writer.flat.parameters[index], bound=True)
         case Global(name=name):
             return build.load_global(name)
-        case Builtin(name=name):
-            table = build.load_const(writer.builtins)
+        case Builtin(name=name) | ImportedModule(name=name):
+            names = writer.builtins if isinstance(source, Builtin) else sys.modules
+            table = build.load_const(names)
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case Drawn(index=index):
             return build.load_fast(_drawn(index), bound=True)
-        case ImportedModule(name=name):
-            table = build.load_const(sys.modules)
-            return [*table, *build.load_const(name), *build.binary_subscr()]
         case InstanceDict(base=base) if base in writer.answering:
             return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
@@ -385,12 +385,14 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return _call(_entry_at, _load_source(base, writer), build.load_const(index), part)
         case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf() | Referent():
             return _call(_READERS[type(source)], _load_source(source.base, writer))
-        case Length() | Part() | Reduced():
+        case Length() | Part() | Reduced() | Joined():
             container = _load_source(source.base, writer)
             return _call(read_contents, build.load_const(source), container)
-        case ItemAt(base=base, index=place):
-            index_code = _load_source(place, writer)
-            return [*_load_source(base, writer), *index_code, *build.binary_subscr()]
+        case ItemAt(base=base, index=place) | AttributeAt(base=base, index=place):
+            both = _load_source(base, writer), _load_source(place, writer)
+            if isinstance(source, ItemAt):
+                return [*both[0], *both[1], *build.binary_subscr()]
+            return _call(attribute_at, *both, build.load_const(source.tables))
         case TypeAttr(base=base, name=name):
             return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
         case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):

@@ -220,7 +220,8 @@ class _Tensors:
             if isinstance(dim, Constant) and (layout := self.layout(tensor)) is not None:
                 yield name, _without(layout, int(dim.value))  # type: ignore[call-overload]
         elif recipe.args and (layout := self.layout(recipe.args[0])) is not None:
-            yield name, _without(layout, 0)
+            if layout[0]:  # else a number: the end of a range
+                yield name, _without(layout, 0)
         elif recipe.args:  # iter(...) of any of these, which may be advanced
             yield from self.layouts_of_items(recipe.args[0], name)
 

@@ -321,8 +321,7 @@ class Value:
         self.refuse(machine, f"attribute {name!r}")
 
     def behind(self, machine: Machine, start: type, name: str) -> Value | None:
-        """`super(start, self).name` where it is known without a path to the class; None: ask the
-        class."""
+        """`super(start, self).name`, known without a path to the class; None: ask the class."""
         return None
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
@@ -336,8 +335,7 @@ class Value:
         self.refuse(machine, "changing attributes through __dict__")
 
     def stores(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """The effect that writes (None: deletes) an entry of `self.__dict__` as an attribute, which
-        makes no dictionary; None: only the dictionary itself can be written to."""
+        """The effect that writes (None: deletes) an entry of `self.__dict__` as an attribute."""
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -358,6 +356,10 @@ class Value:
     def contains(self, machine: Machine, item: Value) -> Value:
         """`item in self` (bool constant, or a tensor result)."""
         self.refuse(machine, "`in`")
+
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        """`item in self`, of an item that nothing has looked at yet."""
+        return self.contains(machine, item.realize(machine))
 
     def length(self, machine: Machine) -> int:
         self.refuse(machine, "len()")
@@ -471,10 +473,8 @@ class Value:
 
 
 class Lazy(Value):
-    """A live object that was only moved around so far: no guard. Any look at it realizes it.
-
-    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it as it
-    is.
+    """A live object that was only moved around so far: no guard. Any look at it realizes it; moves
+    (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) do not.
     """
 
     __slots__ = ("_real", "certain", "obj")

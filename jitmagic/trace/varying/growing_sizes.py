@@ -15,7 +15,7 @@ import torch
 
 from ...guards.source import DictEntry, Global, InstanceDict, Item, SlotAttr, Source
 from ...spec import TensorSpec
-from ...symbols.interval import INT64, Growing, Interval
+from ...symbols.interval import INT64, GrowingRange, Interval
 from ..result import (
     Constant,
     Effect,
@@ -35,7 +35,7 @@ from ..result import (
 __all__ = ["Resized", "numbers_written", "resized"]
 
 Place = tuple[Source, Any]  # of what, and its attribute or key
-_FROM_ONE = Growing(1, INT64.high)
+_FROM_ONE = GrowingRange(1, INT64.high)
 
 
 class Resized:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ...guards.source import Source
-from ...symbols.interval import Growing, Interval
-from ...symbols.size import Dimension, at_least, at_most, hint_of
+from ...symbols.interval import GrowingRange, Interval
+from ...symbols.size import Dimension, hint_of, lower_bound, upper_bound
 from .symbolic import Earlier
 
 __all__ = ["FromOne"]
@@ -33,7 +33,7 @@ class FromOne:
         """What varies, as it is."""
         made = self._dims(source, tensor)
         known = self._known(source, tensor, made).values()
-        self.is_found = self.is_found or any(at_least(n) == 1 for sizes in known for n in sizes)
+        self.is_found = self.is_found or any(lower_bound(n) == 1 for sizes in known for n in sizes)
         return made
 
     def ranges(self, source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
@@ -41,7 +41,7 @@ class FromOne:
         made = dict(self._dims(source, tensor))
         for dim, sizes in self._known(source, tensor, made).items():
             if _varies(sizes):
-                made[dim] = Growing(max(1, made[dim].low), made[dim].high)
+                made[dim] = GrowingRange(max(1, made[dim].low), made[dim].high)
         return made
 
     def _known(
@@ -58,4 +58,4 @@ def _varies(sizes: list[Dimension]) -> bool:
     """
     if sizes == [1] or len({*map(hint_of, sizes)}) > 1:
         return True
-    return any(at_least(size) == 1 < at_most(size) for size in sizes)
+    return any(lower_bound(size) == 1 < upper_bound(size) for size in sizes)

@@ -22,7 +22,7 @@ from ...guards.source import Drawn, Source
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr
 from ...symbols.floats import is_computable
-from ...symbols.interval import Interval, Unbacked
+from ...symbols.interval import Interval, UnbackedRange
 from ...symbols.polynomial import is_integral
 from ...symbols.scalar import Symbol, symbols_of
 from ...symbols.size import (
@@ -31,8 +31,8 @@ from ...symbols.size import (
     Size,
     SizeOf,
     hintless,
-    is_of_tensor,
     is_same,
+    is_tensor_symbol,
     origin_at,
     stride_place,
 )
@@ -131,7 +131,7 @@ class Symbols(Context):
         if (place := self.place(symbol)) is not None:
             at, step = place
             self.rounds.setdefault((symbol, at), set()).add(step)
-        if is_of_tensor(symbol):
+        if is_tensor_symbol(symbol):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
             return
@@ -157,7 +157,7 @@ class Symbols(Context):
 
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
-        self.owners, self.values, self.told, self.dynamic = {}, {}, {}, None
+        self.owners, self.values, self.sampled, self.dynamic = {}, {}, {}, None
         self.results, self.read_from, self.read_sizes = {}, {}, {}
         self._guard, self._relate = _too_late, None
 
@@ -185,7 +185,7 @@ class Symbols(Context):
     def are_sizes(symbols: Iterable[Symbol]) -> bool:
         """Whether these are ints that a call of the frame is given: sizes, or numbers."""
         return all(
-            is_of_tensor(symbol) or (symbol.kind is int and isinstance(symbol.origin, Source))
+            is_tensor_symbol(symbol) or (symbol.kind is int and isinstance(symbol.origin, Source))
             for symbol in symbols
         )
 
@@ -204,7 +204,7 @@ class Symbols(Context):
             return {}
         found = {}
         for place, range in self.dynamic.of(source, tensor).items():
-            least = 0 if isinstance(range, Unbacked) else SMALLEST
+            least = 0 if isinstance(range, UnbackedRange) else SMALLEST
             limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
             now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))
             if limits.has(now) and origin_at(source, place) not in self.constants:
@@ -287,5 +287,5 @@ def specialized(
     symbol: Symbol, why: str, where: UserLine | None, counts_rounds: bool = False
 ) -> Specialized:
     """What is remembered of a symbol that has to be a constant."""
-    name = size_name(symbol) if is_of_tensor(symbol) else symbol.name
+    name = size_name(symbol) if is_tensor_symbol(symbol) else symbol.name
     return Specialized(symbol.origin, name, why, where, counts_rounds)

@@ -23,7 +23,7 @@ from ...guards.guard import Guard, SizesRelate
 from ...guards.source import Source
 from ...spec import TensorSpec
 from ...symbols.expr import Integer
-from ...symbols.interval import INT64, Growing, Interval, Unbacked
+from ...symbols.interval import INT64, GrowingRange, Interval, UnbackedRange
 from ...symbols.scalar import Symbol
 from ...symbols.size import (
     Dimension,
@@ -66,7 +66,7 @@ def symbolic_shape(
     def symbol_at(place: int) -> Dimension:
         hint = spec.shape[place] if place >= 0 else spec.stride[stride_place(place)]
         limits = varying[place]
-        kinds = isinstance(limits, Unbacked), isinstance(limits, Growing)
+        kinds = isinstance(limits, UnbackedRange), isinstance(limits, GrowingRange)
         return _symbol(symbols, origin_at(source, place, *kinds), hint, limits, guards)
 
     shape: list[Any] = [symbol_at(d) if d in varying else n for d, n in enumerate(spec.shape)]
@@ -87,8 +87,8 @@ def _symbol(
     range: Interval,
     guards: list[Guard],
 ) -> Dimension:
-    unbacked = isinstance(range, Unbacked)
-    name = f"s{len(symbols.sizes)}" + ("g" if isinstance(range, Growing) else "u") * unbacked
+    unbacked = isinstance(range, UnbackedRange)
+    name = f"s{len(symbols.sizes)}" + ("g" if isinstance(range, GrowingRange) else "u") * unbacked
     limits = Interval(range.low, range.high)
     own = Symbol(name, int, limits, origin)
     symbol: Symbol = symbols.shared_symbol(own, hint)

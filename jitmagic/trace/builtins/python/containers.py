@@ -138,7 +138,7 @@ def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 # -- dict ----------------------------------------------------------------------------------------
 
 
-@method(dict, "get")
+@method(dict, "get", lazy=True)
 def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     found = _as_dict(machine, owner).find(machine, args[0])
     if found is not None:
@@ -275,7 +275,7 @@ def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
     return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
 
 
-@method(dict, "__getitem__")
+@method(dict, "__getitem__", lazy=True)
 def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return _as_dict(machine, owner).get_item(machine, args[0])
 
@@ -292,7 +292,7 @@ def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     return machine.constant(None)
 
 
-@method(dict, "__contains__")
+@method(dict, "__contains__", lazy=True)
 def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return _as_dict(machine, owner).contains(machine, args[0])
 

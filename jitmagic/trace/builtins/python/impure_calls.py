@@ -1,4 +1,4 @@
-"""Impure calls, which no graph can hold: output, the interpreter's state, random numbers.
+"""Impure calls, which a graph cannot hold: output, the interpreter's state, random numbers.
 
 They break, with a reason that says so, instead of the general UnknownCFunction.
 """

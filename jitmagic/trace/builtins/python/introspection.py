@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....guards.guard import IdentityIs
+from ....guards.guard import IdentityIs, TypeIs
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.keys import is_fixed_token
 from ...values.containers.sequences import TupleValue
+from ...values.containers.text_inputs import text_input
 from ...values.objects.callables import BuiltinMethodValue, BuiltinValue
 from ...values.objects.class_facts import (
     NOTHING,
@@ -20,6 +21,7 @@ from ...values.objects.class_facts import (
     load_attribute,
 )
 from ...values.objects.classes import ClassValue, SuperValue
+from ...values.objects.found_attributes import find_attribute
 from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.namespaces import GlobalsValue, ModuleValue
@@ -56,10 +58,15 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
     raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
 
 
-@handles(isinstance)
+@handles(isinstance, lazy=True)
 def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    kinds = _kinds(machine, args[1], "isinstance")
-    return machine.constant(any(is_instance(machine, args[0], kind) for kind in kinds))
+    kinds = _kinds(machine, args[1].realize(machine), "isinstance")
+    text = text_input(args[0])
+    if text is not None and all(type(kind) is type for kind in kinds):
+        machine.guard(TypeIs(text[1], str))
+        return machine.constant(any(kind in str.__mro__ for kind in kinds))
+    value = args[0].realize(machine)
+    return machine.constant(any(is_instance(machine, value, kind) for kind in kinds))
 
 
 @handles(type.__instancecheck__)
@@ -105,11 +112,21 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
 
 
-@handles(getattr)
+def _name(machine: Machine, value: Value) -> str:
+    kind = value.python_type(machine)
+    if not issubclass(kind, str):
+        raise machine.error(TypeError, f"attribute name must be string, not '{kind.__name__}'")
+    return str(value.as_constant(machine))
+
+
+@handles(getattr, lazy=True)
 def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    name = args[1].as_constant(machine)
+    owner, text = args[0].realize(machine), text_input(args[1])
+    if text is not None and (found := find_attribute(machine, owner, text)) is not None:
+        return found
+    name = _name(machine, args[1].realize(machine))
     try:
-        return load_attribute(machine, args[0], name)
+        return load_attribute(machine, owner, name)
     except ObservedError as observed:
         if len(args) < 3 or not observed.error.matches(machine, AttributeError):
             raise
@@ -119,7 +136,7 @@ def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(hasattr)
 def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     try:
-        load_attribute(machine, args[0], args[1].as_constant(machine))
+        load_attribute(machine, args[0], _name(machine, args[1]))
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
             raise
@@ -129,13 +146,13 @@ def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(setattr)
 def _setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    args[0].set_attr(machine, args[1].as_constant(machine), args[2])
+    args[0].set_attr(machine, _name(machine, args[1]), args[2])
     return machine.constant(None)
 
 
 @handles(delattr)
 def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    args[0].del_attr(machine, args[1].as_constant(machine))
+    args[0].del_attr(machine, _name(machine, args[1]))
     return machine.constant(None)
 
 

@@ -19,6 +19,7 @@ from torch.fx import Node
 from ....graph.gradients import copied_gradient, first_gradient
 from ....graph.node_meta import device_of
 from ....graph.propagate import DataDependent, EagerRaises
+from ....graph.regions import FunctionCall
 from ....graph.symbolic.data_split import makers_in
 from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
@@ -79,6 +80,9 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     lives = machine.notes.live_inputs()
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
+    changed = machine.graph.default_dtype is not None
+    if changed and any(isinstance(n.target, FunctionCall) for n in machine.graph.graph.nodes):
+        raise _refused("it runs the program's own backward under another default dtype", name)
     if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
         raise _refused("data decide sizes in the same graph", name)
     try:

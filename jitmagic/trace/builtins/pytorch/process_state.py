@@ -19,6 +19,7 @@ from ....guards.guard import StateRead
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.contexts.default_device import default_device, set_default_device
+from ...values.contexts.default_dtype import default_dtype, set_default_dtype
 from ...values.contexts.library_flags import FLAGS_ARE_SET
 from ..registry import handles
 
@@ -72,11 +73,7 @@ def _is_in_global_state(read: Callable[..., object]) -> None:
         return machine.constant(read(*constants))
 
 
-for _reader in (
-    torch.get_default_dtype,
-    torch.are_deterministic_algorithms_enabled,
-):
-    _is_in_global_state(_reader)
+_is_in_global_state(torch.are_deterministic_algorithms_enabled)
 
 
 @handles(torch.get_default_device)
@@ -103,13 +100,18 @@ def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
+@handles(torch.get_default_dtype)
+def _get_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(default_dtype(machine))
+
+
 @handles(torch.set_default_dtype)
 def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Followed where it sets what is set, which the guard of torch's state covers."""
     (dtype,) = [*args, *kwargs.values()]
-    if not dtype.is_constant(machine) or dtype.as_constant(machine) != torch.get_default_dtype():
-        why = "it changes the state of the process"
-        raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_dtype", why=why))
+    value = dtype.as_constant(machine) if dtype.is_constant(machine) else None
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise GraphBreak(UnsupportedArguments.of(name="set_default_dtype", what="no constant"))
+    set_default_dtype(machine, value)
     return machine.constant(None)
 
 

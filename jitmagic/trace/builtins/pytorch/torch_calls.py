@@ -31,6 +31,7 @@ from ...breaks import (
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ...values.contexts.default_device import default_device
+from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.items import numbers_of
 from ...values.numbers.validation import speculated_list
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
@@ -200,7 +201,7 @@ class NumberLimits(BuiltinValue):
 
 @handles(torch.finfo, torch.iinfo)
 def _limits(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    dtype = args[0].as_constant(machine) if args else torch.get_default_dtype()
+    dtype = args[0].as_constant(machine) if args else default_dtype(machine)
     return NumberLimits(torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype))
 
 
@@ -224,7 +225,7 @@ def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) 
 def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """`torch.IntTensor([1, 2])`, `torch.Tensor(2, 3)`: of data, or of a shape alone."""
     given = [arg.realize(machine) for arg in args]
-    dtype = torch.get_default_dtype() if kind is torch.Tensor else kind.dtype
+    dtype = default_dtype(machine) if kind is torch.Tensor else kind.dtype
     options = {"dtype": machine.constant(dtype), "device": machine.constant("cpu")}
     if len(given) == 1 and not kwargs and type(given[0]) is SizeValue:
         given = given[0].realized(machine)

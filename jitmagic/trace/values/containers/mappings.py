@@ -19,7 +19,7 @@ from ...aliased_dicts import Access
 from ...breaks import GraphBreak, UnknownObject
 from ...result import BuildDict, Effect, Recipe
 from ...wrap import wraps
-from ..base import Builder, Lazy, Machine, Value
+from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ConstantValue
 from ..objects.operators import equal, one_of
@@ -27,6 +27,7 @@ from .iterators import TableIterator
 from .sequences import TupleValue
 from .sets import SetValue
 from .table_store import Pair, TableStore
+from .text_inputs import text_input
 
 __all__ = [
     "DefaultDictValue",
@@ -101,6 +102,13 @@ class DictValue(Value):
 
     def find(self, machine: Machine, key: Value) -> Value | None:
         """The value under `key`, if there is one."""
+        text = text_input(key)
+        if text is not None and self.store.can_find(text):
+            if text[0] not in self.store.live:
+                self.store.has_at(text)
+                return None
+            if (found := self.store.find_at(text)) is not None:
+                return found
         known: Value | None = key.realize(machine)
         if known is not None and known.varies:
             known = one_of(machine, known, self.keys())
@@ -166,17 +174,20 @@ class DictValue(Value):
         return self.missing(machine, key) if value is None else value
 
     def get_item_lazily(self, machine: Machine, key: Value) -> Value:
-        found = None
-        if isinstance(key, Lazy) and key.real is None and type(key.obj) is str and key.source:
-            found = self.store.at_place(key.obj, key.source)
-        return super().get_item_lazily(machine, key) if found is None else found
+        return self.get_item(machine, key)
 
     def missing(self, machine: Machine, key: Value) -> Value:
         """What `self[key]` gives for a key that is not there."""
         raise machine.error(KeyError, key, exact=True)
 
     def contains(self, machine: Machine, item: Value) -> Value:
+        text = text_input(item)
+        if text is not None and self.store.can_find(text):
+            return machine.constant(self.store.has_at(text))
         return machine.constant(self.find(machine, item) is not None)
+
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        return self.contains(machine, item)
 
     def length(self, machine: Machine) -> int:
         return self.store.length()
@@ -333,6 +344,9 @@ class ViewValue(Value):
 
     def truth(self, machine: Machine) -> bool:
         return self.owner.truth(machine)
+
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        return self.contains(machine, item if self.what == "keys" else item.realize(machine))
 
     def contains(self, machine: Machine, item: Value) -> Value:
         if self.what == "keys":

@@ -14,9 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ....guards.guard import ANY_KEY, DictKeysAre, KeyAbsent, LengthIs
+from ....guards.guard import ANY_KEY, DictKeysAre, HasKeyAt, KeyAbsent, LengthIs
 from ....guards.read import entries_of
 from ....guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt, Source
 from ...breaks import GraphBreak, UnknownObject
@@ -24,6 +22,7 @@ from ...result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from ..base import Builder, Machine, Value
 from .keys import are_found, is_plain_key
 from .lengths import is_filled, live_length
+from .text_inputs import Text, is_alike
 
 __all__ = ["Pair", "TableStore"]
 
@@ -91,19 +90,37 @@ class TableStore:
         name, _, args = self._changes[at]
         return args[1] if name == "__setitem__" else None
 
-    def at_place(self, key: str, place: Source) -> Value | None:
-        """The tensor under a key that is read where `place` leads, as it is in this call: guards
-        are about the tensor, whichever key finds it. None: the key itself has to be guarded.
-        """
-        is_plain = self._pairs is None and not self._changes and type(self.live) is dict
+    def can_find(self, text: Text) -> bool:
+        """Return whether a text of the call finds what a live dictionary had under it at first."""
+        is_plain = self.is_as_found and type(self.live) is dict
         if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
-            return None
-        value = dict.get(self.live, key)
-        if not isinstance(value, torch.Tensor):
+            return False
+        return self._can_ask(text[0])
+
+    def has_at(self, text: Text) -> bool:
+        """Return whether there is such a key; guarded of the text of each call."""
+        there = text[0] in self.live
+        assert self.machine is not None
+        assert self.source is not None
+        self.read_anywhere()
+        self.machine.guard(HasKeyAt(self.source, text[1], there))
+        return there
+
+    def find_at(self, text: Text) -> Value | None:
+        """The value under a text of the call: guards are about the value, whichever text finds it.
+        None: the text itself has to be guarded.
+        """
+        value = dict.get(self.live, text[0])
+        if not is_alike(value):
             return None
         assert self.machine is not None
-        self._whole = True  # it may be any key in another call
-        return self.machine.lazy(value, ItemAt(self.source, place))
+        assert self.source is not None
+        self.read_anywhere()
+        return self.machine.lazy(value, ItemAt(self.source, text[1]), certain=False)
+
+    def read_anywhere(self) -> None:
+        """Note that another call may read any key."""
+        self._whole = True
 
     def length(self) -> int:
         """How many keys there are; only their number is guarded."""

@@ -67,6 +67,7 @@ class NNModuleValue(InstanceValue):
     """
 
     __slots__ = ("callable_as_is", "in_tables", "lacking", "tables")
+    searched = TABLES
 
     def __init__(
         self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
@@ -160,6 +161,15 @@ class NNModuleValue(InstanceValue):
         `object.__getattribute__` comes before `__getattr__`."""
         if self.source is not None and name not in self.live_table():
             machine.guard(EntriesEmpty(InstanceDict(self.source), (), (name,)))
+
+    def tables_after(self, machine: Machine, name: str) -> list[DictValue] | None:
+        if (own := super().tables_after(machine, name)) is not None:
+            return own
+        if not self._leaves_tables(machine):
+            return None
+        found = [self.part(machine, part) for part in self.searched]
+        tables = [table for table in found if table is not None]
+        return [self.table(machine), *tables] if len(tables) == len(found) else None
 
     def part(self, machine: Machine, name: str) -> DictValue | None:
         """One of the tables; None: it has no such one."""

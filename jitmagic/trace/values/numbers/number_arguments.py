@@ -31,7 +31,7 @@ from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.scalar import symbols_of
-from ....symbols.size import is_of_tensor
+from ....symbols.size import is_tensor_symbol
 from ...region import TransformBuilder
 from ..base import Machine
 from .scalars import ScalarValue
@@ -61,7 +61,7 @@ def call_with_numbers(
 
 def _varies(number: ScalarValue) -> bool:
     """Return False for a float computed from sizes alone, which each tuple of sizes fixes."""
-    return number.kind is int or not all(map(is_of_tensor, symbols_of(number.expr)))
+    return number.kind is int or not all(map(is_tensor_symbol, symbols_of(number.expr)))
 
 
 def _arguments(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

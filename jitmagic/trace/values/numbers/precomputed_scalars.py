@@ -100,7 +100,7 @@ class _Formula:
         self, expr: Expr, symbols: Sequence[Symbol], then: Callable[[Any], object]
     ) -> None:
         code = SizeCode(len(symbols))
-        code.name(symbols)
+        code.set_symbols(symbols)
         self._result = runtime_module().Register(code.expr(expr))
         self._program, self._then = code.program(), then
 

@@ -31,6 +31,7 @@ from ....graph.propagate import Target, target_name
 from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
+from ..contexts.default_dtype import default_dtype
 from .asserted_numbers import is_nonzero, within
 from .number_arguments import call_with_numbers, refuse_numbers
 from .scalars import ScalarValue
@@ -101,6 +102,13 @@ class _Call:
         made: Node = self.graph.call(target, args, kwargs, self.machine.lines())
         return made
 
+    def common(self, tensor: Node, kind: type) -> torch.dtype:
+        """Return the dtype in which a tensor and a Python number are computed."""
+        dtype = _dtype(tensor)
+        if kind is float and dtype not in _FLOATS:
+            return default_dtype(self.machine) if not dtype.is_complex else dtype
+        return torch.int64 if dtype is torch.bool else dtype
+
     def cast(self, node: Node, dtype: torch.dtype) -> Node:
         return node if _dtype(node) is dtype else self.node("to", node, dtype)
 
@@ -154,14 +162,6 @@ def _dtype(node: Node) -> torch.dtype:
     return dtype
 
 
-def _common(node: Node, kind: type) -> torch.dtype:
-    """Return the dtype in which a tensor and a Python number are computed."""
-    dtype = _dtype(node)
-    if kind is float and dtype not in _FLOATS:
-        return torch.get_default_dtype() if not dtype.is_complex else dtype
-    return torch.int64 if dtype is torch.bool else dtype
-
-
 def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarValue] | None:
     """Return the tensor and the number of a call with just these, in either order, or None."""
     if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, ScalarValue}:
@@ -207,7 +207,7 @@ def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
         if (pair := _pair(args, kwargs)) is None:
             return None
         tensor, value = pair
-        dtype = _common(tensor, value.kind)
+        dtype = call.common(tensor, value.kind)
         if dtype not in dtypes or (is_checked and dtype in _FLOATS and _dtype(tensor) != dtype):
             return None
         return _apply(call, args, tensor, call.number(value, dtype, is_checked), dtype)
@@ -221,7 +221,7 @@ def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
         return None
     tensor, value = pair
     divides = call.name == "div"
-    dtype = _common(tensor, float if divides else value.kind)
+    dtype = call.common(tensor, float if divides else value.kind)
     if call.in_place and (args[0] is not tensor or dtype is not _dtype(tensor)):
         return None
     tensor = call.cast(tensor, dtype)
@@ -242,7 +242,7 @@ def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     if pair is None or alpha != 1 or type(alpha) not in (int, float):
         return None
     tensor, value = pair
-    dtype = _common(tensor, value.kind)
+    dtype = call.common(tensor, value.kind)
     wanted = _dtype(tensor) is dtype or not call.in_place
     if not wanted or dtype not in _FLOATS + _INTEGERS or (call.in_place and args[0] is value):
         return None
@@ -389,7 +389,7 @@ def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     if not isinstance(condition, Node) or pair is None:
         return None
     tensor, value = pair
-    dtype = _common(tensor, value.kind)
+    dtype = call.common(tensor, value.kind)
     # Eager first makes a tensor of the default dtype from a float, which has to hold it.
     number = call.number(value, dtype, is_checked=dtype in _FLOATS)
     first, second = (call.cast(v, dtype) if v is tensor else number for v in values)
@@ -422,7 +422,7 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
         return None
     dtype = kwargs.get("dtype")
     if dtype is None:
-        made = torch.int64 if value.kind is int else torch.get_default_dtype()
+        made = torch.int64 if value.kind is int else default_dtype(call.machine)
         dtype = made if call.name == "full" else _dtype(args[0])
     number = call.number(value, dtype, is_checked=True)
     target = call.name if call.is_method else getattr(torch, call.name)
@@ -452,7 +452,7 @@ def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
     if len(args) != 1 or any(value not in (None, False, _CPU, "cpu") for value in kwargs.values()):
         return None
     if dtype is None:
-        dtype = torch.int64 if args[0].kind is int else torch.get_default_dtype()
+        dtype = torch.int64 if args[0].kind is int else default_dtype(call.machine)
     return call.node("to", call.number(args[0], dtype, is_checked=True), dtype, copy=True)
 
 

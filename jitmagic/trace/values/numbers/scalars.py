@@ -32,7 +32,7 @@ from ....symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ....symbols.polynomial import normal
 from ....symbols.rounding import rounded
 from ....symbols.scalar import Number, Symbol, apply, constant, symbols_of
-from ....symbols.size import Size, SizeFloat, is_of_tensor, number_of_sizes
+from ....symbols.size import Size, SizeFloat, is_tensor_symbol, size_or_float
 from ...result import InputKind, Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
@@ -125,7 +125,7 @@ class ScalarValue(SymbolicNumber):
 
     def as_size(self, machine: Machine) -> Any:
         if machine.symbols.are_sizes(symbols_of(self.expr)):
-            return number_of_sizes(normal(self.expr), machine.symbols)
+            return size_or_float(normal(self.expr), machine.symbols)
         return size_in_data(machine, self.expr) if self.kind is int else None
 
     def place(self, machine: Machine) -> tuple[int, Source] | None:
@@ -368,7 +368,7 @@ def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> S
     expr = apply(op, float, *(operand.expr for operand in operands))
     symbols = symbols_of(expr)
     machine.symbols.require(expr, ANY_FLOAT, op)
-    if all(map(is_of_tensor, symbols)):
+    if all(map(is_tensor_symbol, symbols)):
         made = SizeFloat(expr, machine.symbols)
         return ScalarValue(float, expr, number_node(machine, float, made))
     source = precompute(machine, op, expr)

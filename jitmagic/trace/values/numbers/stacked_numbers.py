@@ -15,6 +15,7 @@ import torch
 from ....graph.node_meta import device_of
 from ..base import Machine, Value
 from ..containers.sequences import ListValue, TupleValue
+from ..contexts.default_dtype import default_dtype
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue, record
 from .scalars import ScalarValue, scalar_of
@@ -61,7 +62,7 @@ def _dtype_of(machine: Machine, leaf: Value) -> torch.dtype | None:
     number = scalar_of(machine, leaf)
     if number is None or leaf.python_type(machine) is bool:
         return None if number is None else torch.bool
-    return torch.get_default_dtype() if number.kind is float else torch.int64
+    return default_dtype(machine) if number.kind is float else torch.int64
 
 
 def _part(machine: Machine, leaf: Value, dtype: Value) -> Value | None:

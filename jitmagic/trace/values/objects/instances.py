@@ -20,6 +20,7 @@ from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import followed_key, identity_key
 from ..containers.mappings import DictValue, entries_of_live
+from ..containers.text_inputs import text_input
 from .attribute_table import AttributeTable
 from .class_facts import (
     NOTHING,
@@ -51,6 +52,7 @@ class InstanceValue(Value):
     holds what is known or written of its slots (None: empty)."""
 
     __slots__ = ("cls", "live", "names", "slots")
+    searched: tuple[str, ...] = ()  # tables in `__dict__` that are searched for attributes too
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
@@ -128,6 +130,13 @@ class InstanceValue(Value):
         """The live object's dictionary."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
         return table
+
+    def tables_after(self, machine: Machine, name: str) -> list[DictValue] | None:
+        """Return the dictionaries that are searched for an attribute which the class lacks; None:
+        that is for its own code to say.
+        """
+        table = self.table(machine)
+        return [table] if name in table.store.live else None
 
     def _bound(self, machine: Machine, name: str) -> Value:
         raw, value = self.cls.find(machine, name)
@@ -281,6 +290,9 @@ class InstanceValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         return self._required(machine, "__getitem__", key)
 
+    def get_item_lazily(self, machine: Machine, key: Value) -> Value:
+        return self.get_item(machine, key if text_input(key) else key.realize(machine))
+
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         self._required(machine, "__setitem__", key, value)
 
@@ -304,6 +316,9 @@ class InstanceValue(Value):
             return machine.constant(result.truth(machine))
         items = drain(machine, self.iterate(machine).realize(machine))
         return machine.constant(any(equal(machine, one, item) for one in items))
+
+    def contains_lazily(self, machine: Machine, item: Value) -> Value:
+        return self.contains(machine, item if text_input(item) else item.realize(machine))
 
     def iterate(self, machine: Machine) -> Value:
         result = self.special(machine, "__iter__")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import StaleCast
@@ -426,6 +427,9 @@ def record(
             result = call_with_known(machine, target, given, named)
     except DataDependent:
         raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
+    except FollowsDefault as error:
+        why = "its result follows the default dtype, which the frame has changed"
+        raise GraphBreak(RefusedTorchCall.of(name=str(error), why=why)) from None
     except StaleCast as error:
         raise GraphBreak(KeptCast.of(name=name, what=error)) from None
     except MixedDevices as error:

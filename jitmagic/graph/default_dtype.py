@@ -1,0 +1,111 @@
+"""Calls under a default dtype that the program has set on its way (torch.set_default_dtype).
+
+Comes in: a call that is about to be recorded, and the dtype. Goes out: the same call with all that
+the default decides written out: a graph is compiled and run under the default that it began with.
+Only calls without a floating-point argument follow the default: factories get their dtype, integers
+are cast before pointwise arithmetic, as TensorIterator casts them. Another call raises
+FollowsDefault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .devices import place
+from .nested import map_nodes, tensor_nodes_in
+from .node_meta import device_of, tensors_in
+from .operators.pointwise import FLOATING, PROMOTING
+from .propagate import EagerRaises, Target, run_on_meta, target_name
+from .symbolic.sym_node import as_torch
+
+__all__ = ["FollowsDefault", "spelled_out"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_OPERATORS = ("truediv", "true_divide", "divide", "multiply", "subtract", "rsub", "rpow")
+_CASTING = {*PROMOTING, *FLOATING, *_OPERATORS}
+
+
+class FollowsDefault(Exception):
+    """What the call gives follows the default dtype in a way that no argument says."""
+
+
+def spelled_out(
+    call: Callable[..., Node], target: Target, given: Arguments, dtype: torch.dtype
+) -> Arguments:
+    """Return arguments with which a call gives, under any default dtype, what the given ones give
+    under `dtype`. `call(target, args)` records the casts that this takes.
+    """
+    nodes = tensor_nodes_in(given)
+    if any(_is_inexact(node.meta["val"].dtype) for node in nodes) or _is_in_place(target, given):
+        return given
+    wanted = _results(target, given, dtype)
+    if _results(target, given, torch.get_default_dtype()) == wanted:
+        return given
+    args, kwargs = given
+    made = wanted[0] if len(wanted) == 1 else None
+    if made is not None and kwargs.get("dtype") is None:
+        named = args, {**kwargs, "dtype": made[0]}
+        if _gives(target, named, wanted):
+            return named
+    if target_name(target).strip("_") in _CASTING:
+        casts = {node: call("to", (node, dtype)) for node in nodes}
+        cast: Arguments = map_nodes(given, lambda node: casts.get(node, node))
+        if casts and _gives(target, cast, wanted):
+            return cast
+    raise FollowsDefault(target_name(target))
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _is_in_place(target: Target, given: Arguments) -> bool:
+    """Return whether the result's dtype is that of a tensor which is written."""
+    name = target_name(target)
+    dunder = name.startswith("__i") or name in ("setitem", "__setitem__")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return dunder or in_place or given[1].get("out") is not None
+
+
+def _gives(target: Target, given: Arguments, wanted: Sequence[Any]) -> bool:
+    try:
+        return _results(target, given, torch.get_default_dtype()) == wanted
+    except EagerRaises:
+        return False
+
+
+def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
+    """Return the dtypes and shapes of the tensors that a call gives under a default dtype, or its
+    other result.
+    """
+    devices: dict[int, torch.device] = {}
+
+    def stand_in(node: Node) -> Any:
+        value = as_torch(node.meta["val"])
+        made = value.detach() if isinstance(value, torch.Tensor) else value
+        devices[id(made)] = device_of(node)
+        return made
+
+    args, kwargs = map_nodes(given, stand_in)
+    placed = place(target_name(target), args, kwargs, lambda tensor: devices[id(tensor)])
+    with _default(dtype):
+        value = run_on_meta(placed.method or target, placed.args, placed.kwargs, grad=False)
+    found: list[Any] = [(tensor.dtype, tensor.shape) for tensor in tensors_in(value)]
+    return found or [repr(value)]
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default, which is the process's, for one call on meta tensors."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,62 @@
+"""Texts that the program only looks things up by: what they find is guarded, not their values.
+
+Comes in: a str of the call that nothing has read yet (a `Lazy`), constants that the program joins
+with it, and a container. Goes out: a source that finds the value under that text in every call, so
+that one variant serves all texts that find alike values. Any other use realizes the text, whose
+value is a constant of the variant from then on.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+from ....guards.guard import TypeIs
+from ....guards.source import Joined, Source
+from ..base import Lazy, Machine, Value
+from ..objects.constants import ConstantValue
+
+__all__ = ["Text", "is_alike", "joined_text", "text_input"]
+
+Text = tuple[str, Source]
+
+# Found objects that a variant knows by their identity or value: the text says as much as they do.
+_BY_VALUE = (
+    str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType,
+    types.MethodType, types.ModuleType,
+)  # fmt: skip
+
+
+def text_input(value: Value) -> Text | None:
+    """Return a text of the call that nothing has read, and where it is read; else None."""
+    if not isinstance(value, Lazy) or value.real is not None or type(value.obj) is not str:
+        return None
+    return None if value.source is None else (value.obj, value.source)
+
+
+def is_alike(found: object) -> bool:
+    """Return whether guards about a found object may pass for another one."""
+    return not isinstance(found, _BY_VALUE)
+
+
+def joined_text(machine: Machine, pieces: Sequence[Value]) -> Value | None:
+    """Return the concatenation of constants and one text of the call; None: it is another one."""
+    texts = [text_input(piece) for piece in pieces]
+    at = [index for index, text in enumerate(texts) if text is not None]
+    if len(at) != 1 or (text := texts[at[0]]) is None:
+        return None
+    before = _constants(machine, pieces[: at[0]])
+    after = _constants(machine, pieces[at[0] + 1 :])
+    if before is None or after is None:
+        return None
+    machine.guard(TypeIs(text[1], str))
+    if not before and not after:
+        return pieces[at[0]]
+    return machine.lazy(before + text[0] + after, Joined(text[1], before, after))
+
+
+def _constants(machine: Machine, pieces: Sequence[Value]) -> str | None:
+    parts = [piece.realize(machine) for piece in pieces]
+    texts = [part.value for part in parts if isinstance(part, ConstantValue)]
+    known = [text for text in texts if type(text) is str]
+    return "".join(known) if len(known) == len(parts) else None
