@@ -73,7 +73,7 @@ def sorted_rows(x: Tensor) -> Any:
 
 
 def as_data(x: Tensor) -> Any:
-    """A size as a number."""
+    """Use a size as a number."""
     a = x.numpy()
     return a * len(a), a / a.shape[1], np.where(a > 0, a, a.shape[0])
 

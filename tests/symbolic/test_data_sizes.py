@@ -94,7 +94,7 @@ def experts(x: torch.Tensor) -> Any:
 
 
 def received(x: torch.Tensor) -> Any:
-    """Filled where data decide, read where they do not, twice: layers of a graph network."""
+    """Fill and read rows selected by data, twice, as layers of a graph network do."""
     index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
     h, shared = x, []
     for _ in range(2):

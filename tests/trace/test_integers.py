@@ -1,7 +1,6 @@
-"""Ints that are data: a graph made for one int gives eager's results, to the last bit, for others.
-
-Each function is called with ints that make the first variant one of a constant and the second one
-of data; `variants` says which of them there are.
+"""A graph made for one int gives eager's results exactly for others. Each function is called with
+ints that make the first variant one of a constant and the second one of a symbol; `variants` gives
+their kinds.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def traces(compiled: Any) -> list[Trace]:
 
 
 def variants(compiled: Any) -> str:
-    """ "c" for each variant with a constant int, "d" for each whose numbers are data."""
+    """Return "c" for each variant with a constant int, "d" for each whose numbers vary."""
     return "".join("d" if any(e.is_scalar for e in t.inputs) else "c" for t in traces(compiled))
 
 
@@ -68,7 +67,7 @@ def outcome(program: Callable[..., Any], *args: Any) -> Any:
 
 
 def same(got: Any, wanted: Any) -> bool:
-    """Dtypes, shapes and bits; of nans only that they are."""
+    """Return dtypes, shapes and bits; all nans are equal."""
     if isinstance(wanted, tuple | list):
         return len(got) == len(wanted) and all(map(same, got, wanted))
     if isinstance(wanted, dict):
@@ -87,7 +86,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUES) -> str:
-    """The program gives eager's results for all ints; which variants were made of it."""
+    """Check that the program gives eager's results for all ints; return its variants."""
     compiled = jitmagic.jit(program, options={"recompile_limit": 32})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jitmagic.FallbackWarning)
@@ -100,7 +99,7 @@ def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUE
 
 
 def programs_of(dtype: torch.dtype) -> list[Callable[[Tensor, int], Any]]:
-    """What is data beside tensors of the dtype, an int on the right and on the left."""
+    """Return operations on tensors of the dtype with an int on either side."""
     products = [operator.mul, operator.add] if dtype is torch.bool else ARITHMETIC[:3]
     right: list[Any] = [*products, operator.truediv, *COMPARISONS]
     left: list[Any] = [*products, *COMPARISONS]
@@ -176,7 +175,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
 
 
 def test_values_outside_an_integer_dtype_run_in_eager() -> None:
-    """`fill_(300)` raises for uint8: a constant, whose graph is never made."""
+    """`fill_(300)` raises for uint8, so the number is a constant and no graph is made."""
     x = torch.zeros(4, dtype=torch.uint8)
     agrees(lambda x, i: x.masked_fill(x == 0, i), x, [3, 255, 256])
     agrees(lambda x, i: torch.full_like(x, i), x, [3, 255, -1])
@@ -271,7 +270,7 @@ class Holder:
 
 
 def held_by(kind: str, holder: Holder, table: dict[str, Any], numbers: list[Any]) -> Any:
-    """A function of x that reads an int and a float from somewhere, and how to set them."""
+    """Return a function of x that reads an int and a float from a place, and a setter for them."""
     step, rate = 3, 0.25
 
     def attribute(x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Python functions of torch that one node cannot hold are inlined: callables and objects as
-arguments, checks of data, conversions that the node's rule does not know of."""
+arguments, checks of data, conversions that the shape rule of the node lacks.
+"""
 
 from __future__ import annotations
 

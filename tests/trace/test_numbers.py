@@ -1,4 +1,4 @@
-"""Floats that are data: what arithmetic on them gives is what Python gives, or the trace breaks."""
+"""Arithmetic on varying floats gives what Python gives, or the trace breaks."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_without_dynamic_numbers_are_constants_and_items_vary() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(40,), ()])
 def test_tensor_operations_with_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """The graph alone, run by torch, agrees to a rounding or two of the dtype."""
+    """The graph alone, run by torch, agrees to one or two roundings of the dtype."""
     a, b = torch.rand(shape).to(dtype) + 1, torch.rand(shape).to(dtype) + 1
 
     def program(x: Tensor, rate: float) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Numbers of numpy beside tensors: constants of the trace, told by type and bits."""
+"""Numbers of numpy next to tensors are constants of the trace, guarded by type and bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = [
 
 
 class Attention(nn.Module):
-    """Scales as people write them."""
+    """Compute scales as user code usually does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_scales_of_a_module_are_constants(backend: str) -> None:
 
 
 class Sizes:
-    """Numbers that are read, as configurations have them."""
+    """Read numbers as configurations hold them."""
 
     width, plan, rate = 32, [3, 5], 0.5
 
@@ -84,7 +84,7 @@ def of_what_was_read(x: Tensor, sizes: Sizes) -> Any:
 
 
 def of_data(x: Tensor, array: Any) -> Any:
-    """Scalars that only the data tells, on either side of a tensor."""
+    """Put data-dependent scalars on either side of a tensor."""
     top, low = array.max(), array[0]
     y = x * top
     y -= low
@@ -92,7 +92,7 @@ def of_data(x: Tensor, array: Any) -> Any:
 
 
 def compared_with_data(x: Tensor, array: Any) -> Any:
-    """Calls that want the number itself may break, yet are right."""
+    """Calls that need the number itself may break, but are right."""
     top, low = array.max(), array[0]
     filled = torch.full((2,), top), x.clamp(max=low * 2)
     return x**2 % top, x < top, top <= x, x == low, filled
@@ -223,7 +223,7 @@ TOO_LARGE: dict[str, Callable[[Tensor, Any], Any]] = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_numpy_computes_ints_beyond_int64(name: str) -> None:
-    """No call of torch takes it; numpy's operators make arrays of tensors, or refuse."""
+    """torch refuses such an int; numpy's operators make arrays of tensors, or refuse."""
     fn = TOO_LARGE[name]
     compiled = jitmagic.jit(fn)
     for number in (np.uint64(3), np.uint64(2**63 - 1), np.uint64(2**63), np.uint64(2**64 - 1)):

@@ -1,6 +1,5 @@
-"""`if not torch.isfinite(h).all()`: what a program computes is taken to be finite, in one graph.
-
-Where it is not, eager runs the call from its start; of what was given nothing is taken for granted.
+"""A check like `if not torch.isfinite(h).all()` of computed values is asserted, in one graph. Where
+it fails, eager runs the call from its start. Nothing is assumed of inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CALLS = 0
 
 
 def clamped_layer(x: Tensor) -> Tensor:
-    """As DETR's encoder layers do in training."""
+    """Check values as DETR's encoder layers do in training."""
     h = F.dropout(x * 2, 0.5)
     for _ in range(2):
         h = torch.tanh(h) + h / x
@@ -126,7 +125,7 @@ def test_variant_whose_assertion_fails_often_runs_in_eager() -> None:
     tagged = jitmagic.jit(negated, backend="eager")
     for _ in range(4):
         assert str(tagged(GIVEN[2])) == str(negated(GIVEN[2]))
-    with pytest.warns(jitmagic.FallbackWarning, match="again and again"):
+    with pytest.warns(jitmagic.FallbackWarning, match="keeps going the way"):
         tagged(GIVEN[2])
     assert not any(entry.hits for entry in handle_of(tagged).dispatcher.entries)
     tagged(GIVEN[2])

@@ -1,4 +1,4 @@
-"""Statistics of rows with infinities and NaNs: what is infinite or NaN in eager is so here."""
+"""Statistics of rows with infinities and NaNs are infinite or NaN where eager's are."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def rows(length: int, dtype: torch.dtype) -> Tensor:
-    """A row per kind and place. Of rows that end with an infinity which has its like between its
-    ends, eager's var_mean has a NaN for a mean, and ours is infinite: they are left out.
+    """Return a row per kind and position. For rows that end with an infinity equal to an inner one,
+    eager's var_mean has a NaN mean and jitmagic's is infinite; these are left out.
     """
     torch.manual_seed(length)
     made = [torch.randn(length), torch.full((length,), nan)]
@@ -56,13 +56,13 @@ def rows(length: int, dtype: torch.dtype) -> Tensor:
 
 
 def kinds(value: Tensor | None) -> list[str]:
-    """What each element is, but for its value where it is finite."""
+    """Return the class of each element: finite, NaN or a signed infinity."""
     flat = [] if value is None else value.flatten().tolist()
     return [str(v) if v != v or v in (inf, -inf) else "finite" for v in flat]
 
 
 def assert_kinds(given: Tensor, **options: Any) -> None:
-    """Of results and of gradients."""
+    """Check the classes of results and gradients against eager."""
     inputs, results = joined(PROGRAMS.values(), **options)(given.clone().requires_grad_())
     ends = [result.sum() for result in results]
     made = torch.autograd.grad(ends, inputs, allow_unused=True)

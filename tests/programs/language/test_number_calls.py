@@ -1,5 +1,5 @@
-"""Floats that vary in calls of torch that are no arithmetic: compiled code reads them, in the range
-where torch does the same for all of them.
+"""Varying floats in calls other than arithmetic are read by compiled code, in the range in which
+torch takes the same path for all of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_counts(tagged: Any, most: int = 2) -> None:
 
 @cache
 def difference_together(names: tuple[str, ...], dtype: torch.dtype) -> Exception | None:
-    """What is wrong with the programs as one function, if anything is."""
+    """Return the differences of the programs as one function, if there are any."""
     programs = [CALLS[name][0] for name in names]
     eager, tagged, x = joint(programs), jitmagic.jit(joint(programs)), X.to(dtype)
     try:
@@ -95,7 +95,7 @@ def difference_alone(name: str, dtype: torch.dtype) -> Exception | None:
 
 
 def check_beside(name: str, names: Sequence[str], dtype: torch.dtype) -> None:
-    """Beside others of the names; each by itself where these show a difference: whose it is."""
+    """Run the names together, and each alone if these differ, to find the one at fault."""
     first = names.index(name) // TOGETHER * TOGETHER
     chunk = tuple(names[first : first + TOGETHER])
     together = difference_together(chunk, dtype)
@@ -123,7 +123,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *OTHERS])
 def test_edges(name: str) -> None:
-    """Where torch does something else, or raises, there is a variant of its own, or none."""
+    """A number for which torch takes another path or raises has a variant of its own, or none."""
     program, numbers = CALLS[name]
     tagged = jitmagic.jit(lambda x, s: program(x, s), options={"recompile_limit": 20})
     edges = [edge for edge in EDGES if not (name == "hardshrink" and math.isnan(edge))]  # by lanes
@@ -140,7 +140,7 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
 
 
 def test_a_number_is_rounded_where_eager_rounds_it() -> None:
-    """To the bit, in each dtype: as a constant is."""
+    """Results equal those of a constant exactly, in each dtype."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         x = torch.randn(1000).to(dtype)
         for name in ("leaky relu", "hardtanh", "threshold", "value of threshold", "hardshrink"):

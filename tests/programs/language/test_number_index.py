@@ -1,4 +1,4 @@
-"""`x[i]` with a tensor of one integer: one graph where nobody can tell the part from a view."""
+"""Indexing `x[i]` by a 0-dim integer tensor is one graph if the copy cannot be told from a view."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add(y: Tensor, key: Any, value: Any) -> None:
 
 
 def kept(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """A part that is read when something was written to it."""
+    """Read a part after a write to it."""
     part = y[i]
     y[i] += 1
     return part * 2
@@ -70,7 +70,7 @@ def kept_and_written(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def moved(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """The place is another one when the part is assigned."""
+    """Change the index before the part is assigned."""
     at = i.clone()
     y[at] += at.add_(1)
     return y * 1
@@ -84,7 +84,7 @@ def read_between(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def changed(write: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Any]:
-    """What an assignment to a part of a tensor of the program's own leaves."""
+    """Return a tensor of the program after an assignment to a part of it."""
 
     def program(x: Tensor, i: Tensor, j: Tensor) -> Any:
         y = x * 1
@@ -114,7 +114,7 @@ BROKEN |= {
 
 
 def walk(table: Tensor, state: Tensor, steps: int) -> Tensor:
-    """An environment that is a table."""
+    """Walk through an environment that is a table."""
     total, places = torch.zeros(()), (table[..., 0] * 100).long().remainder(5)
     for step in range(steps):
         total = total + 0.9**step * table[state, step % 4].sum()

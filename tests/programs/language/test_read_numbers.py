@@ -1,4 +1,4 @@
-"""Python numbers read from tensors: data of the graph, where nothing is decided by them."""
+"""Python numbers read from tensors are values of the graph if nothing is decided by them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
-    """Returns of an episode, losses of an epoch."""
+    """Compute the returns of an episode, the losses of an epoch."""
     returns: list[float] = []
     for reward in x[0].tolist()[::-1]:
         returns.insert(0, reward + 0.9 * (returns[0] if returns else 0.0))
@@ -84,7 +84,7 @@ def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def tensors_of_tensors(x: Tensor) -> tuple[Tensor, ...]:
-    """Of the dtype that goes for all: that of the tensors, torch's default, int64."""
+    """Stack in the promoted dtype of the tensors, torch's default dtype and int64."""
     total, count, some = x.sum(), (x > 0).sum(), (x > 0).any()
     floats = torch.tensor([total, x[0, 0]]), torch.tensor([[total, 2], [1.5, count]])
     exact = torch.tensor([count, count.int() - 1, True]), torch.tensor([some, False])
@@ -210,7 +210,7 @@ def outcome(function: Callable[..., Any], x: Tensor) -> Any:
 def test_operations_that_may_raise_are_one_graph_and_raise(
     function: Callable[..., Any], backend: str
 ) -> None:
-    """Division by zero, overflow, complex powers, numbers that a dtype does not hold."""
+    """Divide by zero, overflow, take complex powers, exceed a dtype."""
     run = jitmagic.jit(function, backend=backend)
     for x in (
         torch.ones(3),

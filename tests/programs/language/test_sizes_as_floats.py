@@ -1,4 +1,4 @@
-"""Floats computed of sizes: Python's own values, and one variant for all sizes but 1."""
+"""Floats computed from sizes equal Python's, with one variant for all sizes but 1."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONSTANT: dict[str, Program] = {
 
 
 def variants(fn: Any) -> int:
-    """How often the frame was traced; kernels for further sizes have records of their own."""
+    """Return the number of traces; kernels for further sizes have records of their own."""
     records = handle_of(fn).journal.records
     return sum(any(stage.stage == "trace" for stage in record.stages) for record in records)
 

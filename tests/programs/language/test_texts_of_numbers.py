@@ -1,4 +1,4 @@
-"""Texts of numbers that vary (logs of a training loop): no break, no variant for each number."""
+"""Text of varying numbers (logs of a training loop) costs no break and no variant per number."""
 
 # ruff: noqa: UP031, UP032 - each way to write a text is tried
 from __future__ import annotations
@@ -52,7 +52,7 @@ def joined_items(loss, log):
 
 @line
 def methods(loss, log):
-    """As tqdm joins what is set behind its bar."""
+    """Join the postfix of a progress bar as tqdm does."""
     shown = {"loss": f"{loss.item():8.4f}", "twice": f"{loss.item() * 2:.3e}".replace("e+0", "e+")}
     log.append(", ".join(key + "=" + shown[key].strip() for key in shown).upper().ljust(40, "."))
 

@@ -1,7 +1,6 @@
-"""What data decide in the code of installed packages goes as in the call that was compiled for.
-
-The library is text that is compiled as a file of site-packages. Whichever way data go, a call gives
-what eager gives: gradients, buffers, the state of the random numbers.
+"""Data-dependent branches in code of installed packages take the side of the compiled call. The
+library is text that is compiled as a file of site-packages. Whichever side data select, results,
+gradients, buffers and the generator's state equal eager's.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def call(name: str, padded: bool, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def seen(run: Callable[..., Any], name: str, padded: bool, seed: int) -> list[Any]:
-    """What a call gives, leaves in its arguments, and draws."""
+    """Return the results of a call, its arguments after it, and the next random draw."""
     torch.manual_seed(seed)
     x, mask = call(name, padded, seed)
     result = run(x, mask)
@@ -242,7 +241,7 @@ def test_branch_in_user_code_is_a_break() -> None:
 
 
 def test_statistic_that_is_initialised_by_the_first_batch() -> None:
-    """As in I-BERT: the first batch takes a branch of its own, all others the other one."""
+    """Take another branch for the first batch than for all others, as I-BERT does."""
     source = """
 import torch
 class Observer(torch.nn.Module):

@@ -159,7 +159,7 @@ def tensor_kept(x):
 
 
 def tensors_kept(x):
-    """Of one call the same object twice, of a tuple, and behind another's."""
+    """The same object is returned twice by one call, in a tuple, and after another's call."""
     x.grad = None
     cosine, sine = turned(3, base=2.0)
     return x * cosine + (sine @ sine) * turned(3, base=2.0)[0] + table(3)
@@ -292,7 +292,7 @@ def range_kept(x):
 
 
 def draws_besides(x):
-    """What was drawn before the cache was asked is drawn again."""
+    """Random draws before the read of the cache are repeated."""
     first = random.random()
     return x * first + table(3) * random.random()
 
@@ -340,7 +340,7 @@ CHANGES = [
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
 @pytest.mark.parametrize(("program", "change"), CHANGES)
 def test_cache_that_was_refilled_with_another_kind(program, change):
-    """The call that finds it starts over in eager; the next compiles for what is there."""
+    """A call that finds the mismatch starts over in eager; the next compiles for the new entry."""
 
     def story(call):
         fresh_caches.__wrapped__(), ranged.cache_clear(), random.seed(3)
@@ -382,7 +382,7 @@ def asks(x):
 
 
 def asked_again(fn):
-    """What is kept stays, whatever it was made of, until the cache is cleared."""
+    """A cached result stays until the cache is cleared, whatever it was computed from."""
     PACKAGES.add("one")
     results = []
     for _ in range(2):

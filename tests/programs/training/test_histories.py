@@ -1,4 +1,4 @@
-"""Containers that grow while a program trains: losses kept, windows over them, replay buffers."""
+"""Containers grow while a program trains: losses, windows over them, replay buffers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _recorded(history: dict[str, list[float]], loss: Tensor) -> Any:
 
 
 class Memory:
-    """A replay buffer as people write it."""
+    """A typical replay buffer."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -202,7 +202,7 @@ SUMS: dict[str, Callable[[list[Any], float, float], Any]] = {
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_equal_python_exactly(name: str, read: bool) -> None:
-    """CPython 3.12 and later correct what additions lose."""
+    """CPython 3.12 and later use compensated summation in sum() of floats."""
 
     def program(xs: list[Any], x: Tensor, b: float) -> Any:
         return SUMS[name](xs, x.item() if read else b, b), x + 1

@@ -1,4 +1,4 @@
-"""`requires_grad` of tensors from outside, switched within a step: saliency, adversarial examples,
+"""`requires_grad` of tensors from outside changes within a step: saliency, adversarial examples,
 parameters that are frozen for a while.
 """
 
@@ -247,7 +247,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
-    """What calls and a backward after each give, and what they leave."""
+    """Return the results of calls and of a backward after each, and the state after them."""
     for n, (parameter, weight) in enumerate(zip(PARAMETERS, WEIGHTS, strict=True)):
         parameter.requires_grad_(n < 4)
         parameter.data, parameter.grad = weight.clone(), None
@@ -267,7 +267,7 @@ def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
 
 
 def kinds_of(program: Any, backend: str) -> tuple[str, ...]:
-    """All kinds are traced; programs take turns with those that code is generated for."""
+    """Trace all kinds; the native backend compiles some of the programs in turn."""
     if backend == "eager":
         return tuple(INPUTS)
     return GENERATED if EVERY else (GENERATED[PROGRAMS.index(program) % len(GENERATED)],)
