@@ -48,8 +48,6 @@ its condition in one sentence.
 
 from __future__ import annotations
 
-import types
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -62,10 +60,10 @@ from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import stride_place
 from .source import Source
+from .weak_fields import WeakField, referent, weakly
 
 __all__ = [
     "ANY_KEY",
-    "GONE",
     "READ_BY_GUARDS",
     "AutocastDetails",
     "CacheLacks",
@@ -97,18 +95,7 @@ __all__ = [
     "TypeIs",
     "Unhooked",
     "ValueEquals",
-    "can_be_weak",
 ]
-
-
-class _DeadObject:
-    """Stands for an object that died; identical to no other object."""
-
-    def __repr__(self) -> str:
-        return "an object that is gone"
-
-
-GONE = _DeadObject()
 
 
 class _AnyKey:
@@ -117,51 +104,6 @@ class _AnyKey:
 
 
 ANY_KEY = _AnyKey()  # in DictKeysAre: a key with guards of its own
-
-
-class _Ref(weakref.ref):  # type: ignore[type-arg]
-    """A private subclass: a plain weakref.ref may be the value of a user's variable."""
-
-    __slots__ = ()
-
-
-def can_be_weak(value: object) -> bool:
-    return not isinstance(value, _Ref) and isinstance(_weakly(value), _Ref)
-
-
-def _weakly(value: object) -> object:
-    """Return a weak reference to `value` if it allows one and may be held weakly.
-
-    Bound methods are created anew for every access, so a weak reference to one dies at once.
-    """
-    if isinstance(value, (_Ref, types.MethodType, types.MethodWrapperType)):
-        return value
-    try:
-        return _Ref(value)
-    except TypeError:
-        return value
-
-
-def _referent(held: object) -> object:
-    if not isinstance(held, _Ref):
-        return held
-    value = held()
-    return GONE if value is None else value
-
-
-class _WeakField:
-    """Mixin for a field `held`: an object, referenced weakly if possible."""
-
-    __slots__ = ()
-    held: object
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held", _weakly(self.held))
-
-    @property
-    def value(self) -> Any:
-        """The object, or `GONE`."""
-        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +128,7 @@ class TensorMatch(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorKind(_WeakField, Guard):
+class TensorKind(WeakField, Guard):
     """The class is referenced weakly, as in TypeIs."""
 
     source: Source
@@ -201,7 +143,7 @@ class TensorKind(_WeakField, Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeIs(_WeakField, Guard):
+class TypeIs(WeakField, Guard):
     """The class is referenced weakly, so that the journal does not keep a redefined class alive."""
 
     source: Source
@@ -220,7 +162,7 @@ class ValueEquals(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityIs(_WeakField, Guard):
+class IdentityIs(WeakField, Guard):
     """The object is referenced weakly if possible, here and by the native check.
 
     The journal must not keep a redefined function alive. Never compared by value.
@@ -339,7 +281,7 @@ class HasKeyAt(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFact(_WeakField):
+class ClassFact(WeakField):
     """The attribute of a class under a name, looked up from position `start` of its MRO.
 
     The lookup uses neither `__get__` nor the metaclass. is: the very object `held`, weakly if
@@ -368,21 +310,21 @@ class ClassFacts(Guard):
     @classmethod
     def about(cls, kind: type, *facts: ClassFact) -> ClassFacts:
         """Make the guard for a class as it is now."""
-        return cls(_weakly(kind), tuple(map(_weakly, kind.__mro__)), facts)
+        return cls(weakly(kind), tuple(map(weakly, kind.__mro__)), facts)
 
     @property
     def cls(self) -> Any:
         """The class, or `GONE`."""
-        return _referent(self.held)
+        return referent(self.held)
 
     @property
     def mro(self) -> tuple[object, ...]:
         """The class and its bases in lookup order; `GONE` for those that died."""
-        return tuple(map(_referent, self.held_mro))
+        return tuple(map(referent, self.held_mro))
 
 
 @dataclass(frozen=True, slots=True)
-class NameFact(_WeakField):
+class NameFact(WeakField):
     """The object under a name in a namespace: the very object `held` or an equal constant.
 
     `held` is weak if possible; `absent`: no such name. In a functools cache the name is (), the key

@@ -466,7 +466,7 @@ def test_plain_python_is_said_once_without_figures_of_a_compile() -> None:
     tagged(torch.ones(3))
     found = jitmagic.explain(tagged).now
     assert found is not None
-    assert str(found).count("it looks at its own frame") == 1
+    assert str(found).count("it inspects its own frame") == 1
     assert [chip.text for chip in page_of(found).chips] == ["0 graphs, no breaks"]
 
 

@@ -27,7 +27,6 @@ from ..guard import (
     SameObject,
     TypeIs,
     ValueEquals,
-    can_be_weak,
 )
 from ..read import UNREADABLE, read_source
 from ..source import (
@@ -41,6 +40,7 @@ from ..source import (
     Source,
     describe,
 )
+from ..weak_fields import can_be_weak
 from ..words import class_name, difference, few, one_value, range_end, short
 from .row import Kind, OfSource, Registers, Step, missing, row
 
