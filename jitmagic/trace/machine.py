@@ -62,7 +62,7 @@ from .restarts import (
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
-from .values.autograd.backward_facts import BackwardFacts, HeldObjects, release_facts
+from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.containers.generators import GeneratorValue
 from .values.numbers.varying_counts import loop_test_position
@@ -273,7 +273,7 @@ class Machine:
         guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
-        held = tuple(self.notes.of(HeldObjects))
+        held = tuple(self.notes.of(SavedObjects))
         rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.

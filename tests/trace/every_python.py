@@ -133,7 +133,7 @@ def _stand_in_for_torch() -> None:
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
-    sys.modules["jitmagic.trace.values.autograd.backward_facts"].HeldObjects = dict
+    sys.modules["jitmagic.trace.values.autograd.backward_facts"].SavedObjects = dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)

@@ -54,14 +54,14 @@ from ..objects.instances import InstanceValue
 from ..objects.namespaces import GlobalsValue
 from ..tensors.tensor import TensorValue
 
-__all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "known", "release_facts"]
+__all__ = ["BackwardFacts", "SavedObjects", "check_read_state", "release_facts", "unwrapped"]
 
 # Facts about tensors and sizes hold for the whole call, so that only the frame guards them.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
 _ROOTS = (SavedRef, Global, Builtin, ImportedModule)
 
 
-class HeldObjects(dict[Source, int]):
+class SavedObjects(dict[Source, int]):
     """Maps the Source of each object that a call saves for backwards to its index."""
 
     def index(self, source: Source) -> int:
@@ -83,7 +83,7 @@ class BackwardFacts:
         self._machine, self._name, self._born = machine, name, machine.step
         self._frame: Knowledge = machine.known
         self._numbers: frozenset[Source] | None = machine.symbols.varying
-        self._held = machine.notes.root.of(HeldObjects)
+        self._held = machine.notes.root.of(SavedObjects)
         self._values: dict[int, tuple[Value, Value]] = {}  # by the id of the frame's value
         # Objects created by the frame, and copies of them, with their contents when copied.
         self._own: list[tuple[Value, list[Value]]] = []
@@ -95,7 +95,7 @@ class BackwardFacts:
 
     def rebind(self, value: Value) -> Value:
         """Return the value that stands in the backward for a value of the frame."""
-        value = known(value)
+        value = unwrapped(value)
         if id(value) not in self._values:
             self._values[id(value)] = value, self._new_value(value)
         return self._values[id(value)][1]
@@ -328,7 +328,7 @@ def check_read_state(machine: Machine) -> BackwardFacts | None:
     return next((facts for facts in machine.notes.root.of(_AllFacts) if facts.is_stale), None)
 
 
-def known(value: Value) -> Value:
+def unwrapped(value: Value) -> Value:
     """Return the value of a Lazy that has been read; other values as they are."""
     return value.real if isinstance(value, Lazy) and value.real is not None else value
 
@@ -341,7 +341,7 @@ def _contents(value: Value) -> list[Value]:
 def _has_changed(value: Value, contents: Sequence[Value]) -> bool:
     now = _contents(value)
     pairs = zip(now, contents, strict=False)
-    return len(now) != len(contents) or any(known(a) is not known(b) for a, b in pairs)
+    return len(now) != len(contents) or any(unwrapped(a) is not unwrapped(b) for a, b in pairs)
 
 
 def _parts(value: Value) -> Iterator[Value]:

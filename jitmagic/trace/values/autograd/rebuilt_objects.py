@@ -26,7 +26,7 @@ from ..objects.constants import ConstantValue
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..objects.instances import InstanceValue
 from ..tensors.tensor import TensorValue
-from .backward_facts import BackwardFacts, HeldObjects, known
+from .backward_facts import BackwardFacts, SavedObjects, unwrapped
 
 __all__ = ["ObjectRebuilder"]
 
@@ -39,7 +39,7 @@ class ObjectRebuilder:
 
     def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
         self._machine, self._facts = machine, facts
-        self._held = machine.notes.root.of(HeldObjects)
+        self._held = machine.notes.root.of(SavedObjects)
         self._left: list[Any] = []  # tensors and numbers: nodes, or Sizes
 
     def original(
@@ -62,7 +62,7 @@ class ObjectRebuilder:
         return self._gathered(list, values), tuple(self._left)
 
     def _maker(self, value: Value) -> Make:
-        value = known(value)
+        value = unwrapped(value)
         if isinstance(value, DimensionValue | ScalarValue):
             return self._number(value)
         if value.source is not None:

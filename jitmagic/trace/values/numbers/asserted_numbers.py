@@ -23,10 +23,10 @@ from ..base import Machine
 from .precomputed_scalars import nonzero_by_check
 from .validation import assert_data
 
-__all__ = ["float_result", "is_nonzero", "within"]
+__all__ = ["float_result", "is_nonzero", "require_within"]
 
 
-def within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) -> Expr:
+def require_within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) -> Expr:
     """Return an expression of the same value that stays in an interval. Raises Specialize."""
     try:
         machine.symbols.require(expr, wanted, why)

@@ -35,7 +35,7 @@ from ..tensors.torch_warnings import replay_warning
 from .input_numbers import decided_by_input, symbol_of_input
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
-from .validation import asserted, speculated_int
+from .validation import asserted_truth, speculated_int
 
 __all__ = [
     "NUMBERS",
@@ -43,7 +43,7 @@ __all__ = [
     "is_number",
     "number_of",
     "numbers_of",
-    "plain",
+    "torch_constant",
     "with_known",
 ]
 
@@ -211,7 +211,7 @@ class TruthValue(SymbolicNumber):
         raise Specialize((self.symbol,), f"{what} of {self.describe()}")
 
     def truth(self, machine: Machine) -> bool:
-        wanted = asserted(machine, self.node)
+        wanted = asserted_truth(machine, self.node)
         return self.refuse(machine, "a branch") if wanted is None else wanted
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -271,7 +271,7 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype
     return made
 
 
-def plain(constant: Any, name: str) -> Any:
+def torch_constant(constant: Any, name: str) -> Any:
     """Return a constant as torch interprets it: a dtype for `float`, Python's number for numpy's,
     the numbers of a range.
     """

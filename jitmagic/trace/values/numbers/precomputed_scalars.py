@@ -60,7 +60,7 @@ def _early(machine: Machine, name: str, expr: Expr, then: Callable[[Any], object
     given = [values[s.origin] for s in symbols if s.kind is int and s.origin in values]
     if len(given) < len(symbols):
         return None
-    return machine.effects.draw(_Given(given), _Formula(expr, symbols, then), name)
+    return machine.effects.draw(_InputNumbers(given), _Formula(expr, symbols, then), name)
 
 
 def precompute_call(
@@ -77,10 +77,10 @@ def precompute_call(
         return None
     values: Mapping[Any, Any] = machine.symbols.values
     given = [values[symbol.origin] for symbol in symbols]
-    return machine.effects.draw(_Given(given), perform, name)
+    return machine.effects.draw(_InputNumbers(given), perform, name)
 
 
-class _Given(Value):
+class _InputNumbers(Value):
     """Numbers among the inputs, as a tuple."""
 
     __slots__ = ("numbers",)

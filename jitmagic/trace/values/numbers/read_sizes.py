@@ -19,10 +19,10 @@ from ...breaks import TensorItem
 from ...residual.undo import can_be_copied
 from ..base import Builder, Machine, Unrestorable
 
-__all__ = ["size_in_data"]
+__all__ = ["size_from_data"]
 
 
-def size_in_data(machine: Machine, expr: Expr) -> Dimension | None:
+def size_from_data(machine: Machine, expr: Expr) -> Dimension | None:
     """Return the expression as a size; None if a symbol is not a number in the graph."""
     known: dict[Expr, Any] = {}
     for symbol in symbols_of(expr):

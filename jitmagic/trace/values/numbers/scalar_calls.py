@@ -32,7 +32,7 @@ from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
 from ..contexts.default_dtype import default_dtype
-from .asserted_numbers import is_nonzero, within
+from .asserted_numbers import is_nonzero, require_within
 from .number_arguments import call_with_numbers, refuse_numbers
 from .scalars import ScalarValue
 
@@ -121,7 +121,7 @@ class _Call:
         if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
             refuse_numbers(self.name, value)
         limits = self._limits(value.kind, dtype, is_checked)
-        within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
+        require_within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
         node = self.cast(given, dtype)
         # Kernels take this copy by value (loops/cpu_scalars.py), so that nothing waits for the GPU.

@@ -37,11 +37,11 @@ from ...result import InputKind, Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..objects.constants import ConstantValue
-from .asserted_numbers import float_result, is_nonzero, within
+from .asserted_numbers import float_result, is_nonzero, require_within
 from .precomputed_scalars import precompute
-from .read_sizes import size_in_data
+from .read_sizes import size_from_data
 from .unresolved_comparison import UnresolvedComparison
-from .validation import asserted
+from .validation import asserted_truth
 
 __all__ = [
     "ScalarValue",
@@ -126,7 +126,7 @@ class ScalarValue(SymbolicNumber):
     def as_size(self, machine: Machine) -> Any:
         if machine.symbols.are_sizes(symbols_of(self.expr)):
             return size_or_float(normal(self.expr), machine.symbols)
-        return size_in_data(machine, self.expr) if self.kind is int else None
+        return size_from_data(machine, self.expr) if self.kind is int else None
 
     def place(self, machine: Machine) -> tuple[int, Source] | None:
         symbol: Any = self.expr
@@ -211,7 +211,7 @@ class ScalarValue(SymbolicNumber):
         if machine.symbols.has_hints((known,)):
             machine.symbols.require(apply(op, int, known), EXACT, why)
         else:
-            known = within(machine, known, self.node, EXACT, why)
+            known = require_within(machine, known, self.node, EXACT, why)
         expr = rounded(op, known, machine.symbols.range_of)
         node = python_node(machine, _NODES[op], self.argument(machine))
         return ScalarValue(int, expr, python_node(machine, "to", node, torch.int64))
@@ -222,7 +222,7 @@ class ScalarValue(SymbolicNumber):
             return self
         if isinstance(self.expr, Integer):
             return ScalarValue(float, Number(float(self.expr.value)), None)
-        known = within(machine, self.expr, self.node, EXACT, "float()")
+        known = require_within(machine, self.expr, self.node, EXACT, "float()")
         node = python_node(machine, "to", self.argument(machine), torch.float64)
         return ScalarValue(float, apply("float", float, known), node)
 
@@ -235,7 +235,7 @@ class ScalarValue(SymbolicNumber):
 
     def keep_within(self, machine: Machine, limits: Interval, why: str) -> None:
         """Narrow the symbols until the number is inside the limits."""
-        self.expr = within(machine, self.expr, self.node, limits, why)
+        self.expr = require_within(machine, self.expr, self.node, limits, why)
 
     def argument(self, machine: Machine, full: bool = False) -> Any:
         """Return the operand of a node; with `full`, a tensor even for a constant."""
@@ -316,7 +316,7 @@ def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) 
         a, b = left.argument(machine, full=True), right.argument(machine, full=True)
         return python_node(machine, COMPARISONS[op], a, b)
 
-    answer = asserted(machine, record())
+    answer = asserted_truth(machine, record())
     if answer is None:
         return UnresolvedComparison(op, (left, right), exprs, record)
     return machine.constant(answer)

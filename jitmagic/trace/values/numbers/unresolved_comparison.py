@@ -16,7 +16,7 @@ from ....symbols.expr import Expr
 from ....symbols.scalar import symbols_of
 from ...result import Recipe
 from ..base import Builder, Machine, Value
-from .validation import asserted
+from .validation import asserted_truth
 
 __all__ = ["UnresolvedComparison"]
 
@@ -54,7 +54,7 @@ class UnresolvedComparison(Value):
         """Return the answer; if one side of the branch only raises, the other is asserted."""
         symbols = machine.symbols
         if not symbols.has_hints(self.exprs) and symbols.known(self.op, *self.exprs) is None:
-            answer = asserted(machine, self.node())
+            answer = asserted_truth(machine, self.node())
             if answer is not None:
                 return answer
         decided: bool = symbols.decide(self.op, *self.exprs)

@@ -28,7 +28,7 @@ from ...state import Frame, Program
 from ..base import Builder, Unrestorable
 from .speculation import number_in_this_call, tensor_in_this_call
 
-__all__ = ["assert_data", "asserted", "speculated_int", "speculated_list"]
+__all__ = ["assert_data", "asserted_truth", "speculated_int", "speculated_list"]
 
 # torch.distributions returns False early for a matrix that is not square or symmetric, and the
 # caller of the check raises. So the branch itself does not raise, but True is the side to take.
@@ -40,7 +40,7 @@ _LONGEST = 100  # instructions that make the message of an error
 _BOOL_CONVERSIONS = ("TO_BOOL", "COMPARE_OP")
 
 
-def asserted(machine: Any, node: Node) -> bool | None:
+def asserted_truth(machine: Any, node: Node) -> bool | None:
     """Return the truth of `node` with which the program continues; the graph asserts it.
 
     None if neither side of the branch raises, or user code handles the error: then it may occur at

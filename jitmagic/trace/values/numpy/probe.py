@@ -134,11 +134,11 @@ def judge(call: Call) -> Verdict:
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = call.real, _tried(call)
+        _known[key] = call.real, _probe(call)
     return _known[key][1]
 
 
-def _tried(call: Call) -> Verdict:
+def _probe(call: Call) -> Verdict:
     if any(spec.size > _LARGEST for spec in call.slots):
         return Verdict("an array is too large to probe the call")
     try:
@@ -195,8 +195,8 @@ def _indexes(call: Call) -> list[int]:
 
 def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
     """Run both libraries on the same data; return the result and whether an argument changed."""
-    real = _run(call, call.real, slots, data, _numpys, lambda expected: expected)
-    emulated = _run(call, call.emulated, slots, data, _emulations, emulated_constant)
+    real = _run(call, call.real, slots, data, _numpy_array, lambda expected: expected)
+    emulated = _run(call, call.emulated, slots, data, _emulated_array, emulated_constant)
     if real.error is not None:
         raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
     if emulated.error is not None:
@@ -208,7 +208,7 @@ def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) 
         _same_values(call, expected, actual)
     writes = any(
         not torch.equal(_without_nan(memory), _without_nan(before))
-        for memory, before in zip(real.memory, _laid_out(slots, data), strict=True)
+        for memory, before in zip(real.memory, _materialise(slots, data), strict=True)
     )
     return result, writes
 
@@ -221,7 +221,7 @@ def _run(
     wrap: Callable[[ArraySpec, torch.Tensor], Any],
     constant: Callable[[Any], Any],
 ) -> _Side:
-    memory = _laid_out(slots, data)
+    memory = _materialise(slots, data)
     arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
     side = _Side(arrays, memory)
     args = filled(call.args, arrays, constant)
@@ -264,20 +264,20 @@ def _keyed(value: Any) -> Any:
     return (type(value), value) if isinstance(value, np.generic) else value
 
 
-def _numpys(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
     if spec.kind is torch.Tensor:
         return memory
     return memory.numpy() if spec.kind is np.ndarray else memory.numpy()[()]
 
 
-def _emulations(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
     return memory if spec.kind is torch.Tensor else emulation().ndarray(memory)
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
+def _materialise(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the arguments as tensors, which share memory where the program's arrays do."""
     ends: dict[object, int] = {}
     for index, spec in enumerate(slots):

@@ -35,7 +35,7 @@ __all__ = ["tensors_of_cache"]
 
 
 @dataclass(eq=False, slots=True)
-class _Ask:
+class _CacheRead:
     """A call of the cached function, which checks that the result has the traced spec."""
 
     args: tuple[Any, ...]
@@ -97,10 +97,10 @@ def tensors_of_cache(
         spec = _spec(graph, tensor)
         if spec is None:
             raise broken
-        ask = _Ask(args, kwargs, key, item, spec)
-        machine.guard(StateRead(ask.cache_holds_another_kind, False, True))
+        read = _CacheRead(args, kwargs, key, item, spec)
+        machine.guard(StateRead(read.cache_holds_another_kind, False, True))
         name = f"{cached.live.__name__}()"
-        drawn = drawn_tensor(machine, name, machine.effects.draw(cached, ask, name), spec)
+        drawn = drawn_tensor(machine, name, machine.effects.draw(cached, read, name), spec)
         _break_if_escaping(machine, drawn, reason)
         found.append(drawn)
     return TupleValue(found) if type(made) is TupleValue else found[0]

@@ -54,7 +54,7 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     if not isinstance(wanted, bool) or graph.modes_vary or not differentiable or is_inference:
         raise GraphBreak(_REASON)
     if owner.live is not None:
-        return _of_an_input(machine, owner, wanted)
+        return _change_input(machine, owner, wanted)
     if not wanted:
         raise GraphBreak(_REASON)
     return graph.require_grad(node, machine.lines())
@@ -66,7 +66,7 @@ def _is_refused(owner: Any) -> bool:
     return made_there and not torch.is_inference_mode_enabled()
 
 
-def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
+def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     notes, graph = machine.notes, machine.graph
     live: torch.Tensor = owner.live
     if graph.root is not graph or owner.source is None or not owner.meta.is_leaf:
@@ -76,7 +76,7 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     if wanted and any(_is_view_of(owner.meta, node) for node in notes.owners):
         raise GraphBreak(_REASON)  # in eager these views get a history from here on
     if wanted and _is_untouched(notes, owner):
-        return _flagged_early(machine, owner)
+        return _flag_before_graph(machine, owner)
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
     before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
@@ -97,7 +97,7 @@ def _is_untouched(notes: GraphNotes, owner: Any) -> bool:
     return not owner.live._is_view() and all(view._base is not owner.live for view in views)
 
 
-def _flagged_early(machine: Machine, owner: Any) -> Node:
+def _flag_before_graph(machine: Machine, owner: Any) -> Node:
     notes = machine.notes
     node: Node = owner.node
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=True))

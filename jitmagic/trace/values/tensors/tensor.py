@@ -54,14 +54,14 @@ from ..numbers.items import (  # fmt: skip
     call_with_known,
     is_number,
     number_of,
-    plain,
+    torch_constant,
     with_known,
 )
 from ..numbers.number_index import assign_at_number, index_at_numbers
 from ..numbers.scalar_calls import call_with_scalars
 from ..numbers.scalars import ScalarValue, SymbolicNumber
 from ..numbers.storage_offsets import guard_storage_offsets
-from ..numbers.validation import asserted
+from ..numbers.validation import asserted_truth
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
 from ..objects.enums import without_enum
@@ -290,7 +290,7 @@ class TensorValue(Value):
             return bool(number)
         if (decided := decided_by_input(machine, self.node)) is not None:
             return decided
-        if (wanted := asserted(machine, self.node)) is not None:
+        if (wanted := asserted_truth(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
@@ -472,7 +472,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
         constant = without_enum(value.as_constant(machine))
-        taken = plain(constant, name)
+        taken = torch_constant(constant, name)
         if taken is not constant or type(taken) in _PLAIN_ARGUMENTS:
             return taken
     what = f"an argument of type {value.describe()}"

@@ -84,8 +84,8 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.Tensor.register_hook)
 def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
-    strange = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
-    return HandleValue(add_hook(machine, given.get("self"), given.get("hook"), strange))
+    unsupported = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
+    return HandleValue(add_hook(machine, given.get("self"), given.get("hook"), unsupported))
 
 
 @method(RemovableHandle, "remove")
@@ -99,14 +99,14 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     return machine.constant(None)
 
 
-def add_hook(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> TensorHook:
+def add_hook(machine: Machine, tensor: Any, hook: Value | None, unsupported: bool) -> TensorHook:
     """Register a hook that runs with the tensor's gradient; None retains the gradient."""
     graph = machine.graph
     meta = getattr(tensor, "meta", None)
     registered = TensorHook(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
     # The hooks of a tensor that existed before the call also run in backwards of other graphs.
     inside = graph.root is graph and not graph.modes_vary
-    if strange or not inside or registered.history is None or tensor.live is not None:
+    if unsupported or not inside or registered.history is None or tensor.live is not None:
         raise GraphBreak(registered.reason)
     machine.notes.of(_TensorHooks).append(registered)
     return registered
