@@ -212,6 +212,7 @@ class BackwardFacts:
             value = self._machine.wrap(obj, path)
         if is_number:
             return value if isinstance(value, ScalarValue) else None
+        # The path may lead to another tensor when the backward runs: user code may rebind it.
         held = SavedRef(self._held.index(path), describe(path))
         if source != held:
             self._machine.guard(SameObject(source, held))

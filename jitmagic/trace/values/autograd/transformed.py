@@ -161,6 +161,7 @@ class _Call:
         arguments = Pattern(*_flat((positional, named)))
         device = self._device()
         probed = self._probe(arguments)
+        # grad transforms enable grad for the function even under no_grad.
         region = TransformBuilder(notes, self.name, probed.grad_enabled)
         observed = _ObservedEffects(machine.effects)
         machine.notes, machine.effects = region.notes, observed  # type: ignore[misc]

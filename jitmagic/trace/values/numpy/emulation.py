@@ -104,6 +104,7 @@ def emulation() -> Any:
     functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)
     made.ndarray.astype = _copying(made.ndarray.astype)
+    # numpy's default dtypes do not depend on torch.set_default_dtype().
     dtypes: Any = sys.modules[f"{_NAME}._dtypes_impl"]
     dtypes._default_dtypes = dtypes.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
     for part in ("_util", "fft"):

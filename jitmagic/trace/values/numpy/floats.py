@@ -132,6 +132,7 @@ def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
     machine.guard(TypeIs(source, kind))
+    # An input of the graph is memory, which a scalar does not expose: an array is made before it.
     drawn = machine.effects.draw(ConstantValue(obj, source), np.asarray, describe(source))
     spec = TensorSpec((), (), torch_dtype(obj.dtype), _CPU)
     tensor = drawn_tensor(machine, drawn.name, ArrayMemory(drawn), spec)

@@ -102,6 +102,8 @@ def _flag_before_graph(machine: Machine, owner: Any) -> Node:
     node: Node = owner.node
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=True))
     machine.effects.draw(owner, _require_grad, "requires_grad_")
+    # A loss that leaves the frame needs an input that requires grad: with the flag set at the exit,
+    # a PINN's loss was a break and its rest ran in eager.
     node.meta["val"].requires_grad_()
     spec = node.meta["spec"] = replace(node.meta["spec"], requires_grad=True)
     notes.inputs[node] = replace(notes.inputs[node], spec=spec)

@@ -101,6 +101,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
 def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
     """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
     spec = spec_of(obj)
+    # Dispatch keys tell conjugate, negative and functorch tensors from plain ones in one integer.
     keys = torch._C._dispatch_keys(obj).raw_repr()
     if varying := machine.symbols.varying_dims(source, obj):
         shape = symbolic_shape(machine.symbols, source, spec, varying)

@@ -249,6 +249,8 @@ class OperatorValue(TorchFunctionValue):
         return super().get_attr(machine, name)
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # Kernels and autograd formulas of other libraries may be registered at any time, so that
+        # each call compares the registrations.
         if is_foreign(self.obj):
             read = registrations(packet_of(self.obj))
             machine.guard(StateRead(read, read()))
