@@ -12,8 +12,8 @@ What the graph calls by name is guarded to be torch's original.
     tensor_hooks       register_hook and retain_grad of tensors computed by the trace
     torch_function     torch functions and operators: one node, inlined, or a graph break
     torch_namespaces   torch's own modules, classes and Python functions, guarded by namespace
-    leaf_names         guards on the names that torch's Python functions look up
-    leaves             requires_grad_() of a tensor
+    name_lookups       guards on the names that torch's Python functions look up
+    autograd_leaves    requires_grad_() of a tensor
     bound_data         tensor.data = other
     cached_tensors     tensors that a functools.lru_cache holds
     masks              indexing by boolean masks, as integer indices

@@ -2,7 +2,7 @@
 
 Input: the tensor's value, and the one whose memory it takes. Output: the tensor's new node, a leaf
 if it requires grad; an effect at the exit rebinds the live tensor. Views of the tensor keep the old
-memory. A later backward that would reach such a leaf is a graph break (leaves.py).
+memory. A later backward that would reach such a leaf is a graph break (autograd_leaves.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ....graph.node_meta import device_of
 from ...breaks import GraphBreak, KeptCast
 from ...result import Perform
 from ..base import Builder, Machine
-from .leaves import LeafChange, LeafChanges
+from .autograd_leaves import LeafChange, LeafChanges
 
 __all__ = ["bind_data"]
 

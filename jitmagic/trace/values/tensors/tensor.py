@@ -68,10 +68,10 @@ from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .autograd_leaves import required_grad
 from .bound_data import bind_data
-from .leaf_names import rely_on_names
-from .leaves import required_grad
 from .masks import masks_to_indices
+from .name_lookups import guard_looked_up_names
 from .tensor_class import call_user_method, user_attribute
 from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
 from .tensor_queries import answer_query
@@ -344,7 +344,7 @@ class TensorMethodValue(Value):
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
         if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
-            rely_on_names(machine, TENSOR.get(name))
+            guard_looked_up_names(machine, TENSOR.get(name))
             return handler(machine, [owner, *args], kwargs)
         if name == "item" and not args:
             number = read_counter(machine, owner.node, owner.live, owner.source)
@@ -411,11 +411,11 @@ def record(
     if target_name(target) in RAISING_ON_DATA and machine.catches():
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
-    rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
+    guard_looked_up_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
     key = "operator getitem" if target is operator.setitem else name  # the index has no dtype
     given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
-    # A factory with requires_grad=True makes a leaf, which is a node of its own (leaves.py).
+    # A factory with requires_grad=True makes a leaf, a node of its own (autograd_leaves.py).
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
     kept = refuse_behind_block(machine.notes, name, given, named)

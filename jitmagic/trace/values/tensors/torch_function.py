@@ -46,8 +46,8 @@ _TENSOR_BASE = torch.Tensor.__mro__[1]
 __all__ = [
     "TensorTypeMethod",
     "TorchFunctionValue",
-    "inlines_leaves",
     "operators_of",
+    "registers_inliner",
     "torch_function",
 ]
 
@@ -84,7 +84,7 @@ Inliner = Callable[[Machine, types.FunctionType, Args, Kwargs], Value]
 _INLINERS: list[Inliner] = []
 
 
-def inlines_leaves(inliner: Inliner) -> Inliner:
+def registers_inliner(inliner: Inliner) -> Inliner:
     """Register the function that inlines a Python function of torch that cannot be one node."""
     _INLINERS.append(inliner)
     return inliner

@@ -39,7 +39,7 @@ from ..objects.constants import ATOMS
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.monkey_patches import beneath, is_library_made
 from ..objects.namespaces import GlobalsValue, ModuleValue
-from .torch_function import inlines_leaves, operators_of, torch_function
+from .torch_function import operators_of, registers_inliner, torch_function
 
 __all__ = ["TorchPythonFunction", "inlined_function", "torch_object"]
 
@@ -264,7 +264,7 @@ def inlined_function(
     return value
 
 
-@inlines_leaves
+@registers_inliner
 def _inline(machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Value:
     return inlined_function(machine, function).call(machine, args, kwargs)
 

@@ -22,7 +22,7 @@ from ..base import Machine
 from ..objects.class_facts import NOTHING, attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
 
-__all__ = ["rely_on_names"]
+__all__ = ["guard_looked_up_names"]
 
 _FOLLOWED = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch"})
 _OPERATORS = {
@@ -51,7 +51,7 @@ class _Names:
 _originals: dict[types.FunctionType, _Names] = {}  # functions of torch live as long as the process
 
 
-def rely_on_names(machine: Machine, function: object) -> None:
+def guard_looked_up_names(machine: Machine, function: object) -> None:
     """Guard the names that a Python function of torch looks up; C functions look up none."""
     if not isinstance(function, types.FunctionType):
         return
