@@ -69,7 +69,8 @@ TORCH_SIDE = (
 
 
 GRAPH_SIDE = tuple(
-    f"jitmagic.graph.{name}" for name in ("builder", "gradients", "memory", "verify", "overlap")
+    f"jitmagic.graph.{name}"
+    for name in ("builder", "gradients", "memory", "verify", "operators.overlap")
 )
 
 
