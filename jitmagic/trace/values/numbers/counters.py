@@ -27,7 +27,7 @@ from .scalars import ScalarValue
 
 __all__ = ["read_counter"]
 
-_LARGEST = 2.0**40  # of what is counted in tensors
+_LARGEST = 2.0**40  # the largest count that is modelled
 _EXACT_IN_TENSORS = 2**24  # integers up to it are float32
 _CPU = torch.device("cpu")
 
@@ -59,9 +59,9 @@ def read_counter(
     # would be compiled once for each count.
     known = by_torch and any(isinstance(one, Count) for one in machine.symbols.constants)
     origin = KnownCount(source, added) if known else Count(source, added)
-    if (asked := machine.symbols.constants.get(origin)) is not None:
-        broken = GraphBreak(UnsupportedOperation.of(what=asked.why, types="number from a tensor"))
-        broken.where = asked.where
+    if (refused := machine.symbols.constants.get(origin)) is not None:
+        broken = GraphBreak(UnsupportedOperation.of(what=refused.why, types="number from a tensor"))
+        broken.where = refused.where
         raise broken
     count = float(live.item() + added)
     whole = known and count.is_integer() and count <= _EXACT_IN_TENSORS

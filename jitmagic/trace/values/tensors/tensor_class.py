@@ -28,13 +28,13 @@ _PATHS: dict[type, Source] = {
 def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
     """Return the attribute that user code put on the class; None if it is torch's or absent."""
     kind = tensor.python_type(machine)
-    for asked in ("__getattribute__", name):
-        raw = guarded_attribute(machine, kind, asked)
-        if raw is TENSOR.get(asked, NOTHING) or raw is PARAMETER.get(asked, NOTHING):
+    for attribute in ("__getattribute__", name):
+        raw = guarded_attribute(machine, kind, attribute)
+        if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)
-        if path is None or raw is NOTHING or asked != name:
-            raise GraphBreak(UnsupportedAttribute.of(name=asked, type=kind.__name__))
+        if path is None or raw is NOTHING or attribute != name:
+            raise GraphBreak(UnsupportedAttribute.of(name=attribute, type=kind.__name__))
         cls = machine.class_of(kind, path)
         found, value = cls.find(machine, name)
         return bind(machine, found, value, tensor, cls, name).realize(machine)
