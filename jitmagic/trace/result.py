@@ -392,7 +392,7 @@ class Trace:
     @property
     def foresees(self) -> bool:
         """Whether it takes a branch on data because the call that it was traced for does."""
-        return any(node.meta.get("speculated") for node in self.graph.graph.nodes)
+        return any(node.meta.get("foreseen") for node in self.graph.graph.nodes)
 
     @property
     def varying(self) -> frozenset[Source]:

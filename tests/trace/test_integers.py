@@ -1,6 +1,7 @@
-"""A graph made for one int gives eager's results exactly for others. Each function is called with
-ints that make the first variant one of a constant and the second one of a symbol; `variants` gives
-their kinds.
+"""Ints that are data: a graph made for one int gives eager's results, to the last bit, for others.
+
+Each function is called with ints that make the first variant one of a constant and the second one
+of data; `variants` says which of them there are.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def traces(compiled: Any) -> list[Trace]:
 
 
 def variants(compiled: Any) -> str:
-    """Return "c" for each variant with a constant int, "d" for each whose numbers vary."""
+    """ "c" for each variant with a constant int, "d" for each whose numbers are data."""
     return "".join("d" if any(e.is_scalar for e in t.inputs) else "c" for t in traces(compiled))
 
 
@@ -67,7 +68,7 @@ def outcome(program: Callable[..., Any], *args: Any) -> Any:
 
 
 def same(got: Any, wanted: Any) -> bool:
-    """Return dtypes, shapes and bits; all nans are equal."""
+    """Dtypes, shapes and bits; of nans only that they are."""
     if isinstance(wanted, tuple | list):
         return len(got) == len(wanted) and all(map(same, got, wanted))
     if isinstance(wanted, dict):
@@ -86,7 +87,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUES) -> str:
-    """Check that the program gives eager's results for all ints; return its variants."""
+    """The program gives eager's results for all ints; which variants were made of it."""
     compiled = jitmagic.jit(program, options={"recompile_limit": 32})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jitmagic.FallbackWarning)
@@ -99,7 +100,7 @@ def agrees(program: Callable[..., Any], x: Tensor, values: Iterable[int] = VALUE
 
 
 def programs_of(dtype: torch.dtype) -> list[Callable[[Tensor, int], Any]]:
-    """Return operations on tensors of the dtype with an int on either side."""
+    """What is data beside tensors of the dtype, an int on the right and on the left."""
     products = [operator.mul, operator.add] if dtype is torch.bool else ARITHMETIC[:3]
     right: list[Any] = [*products, operator.truediv, *COMPARISONS]
     left: list[Any] = [*products, *COMPARISONS]
@@ -174,8 +175,8 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert agrees(VALUED[name], tensor_of(dtype), [3, 1, 1023, 1024, 2**31 - 1, -7]) == "cd"
 
 
-def test_values_outside_an_integer_dtype_run_in_eager() -> None:
-    """`fill_(300)` raises for uint8, so the number is a constant and no graph is made."""
+def test_out_of_an_integer_dtype_eager_is_asked() -> None:
+    """`fill_(300)` raises for uint8: a constant, whose graph is never made."""
     x = torch.zeros(4, dtype=torch.uint8)
     agrees(lambda x, i: x.masked_fill(x == 0, i), x, [3, 255, 256])
     agrees(lambda x, i: torch.full_like(x, i), x, [3, 255, -1])
@@ -239,7 +240,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTANT)
-def test_other_uses_make_an_int_a_constant(name: str) -> None:
+def test_whatever_else_is_done_makes_it_a_constant(name: str) -> None:
     values = [1, 2, 5, 4]
     x = torch.arange(12) % 2 + 1.0  # exact powers: the bits of others are each kernel's own
     assert agrees(CONSTANT[name], x, values) == "cccc"
@@ -270,7 +271,7 @@ class Holder:
 
 
 def held_by(kind: str, holder: Holder, table: dict[str, Any], numbers: list[Any]) -> Any:
-    """Return a function of x that reads an int and a float from a place, and a setter for them."""
+    """A function of x that reads an int and a float from somewhere, and how to set them."""
     step, rate = 3, 0.25
 
     def attribute(x: Tensor) -> Tensor:
@@ -407,7 +408,7 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert variants(compiled) == "cd"
 
 
-def test_one_number_varies_though_another_is_constant() -> None:
+def test_one_number_is_data_though_another_cannot_be() -> None:
     def program(x: Tensor, i: int, rate: float, at: int) -> Tensor:
         return x * i * rate + len(f"{at}")
 

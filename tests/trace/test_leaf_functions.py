@@ -1,6 +1,5 @@
 """Python functions of torch that one node cannot hold are inlined: callables and objects as
-arguments, checks of data, conversions that the shape rule of the node lacks.
-"""
+arguments, checks of data, conversions that the node's rule does not know of."""
 
 from __future__ import annotations
 
@@ -65,14 +64,14 @@ def test_a_check_that_fails_raises_as_eager(backend: str) -> None:
     torch.testing.assert_close(compiled(X, Y.abs()), f(X, Y.abs()))
 
 
-def test_function_that_reads_data_is_a_break() -> None:
+def test_what_needs_data_is_still_a_break() -> None:
     with pytest.raises(jitmagic.Unsupported, match="data"):
         jitmagic.jit(lambda x: nnf.one_hot(x), fullgraph=True)(COUNTS)
     ours = jitmagic.jit(lambda x: nnf.one_hot(x + 0) + 1)(COUNTS)
     assert torch.equal(ours, nnf.one_hot(COUNTS) + 1)
 
 
-def test_table_of_torch_is_guarded() -> None:
+def test_a_table_of_torch_is_read_with_guards() -> None:
     options = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options")
     pytest.importorskip("torch.nn.modules.linear_cross_entropy")
     chosen = options.LinearCrossEntropyOptions()

@@ -1,4 +1,4 @@
-"""Arithmetic on varying floats gives what Python gives, or the trace breaks."""
+"""Floats that are data: what arithmetic on them gives is what Python gives, or the trace breaks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PROGRAMS = [chain, two_counts, decided, both_sides]
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [0, 1, 5, 7000])
-def test_arithmetic_equals_python(program: Program, dtype: torch.dtype, count: int) -> None:
+def test_arithmetic_is_that_of_python(program: Program, dtype: torch.dtype, count: int) -> None:
     made, snapshot = traced(program, torch.tensor(float(count), dtype=dtype), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return), made.exit
     with torch.no_grad():
@@ -147,13 +147,13 @@ DATA: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_operations_that_may_differ_from_python_are_breaks(name: str) -> None:
+def test_whatever_might_differ_from_python_breaks(name: str) -> None:
     made, _ = traced(BREAKS[name], torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Break)
 
 
 @pytest.mark.parametrize("name", ASSERTED)
-def test_operations_that_raise_for_some_counts_are_asserted(name: str) -> None:
+def test_what_raises_for_some_counts_is_asserted(name: str) -> None:
     program = ASSERTED[name]
     made, snapshot = traced(program, torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return)
@@ -163,7 +163,7 @@ def test_operations_that_raise_for_some_counts_are_asserted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECIALIZED)
-def test_number_that_must_be_constant_reports_where(name: str) -> None:
+def test_what_has_to_be_a_constant_is_one_and_says_where(name: str) -> None:
     program, why = SPECIALIZED[name]
     made, snapshot = traced(program, torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return)
@@ -176,7 +176,7 @@ def test_number_that_must_be_constant_reports_where(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_operations_on_numbers_stay_in_the_graph(name: str) -> None:
+def test_what_is_done_with_numbers_stays_in_the_graph(name: str) -> None:
     made, snapshot = traced(DATA[name], torch.tensor(3.0), 0.3, {"rate"})
     assert isinstance(made.exit, r.Return) and not made.specialized
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_operations_on_numbers_stay_in_the_graph(name: str) -> None:
         torch.testing.assert_close(got, wanted)
 
 
-def test_without_dynamic_numbers_are_constants_and_items_vary() -> None:
+def test_without_leave_numbers_are_constants_and_items_are_data() -> None:
     made, _ = traced(lambda count, rate: rate * 2, torch.tensor(3.0), 0.3, None)
     assert isinstance(made.exit, r.Return) and made.inputs == ()
     made, _ = traced(lambda count, rate: count.item(), torch.tensor(3.0), 0.3, None)
@@ -198,7 +198,7 @@ def test_without_dynamic_numbers_are_constants_and_items_vary() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(40,), ()])
 def test_tensor_operations_with_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """The graph alone, run by torch, agrees to one or two roundings of the dtype."""
+    """The graph alone, run by torch, agrees to a rounding or two of the dtype."""
     a, b = torch.rand(shape).to(dtype) + 1, torch.rand(shape).to(dtype) + 1
 
     def program(x: Tensor, rate: float) -> tuple[Tensor, ...]:

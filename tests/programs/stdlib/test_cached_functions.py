@@ -159,7 +159,7 @@ def tensor_kept(x):
 
 
 def tensors_kept(x):
-    """The same object is returned twice by one call, in a tuple, and after another's call."""
+    """Of one call the same object twice, of a tuple, and behind another's."""
     x.grad = None
     cosine, sine = turned(3, base=2.0)
     return x * cosine + (sine @ sine) * turned(3, base=2.0)[0] + table(3)
@@ -253,7 +253,7 @@ def test_the_same_object_every_time():
     assert tagged(x)[1] is tagged(x)[1] is recipe(7)
 
 
-def test_reads_of_the_function_are_guarded(monkeypatch):
+def test_what_the_function_reads_is_guarded(monkeypatch):
     tagged = jitmagic.jit(reads_a_global, backend="eager")
     assert tagged(torch.ones(1)).item() == 6
     monkeypatch.setattr(f"{__name__}.SCALE", 5)
@@ -261,7 +261,7 @@ def test_reads_of_the_function_are_guarded(monkeypatch):
     assert tagged(torch.ones(1)).item() == reads_a_global(torch.ones(1)).item() == 10
 
 
-def test_writes_of_other_code_to_a_cached_tensor_are_visible():
+def test_what_others_do_to_a_tensor_is_seen():
     tagged = jitmagic.jit(tensors_kept, backend="eager")
     x = torch.ones(3)
     for _ in range(3):
@@ -292,7 +292,7 @@ def range_kept(x):
 
 
 def draws_besides(x):
-    """Random draws before the read of the cache are repeated."""
+    """What was drawn before the cache was asked is drawn again."""
     first = random.random()
     return x * first + table(3) * random.random()
 
@@ -339,8 +339,8 @@ CHANGES = [
 
 @pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
 @pytest.mark.parametrize(("program", "change"), CHANGES)
-def test_cache_that_was_refilled_with_another_kind(program, change):
-    """A call that finds the mismatch starts over in eager; the next compiles for the new entry."""
+def test_a_cache_that_holds_another_kind_since(program, change):
+    """The call that finds it starts over in eager; the next compiles for what is there."""
 
     def story(call):
         fresh_caches.__wrapped__(), ranged.cache_clear(), random.seed(3)
@@ -355,7 +355,7 @@ def test_cache_that_was_refilled_with_another_kind(program, change):
 
 
 @pytest.mark.parametrize("given", [(2, 4.0), (2.0, 4), (True, 4)])
-def test_keys_that_compare_equal_share_an_entry(given):
+def test_a_key_that_the_cache_takes_for_another(given):
     ranged.cache_clear()
     in_float64(lambda: ranged(*given))
     tagged = jitmagic.jit(range_kept, backend="eager")
@@ -382,7 +382,7 @@ def asks(x):
 
 
 def asked_again(fn):
-    """A cached result stays until the cache is cleared, whatever it was computed from."""
+    """What is kept stays, whatever it was made of, until the cache is cleared."""
     PACKAGES.add("one")
     results = []
     for _ in range(2):
@@ -395,7 +395,7 @@ def asked_again(fn):
     return [*results, fn(torch.ones(2)).tolist(), list(LOG)]
 
 
-def test_cached_result_is_read():
+def test_what_is_kept_is_read():
     answers = []
     for tag in (lambda fn: fn, jitmagic.jit):
         LOG.clear(), chosen.cache_clear(), limit.cache_clear(), PACKAGES.clear()
@@ -405,7 +405,7 @@ def test_cached_result_is_read():
     assert answers[0] == answers[1]
 
 
-def test_cached_read_of_process_state_is_not_a_break():
+def test_a_read_of_the_process_that_is_kept_breaks_no_graph():
     @functools.lru_cache
     def available():
         return importlib.util.find_spec("torch") is not None

@@ -119,7 +119,7 @@ def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is made of constants alone, has few numbers, or is speculated."""
+    """Model tolist() of a tensor that is constant, has few numbers, or is speculated."""
     if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
