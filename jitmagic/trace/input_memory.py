@@ -24,8 +24,8 @@ from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
 from .values.base import Machine, Unrestorable
-from .values.tensors.leaves import check_leaves
-from .values.tensors.tensor_hooks import check_watched
+from .values.tensors.autograd_leaves import check_leaves
+from .values.tensors.tensor_hooks import check_hooks
 
 __all__ = ["check_histories", "check_written_inputs"]
 
@@ -55,7 +55,7 @@ def check_histories(notes: GraphNotes) -> None:
     autograd does not see them in a graph.
     """
     check_leaves(notes)
-    check_watched(notes)
+    check_hooks(notes)
     graph = notes.graph
     outputs = graph.differentiable_outputs()
     written = [node for node in graph.mutated_inputs if node.meta["val"].requires_grad]

@@ -60,10 +60,10 @@ from .restarts import (
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
-from .values.autograd.backward_facts import BackwardFacts, HeldObjects, forget_facts
+from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.containers.generators import GeneratorValue
-from .values.numbers.varying_counts import place_of_test
+from .values.numbers.varying_counts import loop_test_position
 from .values.objects.binding import bind_arguments
 from .values.objects.classes import ClassValue, class_value
 from .values.objects.constants import ATOMS
@@ -71,7 +71,7 @@ from .values.objects.exceptions import ExceptionValue
 from .values.objects.fresh import fresh_value
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import GlobalsValue
-from .values.tensors.leaves import keep_leaves
+from .values.tensors.autograd_leaves import output_leaves
 from .varying.symbolic import (
     Constants,
     DynamicDims,
@@ -178,7 +178,7 @@ class Machine:
         self.instructions = 0
         self.watch = LoopWatch(loops.plain)
         self.root = self._root_frame()
-        self.symbols.place = partial(place_of_test, self)
+        self.symbols.place = partial(loop_test_position, self)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Machine:
         """Release all references: arguments of the call must not wait for the garbage collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
-        forget_facts(self.notes)
+        release_facts(self.notes)
         self.symbols.forget()
         vars(self).clear()
 
@@ -248,7 +248,7 @@ class Machine:
             draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.notes)
-            keep_leaves(self.graph)
+            output_leaves(self.graph)
             check_dead_calls(self.graph)
         except Unrestorable as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
@@ -271,7 +271,7 @@ class Machine:
         guards = self.guards.finish(self.entry_state)
         constants = (*self.symbols.constants.values(), *self.symbols.counted())
         rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
-        held = tuple(self.notes.of(HeldObjects))
+        held = tuple(self.notes.of(SavedObjects))
         rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.

@@ -73,7 +73,7 @@ def sorted_rows(x: Tensor) -> Any:
 
 
 def as_data(x: Tensor) -> Any:
-    """A size as a number."""
+    """Use a size as a number."""
     a = x.numpy()
     return a * len(a), a / a.shape[1], np.where(a > 0, a, a.shape[0])
 
@@ -158,7 +158,7 @@ def test_other_size_dependent_results_equal_numpys(program: Program) -> None:
     variants(program, "eager", SIZES)
 
 
-def test_size_at_which_numpy_warns_runs_in_numpy() -> None:
+def test_numpy_runs_sizes_at_which_it_warns() -> None:
     compiled = jitmagic.jit(may_be_empty, backend="eager", dynamic=True)
     for n in (9, 5, 3):
         x = torch.ones(n, 2)

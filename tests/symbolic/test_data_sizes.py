@@ -94,7 +94,7 @@ def experts(x: torch.Tensor) -> Any:
 
 
 def received(x: torch.Tensor) -> Any:
-    """ScalarInput where data decide, read where they do not, twice: layers of a graph network."""
+    """Fill and read rows selected by data, twice, as layers of a graph network do."""
     index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
     h, shared = x, []
     for _ in range(2):
@@ -311,9 +311,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.mark.parametrize("program", OF_NUMBERS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_numbers_are_sizes_and_raise_what_eager_raises(
-    program: Callable[..., Any], backend: str
-) -> None:
+def test_read_numbers_as_sizes_raise_as_in_eager(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in NUMBERS:
@@ -356,7 +354,7 @@ EQUAL: tuple[Callable[..., Any], ...] = (
 
 @pytest.mark.parametrize("program", EQUAL, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_sizes_that_eager_requires_equal(program: Callable[..., Any], backend: str) -> None:
+def test_sizes_that_eager_requires_to_be_equal(program: Callable[..., Any], backend: str) -> None:
     torch.manual_seed(0)
     compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
     for numbers in ([3, 0, 3, 0], [0, 1, 2, 9], *NUMBERS):
@@ -426,7 +424,7 @@ def test_results_that_share_memory_and_what_is_written_between(
     assert capsys.readouterr().out == "between\n" * 2 * len(MASKS)
 
 
-def test_draws_are_those_of_eager() -> None:
+def test_draws_equal_eager() -> None:
     def program(x: torch.Tensor) -> Any:
         kept = F.dropout(x, 0.5, True)
         return F.dropout(kept[x[:, 0] > 0], 0.3, True) * 2, torch.rand(3) * 2

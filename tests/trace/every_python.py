@@ -132,9 +132,9 @@ def _stand_in_for_torch() -> None:
     for name in (*TORCH_SIDE, *GRAPH_SIDE):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
-    sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_watched = lambda notes: None
-    sys.modules["jitmagic.trace.values.autograd.backward_facts"].forget_facts = lambda notes: None
-    sys.modules["jitmagic.trace.values.autograd.backward_facts"].HeldObjects = dict
+    sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
+    sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
+    sys.modules["jitmagic.trace.values.autograd.backward_facts"].SavedObjects = dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)

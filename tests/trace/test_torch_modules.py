@@ -501,7 +501,7 @@ class SwitchesMode(nn.Module):
     ],
 )
 @pytest.mark.parametrize("training", [True, False])
-def test_habits_of_real_models(model, arguments, training):
+def test_patterns_of_real_models(model, arguments, training):
     check(lambda: (model().train(training), arguments()))
 
 
@@ -522,7 +522,7 @@ def test_modules_tagged_by_jitmagic_are_inlined():
     assert [n.target for n in nodes if n.op == "call_function"][-1] is operator.add
 
 
-def test_a_module_that_loses_its_tag_is_traced_anew():
+def test_module_that_loses_its_tag_is_traced_again():
     model = jitmagic.jit(nn.Linear(4, 4))
     run = jitmagic.jit(lambda x: model(x) + 1)
     x = torch.randn(2, 4)

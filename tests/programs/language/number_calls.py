@@ -1,5 +1,5 @@
-"""Calls of torch that take a Python float which is no operand of theirs: a slope, a probability, a
-margin, an epsilon; each as a program of a tensor (4 x 8) and the number.
+"""Calls of torch with a Python float that is not an operand: a slope, a probability, a margin, an
+epsilon; each as a program of a tensor (4 x 8) and the number.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ CALLS: dict[str, tuple[Program, tuple[float, ...]]] = {
 
 
 def outcome(program: Program, x: Tensor, number: float, needs_grad: bool = True) -> Any:
-    """Results, gradient, what is drawn next; or the error. From one seed."""
+    """Return results, gradient and the next random draw, from one seed; or the error."""
     torch.manual_seed(0)
     x = x.detach().clone().requires_grad_(needs_grad)
     try:
@@ -146,7 +146,7 @@ def outcome(program: Program, x: Tensor, number: float, needs_grad: bool = True)
 
 
 def joint(programs: Sequence[Program]) -> Callable[..., tuple[Any, ...]]:
-    """One function of a tensor and a number for each: one compile, compilers start a few times."""
+    """Join programs of a tensor and a number each into one function, for a single compile."""
     places = range(len(programs))
     given = ", ".join(f"x{n}, s{n}" for n in places)
     calls = ", ".join(f"program{n}(x{n}, s{n})" for n in places)
@@ -158,8 +158,8 @@ def joint(programs: Sequence[Program]) -> Callable[..., tuple[Any, ...]]:
 def outcomes(
     together: Callable[..., tuple[Any, ...]], x: Tensor, numbers: Sequence[float]
 ) -> list[Any]:
-    """As `outcome`, of each program of a joint, on a copy of `x` of its own, and what is drawn
-    next; none raises.
+    """Return the `outcome` of each program of a joint function, on its own copy of `x`; none
+    raises.
     """
     torch.manual_seed(0)
     inputs = [x.detach().clone().requires_grad_() for _ in numbers]

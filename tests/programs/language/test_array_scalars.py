@@ -1,4 +1,4 @@
-"""Numbers of numpy beside tensors: constants of the trace, told by type and bits."""
+"""Numbers of numpy next to tensors are constants of the trace, guarded by type and bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = [
 
 
 class Attention(nn.Module):
-    """Scales as people write them."""
+    """Compute scales as user code usually does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_scales_of_a_module_are_constants(backend: str) -> None:
 
 
 class Sizes:
-    """Numbers that are read, as configurations have them."""
+    """Read numbers as configurations hold them."""
 
     width, plan, rate = 32, [3, 5], 0.5
 
@@ -84,7 +84,7 @@ def of_what_was_read(x: Tensor, sizes: Sizes) -> Any:
 
 
 def of_data(x: Tensor, array: Any) -> Any:
-    """Scalars that only the data tells, on either side of a tensor."""
+    """Put data-dependent scalars on either side of a tensor."""
     top, low = array.max(), array[0]
     y = x * top
     y -= low
@@ -92,14 +92,14 @@ def of_data(x: Tensor, array: Any) -> Any:
 
 
 def compared_with_data(x: Tensor, array: Any) -> Any:
-    """Calls that want the number itself may break, yet are right."""
+    """Calls that need the number itself may break, but are right."""
     top, low = array.max(), array[0]
     filled = torch.full((2,), top), x.clamp(max=low * 2)
     return x**2 % top, x < top, top <= x, x == low, filled
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_numbers_of_what_was_read_are_constants(backend: str) -> None:
+def test_arithmetic_on_scalars_that_were_read_is_constant(backend: str) -> None:
     compiled = jitmagic.jit(of_what_was_read, backend=backend, fullgraph=True)
     sizes = Sizes()
     for width, plan, rate in ((32, [3, 5], 0.5), (8, [2, 2, 4], 2.0), (9, [1], 0.1)):
@@ -113,7 +113,9 @@ def test_numbers_of_what_was_read_are_constants(backend: str) -> None:
     dtype=[np.float64, np.float32, np.int64, np.int32, np.uint8],
     backend=["eager", "native"],
 )
-def test_tensors_take_scalars_for_numbers(dtype: Any, kind: torch.dtype, backend: str) -> None:
+def test_tensors_treat_numpy_scalars_as_numbers(
+    dtype: Any, kind: torch.dtype, backend: str
+) -> None:
     compiled = jitmagic.jit(of_data, backend=backend)
     for values in ([1, 3, 2], [5, 7, 7]):
         x, array = torch.tensor([[1.5, -2, 3], [0, 4, -0.0]]).to(kind), np.array(values, dtype)
@@ -130,7 +132,7 @@ def test_tensors_take_scalars_for_numbers(dtype: Any, kind: torch.dtype, backend
         alike(jitted(x.clone(), array), compared_with_data(x.clone(), array))
 
 
-def test_a_gradient_goes_past_a_scalar() -> None:
+def test_gradient_flows_through_arithmetic_with_a_scalar() -> None:
     def loss(x: Tensor, array: Any) -> Any:
         return (array.mean() * x / array.max()).sum()
 
@@ -144,7 +146,7 @@ def test_a_gradient_goes_past_a_scalar() -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
-def test_an_argument_is_told_by_its_bits(number: Any) -> None:
+def test_scalar_argument_is_guarded_by_its_bits(number: Any) -> None:
     compiled = jitmagic.jit(product, backend="eager")
     x = torch.tensor([0.0, -0.0, 1.5, -2.0])
     for each in (number, type(number)(number), type(number)(1), number):
@@ -160,7 +162,7 @@ def test_an_integer_is_an_index() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_numpy_warns_of_is_left_to_it() -> None:
+def test_numpy_emits_its_own_warnings() -> None:
     def overflowing(x: Tensor) -> Any:
         return x * 2, np.float32(3e38) * np.float32(10)
 
@@ -170,7 +172,7 @@ def test_what_numpy_warns_of_is_left_to_it() -> None:
             compiled(torch.ones(2))
 
 
-def test_a_silent_log_through_a_cache_is_no_break() -> None:
+def test_silent_log_in_a_cached_function_is_not_a_break() -> None:
     logger = logging.getLogger("jitmagic.tests.silent")
     logger.setLevel(logging.ERROR)
 
@@ -202,7 +204,7 @@ def test_a_number_of_numpy_is_assigned(number: Any, kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("number", [np.float32(2.5), np.bool_(True)], ids=repr)
-def test_a_number_that_tensors_refuse_is_eagers_error(number: Any) -> None:
+def test_scalar_that_tensors_refuse_raises_as_in_eager(number: Any) -> None:
     for run in (assigned, jitmagic.jit(assigned)):
         with pytest.raises(TypeError, match="can't assign a numpy"):
             run(torch.zeros(3, 2), number)
@@ -220,8 +222,8 @@ TOO_LARGE: dict[str, Callable[[Tensor, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
-def test_what_no_int64_holds_is_left_to_numpy(name: str) -> None:
-    """No call of torch takes it; numpy's operators make arrays of tensors, or refuse."""
+def test_numpy_computes_ints_beyond_int64(name: str) -> None:
+    """torch refuses such an int; numpy's operators make arrays of tensors, or refuse."""
     fn = TOO_LARGE[name]
     compiled = jitmagic.jit(fn)
     for number in (np.uint64(3), np.uint64(2**63 - 1), np.uint64(2**63), np.uint64(2**64 - 1)):

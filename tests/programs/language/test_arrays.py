@@ -1,7 +1,6 @@
-"""numpy inside tagged code: functions x dtypes x edges against numpy itself, memory, breaks.
-
-Every call has to give what numpy gives: class, dtype (exactly), values to rounding, errors. Which
-calls are one graph is stated for those that programs use most.
+"""numpy inside tagged code equals numpy: functions x dtypes x edge values, memory, breaks. Every
+call returns numpy's class, dtype and values (to rounding), or raises its error. The calls that
+programs use most are stated to be one graph.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def array(dtype: str, shape: tuple[int, ...] = (3, 4)) -> Any:
 
 
 def outcome(function: Callable[..., Any], *args: Any) -> Any:
-    """What a call gives, or what it raises."""
+    """Return the result of a call, or its exception."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
@@ -108,7 +107,7 @@ def outcome(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def check(function: Callable[..., Any], *args: Any, backend: str = "eager") -> Any:
-    """The tagged function against the plain one, twice, on copies; what it compiled to."""
+    """Compare the tagged function with the plain one, twice, on copies; return its counts."""
     tagged = jitmagic.jit(function, backend=backend)
     for _ in range(2):
         mine, theirs = copies(args), copies(args)
@@ -212,7 +211,7 @@ WHOLE = [edit_in_place, edit_a_copy, edit_what_was_converted, edit_by_tensor, ed
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda f: f.__name__)
-def test_writes_are_seen_by_all_who_share_the_memory(function: Any, backend: str) -> None:
+def test_writes_are_visible_through_shared_memory(function: Any, backend: str) -> None:
     a = array("float64")
     given = torch.from_numpy(a) if function is edit_by_array else a
     counts = check(function, given, backend=backend)
@@ -251,8 +250,8 @@ def test_a_program_that_leaves_torch_and_comes_back_is_one_graph(backend: str) -
     assert (counts.graphs, counts.breaks) == (1, 0)
 
 
-def test_a_part_of_numpy_that_nothing_has_imported_yet() -> None:
-    """numpy imports `np.fft` when it is asked for, and so does what finds torch's equals."""
+def test_numpy_submodule_is_imported_on_first_use() -> None:
+    """numpy imports `np.fft` on first access, as does the lookup of torch's functions for it."""
     code = """
         import sys, warnings
         import numpy as np
@@ -306,7 +305,7 @@ def test_an_assignment_takes_an_array_as_index() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_rows_that_an_array_of_numbers_picks(backend: str) -> None:
-    """What misses the array raises numpy's error, and nothing is written by then."""
+    """An index out of bounds raises numpy's error before anything is written."""
 
     def program(data: Any, labels: Any, order: Any) -> Any:
         picked = torch.from_numpy(data[order]) * 2, torch.from_numpy(labels[order[:2]])
@@ -331,7 +330,7 @@ def test_rows_that_an_array_of_numbers_picks(backend: str) -> None:
 
 
 def test_arrays_are_guarded() -> None:
-    """Another shape, dtype, order, class, or memory that is only read: as numpy each time."""
+    """Another shape, dtype, order, class, or read-only memory gives numpy's result each time."""
     tagged = jitmagic.jit(lambda a: a * 2 + a.shape[0], backend="eager")
     base = array("float64", (4, 4))
     read_only = base.copy()
@@ -342,7 +341,7 @@ def test_arrays_are_guarded() -> None:
         same(tagged(a), a * 2 + a.shape[0])
 
 
-def test_what_eager_refuses_is_refused() -> None:
+def test_calls_that_raise_in_eager_raise() -> None:
     tagged = jitmagic.jit(lambda t: t.numpy() + 1, backend="eager")
     with pytest.raises(RuntimeError, match="requires grad"):
         tagged(torch.ones(2, requires_grad=True))
@@ -354,7 +353,7 @@ def test_what_eager_refuses_is_refused() -> None:
         same(outcome(picked, a, index), outcome(operator.getitem, a, index))
 
 
-def test_errstate_is_asked_at_each_call() -> None:
+def test_errstate_is_guarded_at_each_call() -> None:
     tagged = jitmagic.jit(lambda a: np.log(a), backend="eager")
     zero = np.zeros(2)
     with np.errstate(all="ignore"):
@@ -363,7 +362,7 @@ def test_errstate_is_asked_at_each_call() -> None:
         tagged(zero)
 
 
-def test_writes_beside_autograd_are_left_to_eager() -> None:
+def test_eager_does_writes_that_autograd_does_not_see() -> None:
     def function(w: torch.Tensor, x: torch.Tensor) -> Any:
         y = w * x
         x.numpy()[0] = 3

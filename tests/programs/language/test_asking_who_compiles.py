@@ -32,12 +32,12 @@ def test_true_where_code_is_traced():
     assert branches(torch.zeros(2)).tolist() == [-1, -1]
 
 
-def test_false_in_what_runs_as_plain_python():
+def test_false_in_code_that_runs_as_plain_python():
     tagged = jitmagic.jit(lambda x: (x + 1, plain()), backend="eager")
     assert tagged(torch.zeros(1))[1] is False
 
 
-def test_what_raises_for_compilers_alone_goes_as_in_eager():
+def test_code_that_raises_only_under_compilers_runs_as_in_eager():
     def mask(x, given=None):
         if given is None and not torch.compiler.is_compiling():
             given = torch.ones_like(x)
@@ -48,13 +48,13 @@ def test_what_raises_for_compilers_alone_goes_as_in_eager():
     assert counts_of(tagged).graphs == 1
 
 
-def test_what_raises_for_both_raises():
+def test_code_that_raises_in_both_modes_raises():
     tagged = jitmagic.jit(lambda x: x.size(5 if torch.compiler.is_compiling() else 6))
     with pytest.raises(IndexError, match="got 6"):
         tagged(torch.ones(2))
 
 
-def test_behind_a_break():
+def test_after_a_graph_break():
     seen: list[tuple[bool, ...]] = []
     jitmagic.jit(before_and_behind, backend="eager")(torch.zeros(1), seen)
     assert seen == [(True, True, False)]

@@ -1,5 +1,5 @@
-"""Statistics of rows of equal and of nearly equal numbers, an offset or an outlier: as near to
-float64 as eager's. `rsqrt(eps)` makes of half an ulp of the mean of 1000.1 a hundredth.
+"""Statistics of rows of equal or nearly equal numbers, with an offset or an outlier, are as near to
+float64 as eager's. `rsqrt(eps)` turns half an ulp of the mean of 1000.1 into a hundredth.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 def kinds(length: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Rows, four of each kind."""
+    """Return four rows of each kind."""
     torch.manual_seed(length)
     step = torch.finfo(dtype).eps
     random = torch.randn(4, length)
@@ -67,7 +67,7 @@ def kinds(length: int, dtype: torch.dtype) -> dict[str, Tensor]:
 def assert_near(
     ours: Tensor, eager: Tensor, exact: Tensor, where: object, slack: float = 0.0
 ) -> None:
-    """Four times eager's error, and a few roundings."""
+    """Return the tolerance: four times eager's error, and a few roundings."""
     error, of_eager = ((part.double() - exact).abs().max() for part in (ours, eager))
     allowed = 4 * of_eager + 20 * torch.finfo(eager.dtype).eps * exact.abs().max() + slack
     assert error <= allowed, (where, error, of_eager)
@@ -91,7 +91,7 @@ ROWS = covering(*AXES.values())
 
 @cache
 def together(names: tuple[str, ...], tier: str, dynamic: bool, *_: object) -> Joined:
-    """Compiled once for each dtype and length that follow."""
+    """Compile once for each dtype and length."""
     programs = [PROGRAMS[name] for name in names]
     return joined(programs, dynamic=dynamic, options={"cpu_tier": tier})
 
@@ -101,7 +101,7 @@ def part_of(name: str, names: tuple[str, ...], *how: Any) -> Program:
 
 
 @covered(**AXES)
-def test_each_row_is_as_exact_as_eagers(name: str, tier: str, dtype: torch.dtype) -> None:
+def test_each_row_is_as_exact_as_in_eager(name: str, tier: str, dtype: torch.dtype) -> None:
     names = tuple(other for other, *how in ROWS if how == [tier, dtype])
     compiled = part_of(name, names, tier, False, dtype)
     assert_rows_near(compiled, PROGRAMS[name], 33, dtype)
@@ -126,7 +126,7 @@ def gradients_together() -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("name", NORMS)
 def test_gradients_of_equal_rows(name: str) -> None:
-    """Where eager's own gradient is that of a constant row: xhat is 0."""
+    """Compare with eager's gradient of a constant row, where xhat is 0."""
 
     def of_eager(given: Tensor) -> Tensor:
         x = given.requires_grad_()

@@ -1,6 +1,5 @@
-"""`if not torch.isfinite(h).all()`: what a program computes is taken to be finite, in one graph.
-
-Where it is not, eager runs the call from its start; of what was given nothing is taken for granted.
+"""A check like `if not torch.isfinite(h).all()` of computed values is asserted, in one graph. Where
+it fails, eager runs the call from its start. Nothing is assumed of inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CALLS = 0
 
 
 def clamped_layer(x: Tensor) -> Tensor:
-    """As DETR's encoder layers do in training."""
+    """Check values as DETR's encoder layers do in training."""
     h = F.dropout(x * 2, 0.5)
     for _ in range(2):
         h = torch.tanh(h) + h / x
@@ -106,14 +105,14 @@ def test_one_graph_and_eager_where_it_is_not(fn: Callable[..., Any], backend: st
 
 
 @pytest.mark.parametrize("fn", [of_an_input, of_a_part_of_an_input])
-def test_what_is_given_may_be_anything(fn: Callable[..., Any]) -> None:
+def test_inputs_may_be_nonfinite(fn: Callable[..., Any]) -> None:
     tagged = jitmagic.jit(fn, backend="eager")
     for x in (*GIVEN, torch.full((3,), torch.nan)):
         assert str(tagged(x)) == str(fn(x))
     assert counts_of(tagged).breaks == 1
 
 
-def test_a_large_write_is_put_back_where_the_branch_goes_the_other_way() -> None:
+def test_large_write_is_undone_when_the_assertion_fails() -> None:
     tagged = jitmagic.jit(large_write, backend="eager")
     state, twin = torch.zeros(1 << 19), torch.zeros(1 << 19)
     for x in GIVEN:
@@ -122,11 +121,11 @@ def test_a_large_write_is_put_back_where_the_branch_goes_the_other_way() -> None
     assert counts_of(tagged).breaks == 0
 
 
-def test_nan_at_every_call_is_no_surprise() -> None:
+def test_variant_whose_assertion_fails_often_runs_in_eager() -> None:
     tagged = jitmagic.jit(negated, backend="eager")
     for _ in range(4):
         assert str(tagged(GIVEN[2])) == str(negated(GIVEN[2]))
-    with pytest.warns(jitmagic.FallbackWarning, match="again and again"):
+    with pytest.warns(jitmagic.FallbackWarning, match="keeps going the way"):
         tagged(GIVEN[2])
     assert not any(entry.hits for entry in handle_of(tagged).dispatcher.entries)
     tagged(GIVEN[2])

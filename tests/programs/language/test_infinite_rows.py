@@ -1,4 +1,4 @@
-"""Statistics of rows with infinities and NaNs: what is infinite or NaN in eager is so here."""
+"""Statistics of rows with infinities and NaNs are infinite or NaN where eager's are."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def rows(length: int, dtype: torch.dtype) -> Tensor:
-    """A row per kind and place. Of rows that end with an infinity which has its like between its
-    ends, eager's var_mean has a NaN for a mean, and ours is infinite: they are left out.
+    """Return a row per kind and position. For rows that end with an infinity equal to an inner one,
+    eager's var_mean has a NaN mean and jitmagic's is infinite; these are left out.
     """
     torch.manual_seed(length)
     made = [torch.randn(length), torch.full((length,), nan)]
@@ -56,13 +56,13 @@ def rows(length: int, dtype: torch.dtype) -> Tensor:
 
 
 def kinds(value: Tensor | None) -> list[str]:
-    """What each element is, but for its value where it is finite."""
+    """Return the class of each element: finite, NaN or a signed infinity."""
     flat = [] if value is None else value.flatten().tolist()
     return [str(v) if v != v or v in (inf, -inf) else "finite" for v in flat]
 
 
 def assert_kinds(given: Tensor, **options: Any) -> None:
-    """Of results and of gradients."""
+    """Check the classes of results and gradients against eager."""
     inputs, results = joined(PROGRAMS.values(), **options)(given.clone().requires_grad_())
     ends = [result.sum() for result in results]
     made = torch.autograd.grad(ends, inputs, allow_unused=True)
@@ -75,14 +75,14 @@ def assert_kinds(given: Tensor, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("tier", ["cpp", "numba", "aten"])
-def test_special_values_are_those_of_eager(tier: str) -> None:
+def test_special_values_equal_eager(tier: str) -> None:
     sizes = ((2, torch.float32), (33, torch.bfloat16), (8, torch.float64))
     for length, dtype in sizes if tier == "cpp" else sizes[1:2]:
         assert_kinds(rows(length, dtype), options={"cpu_tier": tier})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_squares_and_sums_beyond_the_range_of_what_is_finite(dtype: torch.dtype) -> None:
+def test_squares_and_sums_that_overflow(dtype: torch.dtype) -> None:
     most = torch.finfo(dtype).max
     steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
     x = torch.stack([steps * 0 + most, steps * most**0.5 * 4, steps.abs() * most]).to(dtype)
@@ -94,9 +94,7 @@ def test_squares_and_sums_beyond_the_range_of_what_is_finite(dtype: torch.dtype)
 
 @pytest.mark.parametrize("shape", [(1, 5), (5, 1), (2, 5)])
 @pytest.mark.parametrize("training", [True, False])
-def test_parameters_of_batch_norm_that_are_no_vectors(
-    shape: tuple[int, ...], training: bool
-) -> None:
+def test_batch_norm_parameters_that_are_not_vectors(shape: tuple[int, ...], training: bool) -> None:
     def program(x: Tensor, w: Tensor) -> Tensor:
         return F.batch_norm(x, torch.zeros(5), torch.ones(5), w, w, training)
 

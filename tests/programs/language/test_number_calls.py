@@ -1,5 +1,5 @@
-"""Floats that vary in calls of torch that are no arithmetic: compiled code reads them, in the range
-where torch does the same for all of them.
+"""Varying floats in calls other than arithmetic are read by compiled code, in the range in which
+torch takes the same path for all of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_counts(tagged: Any, most: int = 2) -> None:
 
 @cache
 def difference_together(names: tuple[str, ...], dtype: torch.dtype) -> Exception | None:
-    """What is wrong with the programs as one function, if anything is."""
+    """Return the differences of the programs as one function, if there are any."""
     programs = [CALLS[name][0] for name in names]
     eager, tagged, x = joint(programs), jitmagic.jit(joint(programs)), X.to(dtype)
     try:
@@ -95,7 +95,7 @@ def difference_alone(name: str, dtype: torch.dtype) -> Exception | None:
 
 
 def check_beside(name: str, names: Sequence[str], dtype: torch.dtype) -> None:
-    """Beside others of the names; each by itself where these show a difference: whose it is."""
+    """Run the names together, and each alone if these differ, to find the one at fault."""
     first = names.index(name) // TOGETHER * TOGETHER
     chunk = tuple(names[first : first + TOGETHER])
     together = difference_together(chunk, dtype)
@@ -123,7 +123,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *OTHERS])
 def test_edges(name: str) -> None:
-    """Where torch does something else, or raises, there is a variant of its own, or none."""
+    """A number for which torch takes another path or raises has a variant of its own, or none."""
     program, numbers = CALLS[name]
     tagged = jitmagic.jit(lambda x, s: program(x, s), options={"recompile_limit": 20})
     edges = [edge for edge in EDGES if not (name == "hardshrink" and math.isnan(edge))]  # by lanes
@@ -140,7 +140,7 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
 
 
 def test_a_number_is_rounded_where_eager_rounds_it() -> None:
-    """To the bit, in each dtype: as a constant is."""
+    """Results equal those of a constant exactly, in each dtype."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         x = torch.randn(1000).to(dtype)
         for name in ("leaky relu", "hardtanh", "threshold", "value of threshold", "hardshrink"):
@@ -150,7 +150,7 @@ def test_a_number_is_rounded_where_eager_rounds_it() -> None:
                 assert torch.equal(tagged(x, number), program(x, number)), (name, dtype, number)
 
 
-def test_a_transform_is_tried_once_for_all_that_read_a_number(
+def test_transform_is_probed_once_per_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
@@ -185,7 +185,7 @@ def test_sizes_that_vary_too(dynamic: bool | None) -> None:
     check_counts(tagged)
 
 
-def test_an_int_that_varies_is_a_float_where_one_is_taken() -> None:
+def test_varying_int_is_a_float_where_a_call_takes_floats() -> None:
     def program(x: Tensor, n: float) -> Tensor:
         return F.elu(x, n) + F.hardtanh(x, -n, n) + F.huber_loss(x, x.detach() * 2, delta=n)
 
@@ -195,7 +195,7 @@ def test_an_int_that_varies_is_a_float_where_one_is_taken() -> None:
     assert sum(record.kernels > 0 for record in handle_of(tagged).journal) <= 4
 
 
-def test_backward_has_the_number_of_its_own_forward() -> None:
+def test_backward_uses_the_number_of_its_own_forward() -> None:
     def program(x: Tensor, p: float) -> Tensor:
         return F.softplus(F.dropout(F.elu(x, p), p), p)
 
@@ -211,7 +211,7 @@ def test_backward_has_the_number_of_its_own_forward() -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_where_there_are_other_ways_to_a_backward() -> None:
+def test_other_ways_to_run_a_backward() -> None:
     def within(x: Tensor, p: float) -> Tensor:
         y = x.detach().clone().requires_grad_()
         F.dropout(F.elu(y, p), p).sum().backward()
@@ -270,7 +270,7 @@ def test_a_number_that_is_read_from_a_tensor() -> None:
     ],
     ids=["a size", "how many", "another formula for each"],
 )
-def test_what_the_number_decides_is_a_constant(program: Program) -> None:
+def test_number_that_decides_a_branch_is_a_constant(program: Program) -> None:
     tagged = jitmagic.jit(lambda x, s: program(x, s))
     check(program, X, (0.5, 0.75, 0.6), tagged)
     assert counts_of(tagged).breaks == 0

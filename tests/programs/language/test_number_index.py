@@ -1,4 +1,4 @@
-"""`x[i]` with a tensor of one integer: one graph where nobody can tell the part from a view."""
+"""Indexing `x[i]` by a 0-dim integer tensor is one graph if the copy cannot be told from a view."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add(y: Tensor, key: Any, value: Any) -> None:
 
 
 def kept(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """A part that is read when something was written to it."""
+    """Read a part after a write to it."""
     part = y[i]
     y[i] += 1
     return part * 2
@@ -70,7 +70,7 @@ def kept_and_written(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def moved(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """The place is another one when the part is assigned."""
+    """Change the index before the part is assigned."""
     at = i.clone()
     y[at] += at.add_(1)
     return y * 1
@@ -84,7 +84,7 @@ def read_between(y: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def changed(write: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Any]:
-    """What an assignment to a part of a tensor of the program's own leaves."""
+    """Return a tensor of the program after an assignment to a part of it."""
 
     def program(x: Tensor, i: Tensor, j: Tensor) -> Any:
         y = x * 1
@@ -114,7 +114,7 @@ BROKEN |= {
 
 
 def walk(table: Tensor, state: Tensor, steps: int) -> Tensor:
-    """An environment that is a table."""
+    """Walk through an environment that is a table."""
     total, places = torch.zeros(()), (table[..., 0] * 100).long().remainder(5)
     for step in range(steps):
         total = total + 0.9**step * table[state, step % 4].sum()
@@ -144,7 +144,7 @@ def test_one_graph(name: str, differentiated: bool, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
-def test_an_augmented_assignment_belongs_to_the_graph(name: str, backend: str) -> None:
+def test_augmented_assignment_is_in_the_graph(name: str, backend: str) -> None:
     program = WITHOUT_GRADIENTS[name]
     tagged = jitmagic.jit(program, backend=backend, fullgraph=True)
     for seed in (0, 1, 0):
@@ -153,7 +153,7 @@ def test_an_augmented_assignment_belongs_to_the_graph(name: str, backend: str) -
 
 
 @pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
-def test_with_gradients_it_gives_what_eager_gives(name: str) -> None:
+def test_gradients_equal_eager(name: str) -> None:
     program = WITHOUT_GRADIENTS[name]
     tagged = jitmagic.jit(program, backend="eager")
     for seed in (0, 1):
@@ -162,7 +162,7 @@ def test_with_gradients_it_gives_what_eager_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_view_that_somebody_sees_is_left_to_python(name: str) -> None:
+def test_view_that_is_observed_is_a_graph_break(name: str) -> None:
     program = BROKEN[name]
     tagged = jitmagic.jit(program, backend="eager")
     for seed in (0, 1, 0):
@@ -172,7 +172,7 @@ def test_a_view_that_somebody_sees_is_left_to_python(name: str) -> None:
     assert counts_of(tagged).breaks > 0
 
 
-def test_a_part_handed_out_is_a_view() -> None:
+def test_returned_part_is_a_view() -> None:
     x = torch.zeros(3, 2)
     part = jitmagic.jit(BROKEN["handed out"], backend="eager")(x, torch.tensor(1), torch.tensor(0))
     part += 1

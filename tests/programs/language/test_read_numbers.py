@@ -1,4 +1,4 @@
-"""Python numbers read from tensors: data of the graph, where nothing is decided by them."""
+"""Python numbers read from tensors are values of the graph if nothing is decided by them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
-    """Returns of an episode, losses of an epoch."""
+    """Compute the returns of an episode, the losses of an epoch."""
     returns: list[float] = []
     for reward in x[0].tolist()[::-1]:
         returns.insert(0, reward + 0.9 * (returns[0] if returns else 0.0))
@@ -84,7 +84,7 @@ def tensors_of_numbers(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def tensors_of_tensors(x: Tensor) -> tuple[Tensor, ...]:
-    """Of the dtype that goes for all: that of the tensors, torch's default, int64."""
+    """Stack in the promoted dtype of the tensors, torch's default dtype and int64."""
     total, count, some = x.sum(), (x > 0).sum(), (x > 0).any()
     floats = torch.tensor([total, x[0, 0]]), torch.tensor([[total, 2], [1.5, count]])
     exact = torch.tensor([count, count.int() - 1, True]), torch.tensor([some, False])
@@ -109,7 +109,9 @@ def calls(dtype: torch.dtype) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("function", WHOLE)
-def test_what_only_carries_them_is_one_graph(function: Callable[..., Any], backend: str) -> None:
+def test_storing_and_returning_read_numbers_is_one_graph(
+    function: Callable[..., Any], backend: str
+) -> None:
     compiled = jitmagic.jit(function, backend=backend, fullgraph=True)
     for dtype in (torch.float32, torch.bfloat16):
         for (x,) in calls(dtype):
@@ -142,7 +144,7 @@ def computed_with_a_bool(x: Tensor) -> tuple[Tensor, object]:
 @pytest.mark.parametrize(
     "function", [branched, a_text_as_key, branched_on_a_bool, computed_with_a_bool]
 )
-def test_what_asks_for_the_number_breaks_at_the_read(function: Callable[..., Any]) -> None:
+def test_use_of_the_value_breaks_at_the_read(function: Callable[..., Any]) -> None:
     compiled = jitmagic.jit(function)
     for x in (torch.ones(4, 3), -torch.ones(4, 3), torch.randn(4, 3)):
         for ours, theirs in zip(tree_leaves(compiled(x)), tree_leaves(function(x)), strict=True):
@@ -205,10 +207,10 @@ def outcome(function: Callable[..., Any], x: Tensor) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("function", RAISING, ids=lambda function: function.__name__)
-def test_what_may_raise_is_one_graph_that_raises_so(
+def test_operations_that_may_raise_are_one_graph_and_raise(
     function: Callable[..., Any], backend: str
 ) -> None:
-    """Division by zero, overflow, complex powers, numbers that a dtype does not hold."""
+    """Divide by zero, overflow, take complex powers, exceed a dtype."""
     run = jitmagic.jit(function, backend=backend)
     for x in (
         torch.ones(3),
@@ -227,7 +229,7 @@ def test_what_may_raise_is_one_graph_that_raises_so(
     assert counts_of(run).breaks == 0
 
 
-def test_an_error_is_handled_by_the_program() -> None:
+def test_error_that_the_program_handles() -> None:
     def guarded(x: Tensor) -> Any:
         try:
             return 1 / x.sum().item()

@@ -66,7 +66,7 @@ for _name in _FUNCTIONS:
 
 @cache
 def _accepted(name: str) -> list[tuple[Tensor, Any, Tensor]]:
-    """What eager takes: (tensor, number, eager's result)."""
+    """Return the calls that eager accepts: (tensor, number, eager's result)."""
     found = []
     family = FAMILIES[name]
     for dtype in DTYPES:

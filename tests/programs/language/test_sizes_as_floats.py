@@ -1,4 +1,4 @@
-"""Floats computed of sizes: Python's own values, and one variant for all sizes but 1."""
+"""Floats computed from sizes equal Python's, with one variant for all sizes but 1."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONSTANT: dict[str, Program] = {
 
 
 def variants(fn: Any) -> int:
-    """How often the frame was traced; kernels for further sizes have records of their own."""
+    """Return the number of traces; kernels for further sizes have records of their own."""
     records = handle_of(fn).journal.records
     return sum(any(stage.stage == "trace" for stage in record.stages) for record in records)
 
@@ -69,12 +69,12 @@ def test_one_variant_serves_all_sizes(name: str, dynamic: bool | None, most: int
 
 @pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("name", CONSTANT)
-def test_what_no_guard_can_tell_is_right_for_each(name: str, dynamic: bool | None) -> None:
+def test_decisions_without_a_guard_are_right_for_each_size(name: str, dynamic: bool | None) -> None:
     assert variants(checked(CONSTANT[name], dynamic)) >= 2
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 49, 10_007])
-def test_floats_are_those_of_python(n: int) -> None:
+def test_floats_equal_python(n: int) -> None:
     def numbers(x: torch.Tensor) -> Any:
         n = x.shape[0]
         return x + 1, n / 3, 1 / n, math.sqrt(n), float(n), n * 0.1, n // 2.5, -n % 2.5, n**2 / 7

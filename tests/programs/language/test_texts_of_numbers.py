@@ -1,4 +1,4 @@
-"""Texts of numbers that vary (logs of a training loop): no break, no variant for each number."""
+"""Text of varying numbers (logs of a training loop) costs no break and no variant per number."""
 
 # ruff: noqa: UP031, UP032 - each way to write a text is tried
 from __future__ import annotations
@@ -52,7 +52,7 @@ def joined_items(loss, log):
 
 @line
 def methods(loss, log):
-    """As tqdm joins what is set behind its bar."""
+    """Join the postfix of a progress bar as tqdm does."""
     shown = {"loss": f"{loss.item():8.4f}", "twice": f"{loss.item() * 2:.3e}".replace("e+0", "e+")}
     log.append(", ".join(key + "=" + shown[key].strip() for key in shown).upper().ljust(40, "."))
 
@@ -162,7 +162,7 @@ def test_an_argument_that_varies_has_a_text() -> None:
     assert len(handle_of(run).journal) == 2
 
 
-def test_a_text_that_has_to_be_known_is_a_constant() -> None:
+def test_text_whose_value_is_used_is_a_constant() -> None:
     def picked(x: Tensor, table: dict[str, float], number: int) -> Tensor:
         return x * table[f"layer{number}"] + len(f"{number}")
 

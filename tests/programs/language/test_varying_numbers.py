@@ -1,7 +1,6 @@
-"""Floats and ints that vary, alone and together, in every form that tensor operations take them.
-
-Each form is called with the edges one after the other, so that the first variant has a constant and
-the others have data; results, dtypes, gradients and exceptions are eager's each time.
+"""Varying floats and ints work alone and together in every form of tensor operations. Each form is
+called with the edge values in turn, so that the first variant has a constant and the others a
+symbol. Results, dtypes, gradients and exceptions equal eager's each time.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ BOTH: dict[str, Callable[[Tensor, int, float], Any]] = {
 
 
 def outcome(program: Callable[..., Any], x: Tensor, *numbers: Any) -> Any:
-    """What it gives, and the gradient of all that has one; or the type of what it raises."""
+    """Return the result and all gradients, or the type of the exception."""
     x = x.clone().requires_grad_(x.is_floating_point())
     try:
         given = program(x, *numbers)
@@ -193,7 +192,7 @@ def test_sixteen_pairs_take_two_compiles(name: str) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_generated_code(tier: str) -> None:
-    """All forms in few programs: a compile each."""
+    """Put all forms into few programs, each of which costs a compile."""
 
     def tensors(x: Tensor, i: int, r: float) -> tuple[Any, ...]:
         return (
@@ -213,7 +212,7 @@ def test_generated_code(tier: str) -> None:
         assert any(len([e for e in t.inputs if e.is_scalar]) == 2 for t in traces(compiled))
 
 
-def test_a_constant_says_what_asked_for_it_and_where() -> None:
+def test_constant_reports_the_use_and_line_that_needed_it() -> None:
     def program(x: Tensor, i: int, r: float) -> Any:
         y = x * r
         return y, {f"{i}": 1}
@@ -238,7 +237,7 @@ OF_NUMPY: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.parametrize("name", OF_NUMPY)
-def test_floats_of_numpy_are_data_where_nobody_asks_for_more(name: str, kind: Any) -> None:
+def test_numpy_floats_vary_unless_their_value_is_used(name: str, kind: Any) -> None:
     program, most = OF_NUMPY[name]
     calls = [(kind(s),) for s in (0.5, 0.25, 0.125, 0.75, 0.3)]
     compiled = run(program, X, calls, options={"cpu_tier": "aten"})
@@ -260,8 +259,8 @@ OF_NUMPY_INTS: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32])
 @pytest.mark.parametrize("name", OF_NUMPY_INTS)
-def test_integers_of_numpy_are_symbols_as_ints_are(name: str, kind: Any) -> None:
-    """What wraps around where it is no int64 is a constant: as many variants as numbers."""
+def test_numpy_integers_are_symbols(name: str, kind: Any) -> None:
+    """Dtypes other than int64 may wrap around: their numbers are constants, a variant each."""
     program, most = OF_NUMPY_INTS[name]
     calls = [(kind(n),) for n in (5, 6, 9, 7, 3)]
     compiled = run(program, X, calls, options={"cpu_tier": "aten"})
@@ -281,7 +280,7 @@ LOOKUPS: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_a_number_is_looked_up_by_comparison(name: str) -> None:
-    """A variant for each key that it was, one for all other numbers, none for each number."""
+    """There is a variant for each key that was found and one for all other numbers."""
     program = lambda x, n: x * LOOKUPS[name](n)  # noqa: E731
     compiled, x = jitmagic.jit(program, backend="aot_eager"), torch.ones(2)
     for n in range(30):
@@ -304,8 +303,8 @@ PLACES: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_place_to_write_to_may_vary(name: str, backend: str) -> None:
-    """A ring of rows takes two compiles, not one for each row; outside of it eager's error."""
+def test_index_of_an_assignment_may_vary(name: str, backend: str) -> None:
+    """A ring buffer takes two compiles; an index out of range raises as in eager."""
     write = PLACES[name]
     compiled = jitmagic.jit(lambda x, p, y: write(x, p, y), backend=backend)
     ours, eager = torch.zeros(6, 6), torch.zeros(6, 6)
@@ -332,8 +331,8 @@ FOLLOWED: dict[str, Form] = {
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", FOLLOWED)
-def test_torchs_python_functions_are_followed_for_a_number(name: str, backend: str) -> None:
-    """One node has no place for it, the operations beneath have (a temperature that falls)."""
+def test_torch_python_functions_are_inlined_for_a_varying_number(name: str, backend: str) -> None:
+    """The function is inlined: its operations take the number (a temperature), one node cannot."""
     compiled, x = jitmagic.jit(FOLLOWED[name], backend=backend), torch.randn(4, 6)
     for step in range(12):
         temperature = math.exp(-0.1 * step)

@@ -1,7 +1,6 @@
-"""What data decide in the code of installed packages goes as in the call that was compiled for.
-
-The library is text that is compiled as a file of site-packages. Whichever way data go, a call gives
-what eager gives: gradients, buffers, the state of the random numbers.
+"""Data-dependent branches in code of installed packages take the side of the compiled call. The
+library is text that is compiled as a file of site-packages. Whichever side data select, results,
+gradients, buffers and the generator's state equal eager's.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def call(name: str, padded: bool, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def seen(run: Callable[..., Any], name: str, padded: bool, seed: int) -> list[Any]:
-    """What a call gives, leaves in its arguments, and draws."""
+    """Return the results of a call, its arguments after it, and the next random draw."""
     torch.manual_seed(seed)
     x, mask = call(name, padded, seed)
     result = run(x, mask)
@@ -170,7 +169,7 @@ def seen(run: Callable[..., Any], name: str, padded: bool, seed: int) -> list[An
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", NAMES)
-def test_either_way_is_eagers(name: str, backend: str) -> None:
+def test_both_sides_equal_eager(name: str, backend: str) -> None:
     function = library()[name]
 
     def user(x, mask):
@@ -186,7 +185,7 @@ def test_either_way_is_eagers(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["behind_writes", "read_late", "between_draws"])
-def test_the_compiled_way_is_that_of_the_call(name: str) -> None:
+def test_compiled_side_is_that_of_the_traced_call(name: str) -> None:
     function = library()[name]
     tagged = jitmagic.jit(lambda x, mask: function(x, mask) + 1, backend="eager")
     for _ in range(3):
@@ -209,7 +208,7 @@ def test_branches_of_a_trace_run_each_operation_once(monkeypatch: pytest.MonkeyP
     assert len(operations) == len(set(operations)) > 60
 
 
-def test_whole_where_that_is_demanded_and_the_other_way_is_eagers() -> None:
+def test_fullgraph_is_one_graph_and_mispredictions_run_in_eager() -> None:
     function = library()["masked_mean"]
     tagged = jitmagic.jit(lambda x, mask: function(x, mask), backend="eager", fullgraph=True)
     with warnings.catch_warnings():
@@ -219,7 +218,7 @@ def test_whole_where_that_is_demanded_and_the_other_way_is_eagers() -> None:
             torch.testing.assert_close(tagged(x, mask), function(x, mask))
 
 
-def test_what_goes_the_other_way_again_and_again_is_a_graph_break() -> None:
+def test_repeated_misprediction_falls_back_to_a_break() -> None:
     function = library()["masked_mean"]
 
     def user(x, mask):
@@ -232,7 +231,7 @@ def test_what_goes_the_other_way_again_and_again_is_a_graph_break() -> None:
     assert counts_of(tagged).breaks > 0
 
 
-def test_a_branch_of_the_users_own_is_a_break() -> None:
+def test_branch_in_user_code_is_a_break() -> None:
     def user(x, mask):
         return x + 1 if (mask == 0).any() else x
 
@@ -241,8 +240,8 @@ def test_a_branch_of_the_users_own_is_a_break() -> None:
     assert counts_of(tagged).breaks == 1
 
 
-def test_a_statistic_that_is_new_at_first() -> None:
-    """As in I-BERT: the first batch takes a branch of its own, all others the other one."""
+def test_statistic_that_is_initialised_by_the_first_batch() -> None:
+    """Take another branch for the first batch than for all others, as I-BERT does."""
     source = """
 import torch
 class Observer(torch.nn.Module):

@@ -1,6 +1,4 @@
-"""Flags and counters in buffers, asked before anything is written to them: guarded, as numbers of
-Python are.
-"""
+"""Flags and counters in buffers, read before a write to them, are guarded as Python numbers are."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Once(nn.Module):
 
 
 class Asked(Once):
-    """The same, by the truth of tensors."""
+    """Initialise itself by the truth of tensors."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.made:
@@ -42,7 +40,7 @@ class Asked(Once):
 
 
 class Averaged(nn.Module):
-    """As torch.optim.swa_utils does it."""
+    """Average parameters as torch.optim.swa_utils does."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -59,7 +57,7 @@ class Averaged(nn.Module):
 
 
 class Picked(Once):
-    """The number is taken out of its tensor first, as torch.ao's flags are."""
+    """Take the number out of its tensor first, as torch.ao does with its flags."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.made[0] == 0:
@@ -95,7 +93,7 @@ class Listed(Averaged):
 
 
 class Doubled(nn.Module):
-    """A comparison that float32 rounds is not Python's."""
+    """float32 rounds this comparison, Python does not."""
 
     def __init__(self) -> None:
         super().__init__()

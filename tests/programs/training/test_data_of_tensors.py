@@ -1,4 +1,4 @@
-"""`tensor.data = other`: the object takes the memory of another tensor; views keep the old one."""
+"""`tensor.data = other` gives the object the memory of another tensor; views keep the old one."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def of_one_that_came_in(model: nn.Linear, x: Tensor) -> Any:
 
 
 def behind_the_result(model: nn.Linear, x: Tensor) -> Any:
-    """The backward leads to the parameter, once it is called."""
+    """The backward reaches the parameter when it is called."""
     model.weight.data = torch.nn.functional.normalize(model.weight.data)
     return model(x).square().sum()
 
 
 def used_before(model: nn.Linear, x: Tensor) -> Any:
-    """It does not change what the loss was computed with."""
+    """The write does not change the values that the loss was computed with."""
     y = (model.weight * model.weight).sum()
     model.weight.data = model.weight.data * 5
     return y

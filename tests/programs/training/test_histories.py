@@ -1,4 +1,4 @@
-"""Containers that grow while a program trains: losses kept, windows over them, replay buffers."""
+"""Containers grow while a program trains: losses, windows over them, replay buffers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _recorded(history: dict[str, list[float]], loss: Tensor) -> Any:
 
 
 class Memory:
-    """A replay buffer as people write it."""
+    """A typical replay buffer."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -161,7 +161,7 @@ CONTENTS: dict[str, Callable[[list[Any], int], Any]] = {
 
 @pytest.mark.parametrize("kind", [list, Deque, lambda items: Deque(items, maxlen=4)])
 @pytest.mark.parametrize("name", CONTENTS)
-def test_contents_are_pythons(name: str, kind: Callable[[list[Any]], Any]) -> None:
+def test_contents_equal_python(name: str, kind: Callable[[list[Any]], Any]) -> None:
     look = CONTENTS[name]
 
     def program(xs: Any, i: int, t: Tensor) -> Any:
@@ -201,8 +201,8 @@ SUMS: dict[str, Callable[[list[Any], float, float], Any]] = {
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_are_pythons_to_the_last_digit(name: str, read: bool) -> None:
-    """CPython 3.12 and later correct what additions lose."""
+def test_sums_equal_python_exactly(name: str, read: bool) -> None:
+    """CPython 3.12 and later use compensated summation in sum() of floats."""
 
     def program(xs: list[Any], x: Tensor, b: float) -> Any:
         return SUMS[name](xs, x.item() if read else b, b), x + 1
@@ -218,7 +218,7 @@ def test_sums_are_pythons_to_the_last_digit(name: str, read: bool) -> None:
                 assert repr((tagged(got, x, b), got)) == repr((expected, want))
 
 
-def test_what_is_no_number_is_looked_at() -> None:
+def test_items_that_are_not_numbers_are_read() -> None:
     @jitmagic.jit(backend="eager")
     def total(xs: list[Any]) -> Any:
         return sum(xs[-2:]), len(xs)

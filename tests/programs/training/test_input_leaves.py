@@ -1,4 +1,4 @@
-"""`requires_grad` of tensors from outside, switched within a step: saliency, adversarial examples,
+"""`requires_grad` of tensors from outside changes within a step: saliency, adversarial examples,
 parameters that are frozen for a while.
 """
 
@@ -247,7 +247,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
-    """What calls and a backward after each give, and what they leave."""
+    """Return the results of calls and of a backward after each, and the state after them."""
     for n, (parameter, weight) in enumerate(zip(PARAMETERS, WEIGHTS, strict=True)):
         parameter.requires_grad_(n < 4)
         parameter.data, parameter.grad = weight.clone(), None
@@ -267,7 +267,7 @@ def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
 
 
 def kinds_of(program: Any, backend: str) -> tuple[str, ...]:
-    """All kinds are traced; programs take turns with those that code is generated for."""
+    """Trace all kinds; the native backend compiles some of the programs in turn."""
     if backend == "eager":
         return tuple(INPUTS)
     return GENERATED if EVERY else (GENERATED[PROGRAMS.index(program) % len(GENERATED)],)
@@ -288,7 +288,7 @@ def test_as_eager(program, backend):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_one_graph_where_no_later_backward_leads_to_the_leaf(program):
+def test_one_graph_if_no_later_backward_reaches_the_leaf(program):
     tagged = jitmagic.jit(program, backend="eager")
     seen(tagged, INPUTS["plain"], calls=1)
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
@@ -326,7 +326,7 @@ LOSSES = {fn.__name__: fn for fn in (physics_loss, penalised, used_before, retur
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_that_leaves_leads_to_the_input(name: str, backend: str) -> None:
+def test_returned_loss_has_the_input_in_its_history(name: str, backend: str) -> None:
     def gradients(run: Any) -> list[Any]:
         found = []
         for seed in range(3):
@@ -347,7 +347,7 @@ def test_a_loss_that_leaves_leads_to_the_input(name: str, backend: str) -> None:
     assert (counts_of(run).breaks == 0) == (name != "used_before")
 
 
-def test_the_flag_is_as_it_was_when_the_graph_raises() -> None:
+def test_flag_is_restored_when_the_graph_raises() -> None:
     def looked_up(x: Tensor, at: Tensor) -> Tensor:
         x.requires_grad_()
         return x[at].sum()

@@ -1,4 +1,4 @@
-"""`register_hook()` and `retain_grad()` of what a step computes: its own backward runs them."""
+"""The backward of a step runs `register_hook()` and `retain_grad()` of tensors that it computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def records(x: Tensor) -> Any:
 
 
 def records_under_a_name(x: Tensor) -> Any:
-    """As Grad-CAM does."""
+    """Hook an activation as Grad-CAM does."""
     kept = {"h": FIRST(x)}
     kept["h"].register_hook(lambda grad: kept.__setitem__("grad", grad))
     SECOND(kept["h"].relu()).max(1).values.sum().backward()
@@ -235,7 +235,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def differentiate(value: Any) -> str:
-    """A backward after the step, and how it ended."""
+    """Run a backward after the step and return how it ended."""
     first = value[0] if isinstance(value, tuple) else value
     if not isinstance(first, Tensor) or not first.requires_grad:
         return ""
@@ -247,7 +247,7 @@ def differentiate(value: Any) -> str:
 
 
 def seen(fn: Any) -> list[Any]:
-    """Three steps: results, gradients that there were none before, and some to add to."""
+    """Run three steps, without gradients before the first and with some to add to after."""
     found: list[Any] = []
     for step in range(3):
         for parameter in PARAMETERS if step != 1 else ():
@@ -280,6 +280,6 @@ def test_a_step_that_runs_its_hooks_is_one_graph(program, backend):
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("program", BROKEN, ids=lambda p: p.__name__)
-def test_what_others_could_see_of_a_hook_breaks(program, backend):
+def test_hook_that_outlives_the_graph_is_a_break(program, backend):
     tagged = check(program, backend)
     assert counts_of(tagged).breaks

@@ -1,6 +1,6 @@
-"""torch.func in traced code where more than values count: randomness, errors, what the function
-under a transform reads, writes and keeps, modules called with other tensors. What is not one graph
-is a graph break, and right all the same.
+"""torch.func in traced code beyond values: randomness, errors, tensors that the inner function
+reads, writes and stores, modules called with other tensors. Programs that are not one graph break
+and are right.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def a_buffer_is_replaced_before_an_error(x: Tensor, w: Tensor) -> Any:
 
 
 def an_ensemble(x: Tensor, w: Tensor) -> Any:
-    """The code of a meta module, with the weights of three."""
+    """Run the code of a meta module with the weights of three."""
     weights = {name: value.detach().to(x.dtype) for name, value in STACKED.items()}
     return vmap(lambda p, x: functional_call(SKELETON, p, (x,)), (0, None))(weights, x)
 
@@ -344,7 +344,7 @@ def _calls() -> Any:
 
 
 def _double(function: Any) -> Any:
-    """Modules here have float32 weights: their float64 judge is the program itself."""
+    """Compare modules in float32 with the program itself instead of float64."""
     return lambda x, w: function(x.float(), w.float())
 
 
@@ -378,7 +378,7 @@ def test_with_a_break(function: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_number_that_outlives_the_function(backend: str) -> None:
-    """From the second value on it is data, computed in the graph of the function."""
+    """From the second value on the number is a symbol, computed in the graph of the function."""
 
     def run(x: Tensor, scale: float) -> Any:
         twice = 0.0
@@ -395,15 +395,15 @@ def test_a_number_that_outlives_the_function(backend: str) -> None:
         torch.testing.assert_close(tagged(x, scale), run(x, scale))
 
 
-def test_a_pullback_that_leaves_is_eagers() -> None:
-    """It is called when its graph is long gone."""
+def test_escaping_vjp_function_runs_in_eager() -> None:
+    """The function is called after its graph has been released."""
     x, _ = _calls()[0]
     tagged = jitmagic.jit(lambda x: vjp(torch.sin, x)[1], backend="eager")
     assert torch.equal(tagged(x)(x)[0], torch.cos(x) * x)
     assert counts_of(tagged).breaks
 
 
-def test_a_made_function_leaves_the_graph() -> None:
+def test_transformed_function_escapes_the_graph() -> None:
     made = jitmagic.jit(lambda w: grad(lambda x: (x @ w).pow(2).sum()), fullgraph=True)
     x, w = _calls()[0]
     assert torch.equal(made(w)(x), grad(lambda x: (x @ w).pow(2).sum())(x))

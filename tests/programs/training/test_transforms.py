@@ -1,5 +1,5 @@
-"""torch.func in traced code: transforms times functions are one graph each, and give what eager
-gives: values, gradients through them, mutations, random numbers.
+"""torch.func in traced code: each transform of each function is one graph and equals eager: values,
+gradients through it, mutations, random numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def normalized(x: Tensor, w: Tensor) -> Tensor:
 
 
 def around(x: Tensor, w: Tensor) -> Tensor:
-    """Reads a tensor from outside of the transform, and a loop unrolls."""
+    """Read a tensor from outside the transform, and unroll a loop."""
     y = x @ w
     for n in range(2):
         y = torch.sin(y + OUTSIDE * n)
@@ -180,7 +180,7 @@ def grad_of_grad(f: Function) -> Any:
 
 
 def step_then_loss(f: Function) -> Any:
-    """The inner loop of MAML: what is differentiated again contains gradients."""
+    """Run MAML's inner loop, whose outer derivative contains gradients."""
 
     def run(x: Tensor, w: Tensor) -> Any:
         fast = w
@@ -243,7 +243,7 @@ def test_generated_code(number: int) -> None:
 
 
 def _penalized(x: Tensor) -> Tensor:
-    """Numbers before tensors of no dimension: rules of jvp copy and expand the numbers alone."""
+    """Numbers precede 0-dim tensors: rules of jvp copy and expand the numbers alone."""
     return 0.01 * (x**2).sum() + (1 - x).max() / 3 + (x**3).sum() - 0.5
 
 

@@ -27,7 +27,7 @@ from ...input_memory import check_written_inputs
 from ...region import RegionBuilder
 from ...values.autograd.backward_facts import BackwardFacts
 from ...values.autograd.function_context import FunctionContext
-from ...values.autograd.rebuilt_objects import Remaker
+from ...values.autograd.rebuilt_objects import ObjectRebuilder
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.sequences import TupleValue
 from ...values.contexts.contexts import set_grad_mode
@@ -244,13 +244,13 @@ class _Call:
             return captured, ()
         facts = BackwardFacts(self.machine, self.name)
         with facts.followed():
-            cls = facts.anew(self.cls).realize(self.machine)
+            cls = facts.rebind(self.cls).realize(self.machine)
             assert isinstance(cls, ClassValue)
-            self.context.anew = facts.anew
+            self.context.rebind = facts.rebind
             call.backward, captured = self._region(made, cls)
             facts.check_copies()
-            remaker = Remaker(self.machine, facts)
-            make, left = remaker.original(self.cls, self.context.attributes)
+            rebuilder = ObjectRebuilder(self.machine, facts)
+            make, left = rebuilder.original(self.cls, self.context.attributes)
         call.original = ProgramBackward(make, facts.guards)
         return captured, left
 

@@ -19,7 +19,7 @@ from ....graph.memory import storage_of
 from ....graph.recomputed import Recomputed, Rerun
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...values.autograd.backward_facts import BackwardFacts
-from ...values.autograd.rebuilt_objects import Remaker
+from ...values.autograd.rebuilt_objects import ObjectRebuilder
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
@@ -68,14 +68,14 @@ def _followed(
     facts = BackwardFacts(machine, _NAME)
     names = list(given)
     with facts.followed():
-        function, *rest = [facts.anew(arg) for arg in (*args, *given.values())]
+        function, *rest = [facts.rebind(arg) for arg in (*args, *given.values())]
         positional, named = rest[: len(args) - 1], rest[len(args) - 1 :]
         result = function.realize(machine).call(
             machine, positional, dict(zip(names, named, strict=True))
         )
         result = _checked_result(machine, result.realize(machine))
         facts.check_copies()
-        make, left = Remaker(machine, facts).rebuilt([*args, *given.values()])
+        make, left = ObjectRebuilder(machine, facts).rebuilt([*args, *given.values()])
     if facts.is_stale:
         raise _refused("it reads an object that the frame has changed")
     if not all(isinstance(node, Node) for node in left):

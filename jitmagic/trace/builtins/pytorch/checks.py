@@ -13,7 +13,7 @@ import torch
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...values.base import Args, Kwargs, Machine, Value
-from ...values.numbers.undecided import UndecidedValue
+from ...values.numbers.unresolved_comparison import UnresolvedComparison
 from ...values.numbers.validation import assert_data
 from ...values.objects.class_facts import belongs_to_torch
 from ...values.tensors.tensor import TensorValue, record
@@ -36,7 +36,7 @@ def _register_check(check: Any, error: type[Exception]) -> None:
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Model torch._check; only plain Python, which raises, calls the message."""
         condition = kwargs["cond"] if "cond" in kwargs else args[0]
-        if isinstance(condition, UndecidedValue) and not machine.catches():
+        if isinstance(condition, UnresolvedComparison) and not machine.catches():
             assert_data(machine, condition.node())
             return machine.constant(None)
         if not condition.is_constant(machine) or condition.as_constant(machine) is not True:

@@ -30,7 +30,7 @@ from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue, lift, record
-from ...values.tensors.tensor_hooks import Watched, watched_behind
+from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
 from ..python.logs import raises_warnings
 from ..registry import handles
 from .process_state import read_state
@@ -54,7 +54,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     keep = _flag(machine, arguments, "retain_graph")
     _refuse_forms(machine, arguments)
     _refuse_foreign_history(machine, inputs)
-    if watched_behind(machine, outputs):
+    if hooks_run_by(machine, outputs):
         raise _refused("a tensor has hooks")
     for value in inputs:  # the engine runs the hooks of tensors whose gradient it computes
         rely_on_no_hooks(machine, value)
@@ -121,7 +121,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     outputs = _tensors(machine, arguments["tensors"], "tensors")
     leaves = _leaves(machine, outputs, arguments.get("inputs"))
     incoming = _incoming(machine, outputs, arguments.get("grad_tensors"))
-    watched = watched_behind(machine, outputs)
+    watched = hooks_run_by(machine, outputs)
     # Hooks are traced for plain gradients of all leaves only.
     if watched and (create or "inputs" in arguments):
         raise _refused("a tensor has hooks", _BACKWARD)
@@ -155,7 +155,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run_hooks(
-    machine: Machine, start: tuple[list[Node], list[Node]], watched: list[Watched]
+    machine: Machine, start: tuple[list[Node], list[Node]], watched: list[TensorHook]
 ) -> dict[Node, Node]:
     """Return the gradients that hooks replace, by the node of their tensor.
 
@@ -182,7 +182,7 @@ def _extra(replaced: dict[Node, Node]) -> tuple[list[Node], ...]:
     return (list(replaced), list(replaced.values())) if replaced else ()
 
 
-def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
+def _answer(machine: Machine, watched: TensorHook, gradient: Node) -> Node | None:
     """Return the result of a hook, run without grad mode as in the engine."""
     assert watched.hook is not None
     meta: torch.Tensor = gradient.meta["val"]

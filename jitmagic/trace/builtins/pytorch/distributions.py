@@ -14,7 +14,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.class_facts import belongs_to_torch
 from ...values.objects.functions import FunctionValue
-from ...values.tensors.trusted import trusted
+from ...values.tensors.torch_namespaces import torch_object
 from ..registry import handles
 
 __all__: list[str] = []
@@ -36,7 +36,7 @@ def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     for pair, formula in kl._KL_REGISTRY.items():
         if formula is found:
             machine.guard(IdentityIs(Item(_REGISTRY, pair), formula))
-    return trusted(machine, found).call(machine, args, {})
+    return torch_object(machine, found).call(machine, args, {})
 
 
 @handles(_lazy)

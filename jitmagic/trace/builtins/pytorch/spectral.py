@@ -16,7 +16,7 @@ from torch import Tensor
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.numpy.library_code import Recorder
 from ...values.tensors.tensor import TensorValue, record
-from ...values.tensors.warned import warned_as_by
+from ...values.tensors.torch_warnings import replay_warning
 from ..registry import handles
 
 __all__: list[str] = []
@@ -45,7 +45,7 @@ def _follow_istft(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return record(machine, _istft, args, kwargs)
     if weights is None:
         bins = torch.ones(3, 4, dtype=torch.complex64, device="cpu")
-        warned_as_by(machine, "istft", _istft, bins, 4)
+        replay_warning(machine, "istft", _istft, bins, 4)
     with recorder:
         return recorder.value_of(_inverse(spectrum, weights, sizes, numbers))
 

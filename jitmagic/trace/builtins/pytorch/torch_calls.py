@@ -33,7 +33,7 @@ from ...values.containers.sequences import ListValue, SequenceValue, SizeValue, 
 from ...values.contexts.default_device import default_device
 from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.items import numbers_of
-from ...values.numbers.validation import foreseen_list
+from ...values.numbers.validation import speculated_list
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
@@ -128,8 +128,8 @@ def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
             return machine.constant(known.tolist())
         if (numbers := numbers_of(machine, args[0].node)) is not None:
             return _nested_list(args[0].meta.shape, iter(numbers))
-        if (foreseen := foreseen_list(machine, args[0].node)) is not None:
-            return machine.constant(foreseen)
+        if (speculated := speculated_list(machine, args[0].node)) is not None:
+            return machine.constant(speculated)
     raise GraphBreak(TensorItem.of(what=".tolist()"))
 
 

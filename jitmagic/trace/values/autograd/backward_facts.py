@@ -1,15 +1,14 @@
-"""Facts of Python's state that the backward of an autograd function relies on when it runs.
+"""Records the facts of Python's state that the backward of an autograd function relies on.
 
-Comes in: what the forward left on `ctx`, and the class. Goes out: the same as values that are
-looked at anew, from the objects that a call saves for backwards (`SavedRef`, guards/source.py), and
-the facts that were read of them: guards of the frame as well as of each backward. Where such a fact
-does not hold the backward that the program wrote runs, with a `ctx` made again
-(rebuilt_objects.py).
+Input: the values that the forward stored on `ctx`, and the class. Output: separate values for the
+backward, read from the objects that a call saves for it (`SavedRef`, guards/source.py), and the
+facts read from them. These are guards of the frame and of each backward. If one fails when the
+backward runs, the user's own backward runs, on a rebuilt `ctx` (rebuilt_objects.py).
 
-The same object is another value in a backward than in the frame: what the frame has read of it says
-nothing of a later time. What the frame writes is not seen: a fact that it changes does not hold
-later. A tensor is one value to both. A list, cell or function that the frame made is copied; it may
-not change any more, nor may the program see it after the frame.
+An object has one value in the frame and another in the backward, because facts that the frame read
+may not hold later. Writes of the frame are not visible in the backward: a fact that they change
+fails. A tensor is the same value in both. A list, cell or function created by the frame is copied;
+it may not change afterwards, nor escape from the frame.
 """
 
 from __future__ import annotations
@@ -55,57 +54,61 @@ from ..objects.instances import InstanceValue
 from ..objects.namespaces import GlobalsValue
 from ..tensors.tensor import TensorValue
 
-__all__ = ["BackwardFacts", "HeldObjects", "check_read_state", "forget_facts", "known"]
+__all__ = ["BackwardFacts", "SavedObjects", "check_read_state", "release_facts", "unwrapped"]
 
-# What is relied on of tensors and sizes is a fact of the call: it is the frame's alone.
+# Facts about tensors and sizes hold for the whole call, so that only the frame guards them.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
 _ROOTS = (SavedRef, Global, Builtin, ImportedModule)
 
 
-class HeldObjects(dict[Source, int]):
-    """The objects that a call of the frame holds: where they are read, and their places."""
+class SavedObjects(dict[Source, int]):
+    """Maps the Source of each object that a call saves for backwards to its index."""
 
     def index(self, source: Source) -> int:
         return self.setdefault(source, len(self))
 
 
 class _AllFacts(list["BackwardFacts"]):
-    """Facts of the autograd functions of one frame."""
+    """The facts of all autograd functions of one frame."""
 
 
 class BackwardFacts:
-    """Facts of one call of an autograd function, or of a region that is computed again."""
+    """The facts of one call of an autograd function, or of a recomputed region."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.known = Knowledge()
         live = machine.snapshot.globals
         self.known.globals[id(live)] = GlobalsValue.of_root(live)
-        self.guards: tuple[Guard, ...] = ()  # what a backward relies on, at the end
+        self.guards: tuple[Guard, ...] = ()  # set when the backward has been traced
         self._machine, self._name, self._born = machine, name, machine.step
         self._frame: Knowledge = machine.known
         self._numbers: frozenset[Source] | None = machine.symbols.varying
-        self._held = machine.notes.root.of(HeldObjects)
-        self._anew: dict[int, tuple[Value, Value]] = {}  # by the frame's value
-        self._own: list[tuple[Value, list[Value]]] = []  # made by the frame: contents when copied
+        self._held = machine.notes.root.of(SavedObjects)
+        self._values: dict[int, tuple[Value, Value]] = {}  # by the id of the frame's value
+        # Objects created by the frame, and copies of them, with their contents when copied.
+        self._own: list[tuple[Value, list[Value]]] = []
         self._copies: list[tuple[Value, list[Value]]] = []
         machine.notes.root.of(_AllFacts).append(self)
         machine.at_exit(self._check_exit)
 
     # -- values of the backward ------------------------------------------------------------------
 
-    def anew(self, value: Value) -> Value:
-        """Return what a value of the frame is in the backward."""
-        value = known(value)
-        if id(value) not in self._anew:
-            self._anew[id(value)] = value, self._made_anew(value)
-        return self._anew[id(value)][1]
+    def rebind(self, value: Value) -> Value:
+        """Return the value that stands in the backward for a value of the frame."""
+        value = unwrapped(value)
+        if id(value) not in self._values:
+            self._values[id(value)] = value, self._new_value(value)
+        return self._values[id(value)][1]
 
-    def _made_anew(self, value: Value) -> Value:
+    def _new_value(self, value: Value) -> Value:
+        # A number saved by the forward cannot change; read anew as a constant, it made a variant
+        # for each value (10 graphs for 10 values, now 2).
         if isinstance(value, TensorValue | DimensionValue | ScalarValue):
             if isinstance(value, TensorValue) and value.live is not None and value.source:
-                self._held.index(value.source)  # its version is looked at
+                self._held.index(value.source)  # the backward checks its version counter
             elif isinstance(value, TensorValue):
-                self._own.append((value, []))  # torch looks at no version of what is just on ctx
+                # torch checks versions only in save_for_backward, not of attributes of ctx.
+                self._own.append((value, []))
             return value
         if value.source is not None:
             held = self._held.index(value.source)
@@ -114,8 +117,8 @@ class BackwardFacts:
         return self._of_frame(value)
 
     def _of_frame(self, value: Value) -> Value:
-        """Return the value of an object that the frame made, or that a fact about its class
-        identifies.
+        """Return the backward's value for an object without a Source: the frame created it, or it
+        is a constant.
         """
         machine = self._machine
         match value:
@@ -124,56 +127,59 @@ class BackwardFacts:
             case ClassValue():
                 return machine.class_of(value.live, None)  # type: ignore[no-any-return]
             case BoundMethodValue():
-                return BoundMethodValue(self.anew(value.function), self.anew(value.owner))
+                return BoundMethodValue(self.rebind(value.function), self.rebind(value.owner))
             case FunctionValue():
                 return value if value.live is not None else self._function(value)
             case CellValue():
                 contents = value.load(machine)
-                return self._copy(value, CellValue(contents and self.anew(contents)))
+                return self._copy(value, CellValue(contents and self.rebind(contents)))
             case TupleValue():
                 made = copy(value)
-                made.items = [self.anew(item) for item in value.items]
+                made.items = [self.rebind(item) for item in value.items]
                 return made
             case PartialValue():
-                args = [self.anew(arg) for arg in value.args]
-                named = {name: self.anew(arg) for name, arg in value.kwargs.items()}
-                return PartialValue(self.anew(value.function), args, named)
+                args = [self.rebind(arg) for arg in value.args]
+                named = {name: self.rebind(arg) for name, arg in value.kwargs.items()}
+                return PartialValue(self.rebind(value.function), args, named)
             case ListValue():
-                return self._copy(value, ListValue([self.anew(item) for item in value.items]))
+                return self._copy(value, ListValue([self.rebind(item) for item in value.items]))
             case DictValue() if value.kind in (dict, OrderedDict) and not value.attributes:
-                pairs = [(self.anew(key), self.anew(one)) for key, one in value.pairs.values()]
+                pairs = [(self.rebind(key), self.rebind(one)) for key, one in value.pairs.values()]
                 return self._copy(value, DictValue.of(machine, pairs, value.kind))
             case SetValue() if value.kind is set:
-                return self._copy(value, SetValue.of(machine, map(self.anew, value.parts())))
+                return self._copy(value, SetValue.of(machine, map(self.rebind, value.parts())))
             case InstanceValue() if _can_be_made(value):
                 return self._copy(value, self._instance(value))
         if value.is_constant(machine):
             return machine.constant(value.as_constant(machine))
-        raise self.refused(f"the forward leaves it a {value.describe()}")
+        raise self.refused(f"the forward saves a {value.describe()} for it")
 
     def _function(self, value: FunctionValue) -> FunctionValue:
         names = self._machine.globals_of(value.globals.live, lambda: self._names(value.globals))
         made = FunctionValue(value.code, names)
         made.name, made.qualname = value.name, value.qualname
-        made.defaults, made.kwdefaults = self.anew(value.defaults), self.anew(value.kwdefaults)
-        made.closure = tuple(self.anew(cell) for cell in value.closure)
+        made.defaults, made.kwdefaults = (
+            self.rebind(value.defaults),
+            self.rebind(value.kwdefaults),
+        )
+        made.closure = tuple(self.rebind(cell) for cell in value.closure)
         return made
 
     def _instance(self, value: InstanceValue) -> InstanceValue:
         made = copy(value)
-        made.cls = self.anew(value.cls).realize(self._machine)  # type: ignore[assignment]
-        made.slots = {name: one and self.anew(one) for name, one in value.slots.items()}
+        made.cls = self.rebind(value.cls).realize(self._machine)  # type: ignore[assignment]
+        made.slots = {name: one and self.rebind(one) for name, one in value.slots.items()}
         if value.names is not None:
-            pairs = [(key, self.anew(one)) for key, one in value.names.pairs.values()]
+            pairs = [(key, self.rebind(one)) for key, one in value.names.pairs.values()]
             made.names = DictValue.of(self._machine, pairs)
         return made
 
     def _names(self, names: GlobalsValue) -> GlobalsValue:
-        if names.source is None:  # of a module that the frame knows as such
+        if names.source is None:  # reached as the namespace of a module
             name = names.live.get("__name__")
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is None or vars(module) is not names.live:
-                raise self.refused("it reads globals that no function leads to")
+                raise self.refused("it reads globals that no function refers to")
             return GlobalsValue.of_module(module, ImportedModule(str(name)))
         held = SavedRef(self._held.index(names.source), "globals()")
         return GlobalsValue.at(names.live, held)
@@ -190,13 +196,13 @@ class BackwardFacts:
             return value.value
         live = getattr(value, "live", None) or self._frame.object_of(value)
         if live is None:
-            raise self.refused(f"the forward leaves it a {value.describe()}")
+            raise self.refused(f"the forward saves a {value.describe()} for it")
         return live
 
     def shared(self, obj: object, source: Source) -> Value | None:
-        """Return the frame's value of a tensor that the backward comes across, or of a number that
-        varies and that the call itself holds, which no write changes; None: it is neither. The path
-        must lead to that very tensor later.
+        """Return the frame's value of a tensor that the backward reads, or of a varying number that
+        the call itself saves and no write can change; else None. A guard checks that the path still
+        leads to the same tensor in the backward.
         """
         is_number = isinstance(source, SavedRef) and type(obj) in (int, float)
         if not is_number and not isinstance(obj, torch.Tensor):
@@ -206,6 +212,7 @@ class BackwardFacts:
             value = self._machine.wrap(obj, path)
         if is_number:
             return value if isinstance(value, ScalarValue) else None
+        # The path may lead to another tensor when the backward runs: user code may rebind it.
         held = SavedRef(self._held.index(path), describe(path))
         if source != held:
             self._machine.guard(SameObject(source, held))
@@ -217,7 +224,7 @@ class BackwardFacts:
         """Return the guard book for a fact that the backward relies on."""
         sources = KINDS[type(guard)].sources(guard)
         roots = [_root(source) for source in sources]
-        # A range is of the call's sizes and numbers, or of the length of an object that is held.
+        # An InRange guard is about sizes of the call, or about the length of a saved object.
         if isinstance(guard, _OF_CALL) and not any(isinstance(root, SavedRef) for root in roots):
             return self._frame.book
         for source, root in zip(sources, roots, strict=True):
@@ -227,9 +234,9 @@ class BackwardFacts:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """A block that follows what runs later. The facts that it reads are the frame's too."""
+        """Trace the backward in this block; its facts become guards of the frame as well."""
         machine, mark = self._machine, len(self._frame.book)
-        # A number that is read anew may differ from the one that the forward computed with.
+        # A number read in the backward may differ from the one that the forward used.
         none = None if self._numbers is None else frozenset[Source]()
         try:
             with _looking(machine, self.known, self), self._varying(none):
@@ -242,7 +249,7 @@ class BackwardFacts:
 
     @contextmanager
     def _varying(self, numbers: frozenset[Source] | None) -> Iterator[None]:
-        """A block in which these numbers may be symbols."""
+        """Allow these numbers to be symbols in this block."""
         symbols = self._machine.symbols
         before, symbols.varying = symbols.varying, numbers
         try:
@@ -251,7 +258,7 @@ class BackwardFacts:
             symbols.varying = before
 
     def _close(self) -> tuple[Guard, ...]:
-        """The facts, as guards of the frame."""
+        """Finish the facts and return them as guards of the frame."""
         for guard in self.known.unread():
             self.known.book.add(guard, self._machine.where)
         _, *guards = self.known.book.finish(self._machine.entry_state)
@@ -259,7 +266,7 @@ class BackwardFacts:
         return tuple(self._moved(guard) for guard in guards)
 
     def _moved(self, part: Any) -> Any:
-        """A guard or source with paths from the frame in place of those from what a call holds."""
+        """Return a guard or Source with paths from the frame in place of SavedRefs."""
         if isinstance(part, SavedRef):
             return list(self._held)[part.index]
         if isinstance(part, Guard | Source):
@@ -268,7 +275,7 @@ class BackwardFacts:
         return tuple(map(self._moved, part)) if type(part) is tuple else part
 
     def check_copies(self) -> None:
-        """Raise GraphBreak where the backward has changed an object that the frame made."""
+        """Raise GraphBreak if the backward has changed an object that the frame created."""
         if any(_has_changed(made, contents) for made, contents in self._copies):
             raise self.refused("it has side effects")
         if any(_root(entry.source) is not None and isinstance(_root(entry.source), SavedRef)
@@ -279,16 +286,16 @@ class BackwardFacts:
         return GraphBreak(BackwardRefused.of(name=self._name, why=why))
 
     def _check_exit(self, builder: Builder) -> None:
-        """Raise Unrestorable where an object that the frame made has changed since, or may."""
+        """Raise Unrestorable if an object created by the frame has changed since, or escapes."""
         for value, contents in self._own:
             if _has_changed(value, contents) or builder.is_live(value):
-                why = f"the forward leaves it a {value.describe()} that may change later"
+                why = f"the forward saves a {value.describe()} for it, which may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
                 raise Unrestorable("what a backward reads", self._born, reason)
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the frame has changed what the backward has read."""
+        """Return whether the frame has written to state that the backward has read."""
         mutated = self._machine.effects.mutated
         return self._frame.has_written(self.known, mutated) or any(
             _has_changed(value, contents) for value, contents in self._own
@@ -296,13 +303,13 @@ class BackwardFacts:
 
 
 def _can_be_made(value: InstanceValue) -> bool:
-    """Return whether the frame has made a plain object: a record of attributes and nothing else."""
+    """Return whether the frame created a plain object that has attributes only."""
     is_plain = type(value) in (InstanceValue, NewModuleValue) and value.source is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
 
-def forget_facts(notes: GraphNotes) -> None:
-    """Let go of the objects, which does not wait for the collector."""
+def release_facts(notes: GraphNotes) -> None:
+    """Release the referenced objects at once: reference cycles would wait for the collector."""
     for facts in notes.root.of(_AllFacts):
         vars(facts).clear()
 
@@ -318,24 +325,24 @@ def _looking(machine: Machine, known: Knowledge, later: BackwardFacts | None) ->
 
 
 def check_read_state(machine: Machine) -> BackwardFacts | None:
-    """The facts of a backward that the frame itself has changed; None: there are none."""
+    """Return the facts of a backward that the frame itself has invalidated, or None."""
     return next((facts for facts in machine.notes.root.of(_AllFacts) if facts.is_stale), None)
 
 
-def known(value: Value) -> Value:
-    """The value that was looked at, where one was."""
+def unwrapped(value: Value) -> Value:
+    """Return the value of a Lazy that has been read; other values as they are."""
     return value.real if isinstance(value, Lazy) and value.real is not None else value
 
 
 def _contents(value: Value) -> list[Value]:
-    """Return what a container, cell or object of the frame's holds."""
+    """Return the values in a container, cell or object of the frame."""
     return list(_parts(value))
 
 
 def _has_changed(value: Value, contents: Sequence[Value]) -> bool:
     now = _contents(value)
     pairs = zip(now, contents, strict=False)
-    return len(now) != len(contents) or any(known(a) is not known(b) for a, b in pairs)
+    return len(now) != len(contents) or any(unwrapped(a) is not unwrapped(b) for a, b in pairs)
 
 
 def _parts(value: Value) -> Iterator[Value]:

@@ -1,8 +1,8 @@
-"""`ctx`: what the forward of an autograd function leaves to its backward.
+"""Models `ctx`, by which the forward of an autograd function passes values to its backward.
 
-Comes in: attributes and method calls of the forward (or setup_context). Goes out: what was said,
-for the node that the call becomes, and the same to the backward, which may only read. The object
-itself is torch's and exists when the graph runs: it cannot leave the function.
+Input: attribute writes and method calls of the forward (or setup_context). Output: the saved
+tensors and marks for the node that the call becomes, and the attributes for the backward, which may
+only read them. torch creates the real object when the graph runs, so it cannot leave the function.
 """
 
 from __future__ import annotations
@@ -27,9 +27,18 @@ _MARKS = (
 
 
 class FunctionContext(Value):
-    """`kind` is the class of the real object, `args` what `apply` was given."""
+    """The context of one call: `kind` is the real object's class, `args` those of `apply`."""
 
-    __slots__ = ("anew", "args", "attributes", "born", "kind", "marked", "materialize", "saved")
+    __slots__ = (
+        "args",
+        "attributes",
+        "born",
+        "kind",
+        "marked",
+        "materialize",
+        "rebind",
+        "saved",
+    )
 
     def __init__(self, machine: Machine, kind: type, args: Args) -> None:
         super().__init__()
@@ -37,8 +46,8 @@ class FunctionContext(Value):
         self.attributes: dict[str, Value] = {}
         self.marked: dict[str, list[Value]] = {name: [] for name in _MARKS}
         self.materialize = True
-        self.saved: TupleValue | None = None  # saved_tensors, once the backward is being followed
-        self.anew: Callable[[Value], Value] = lambda value: value  # what a value is in the backward
+        self.saved: TupleValue | None = None  # saved_tensors, while the backward is traced
+        self.rebind: Callable[[Value], Value] = lambda value: value  # to the backward's value
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -49,7 +58,7 @@ class FunctionContext(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in self.attributes:
             value = self.attributes[name]
-            return value if self.saved is None else self.anew(value)
+            return value if self.saved is None else self.rebind(value)
         if name in _MARKS and self.saved is None:
             return _Mark(self, name)
         if name == "needs_input_grad":
@@ -74,7 +83,7 @@ class FunctionContext(Value):
         self.attributes[name] = value
 
     def mark(self, machine: Machine, name: str, args: Args) -> None:
-        """A call of one of the methods; the last one counts."""
+        """Record a call of one of the methods of _MARKS; a later call replaces an earlier one."""
         if name == "set_materialize_grads":
             self.materialize = args[0].realize(machine).truth(machine)
             return

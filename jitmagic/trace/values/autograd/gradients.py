@@ -1,8 +1,7 @@
-"""`.grad` of a tensor: what the traced code reads there, and what it has stored.
+"""Models reads, writes and deletions of `.grad`; backward() and zero_grad() write it too.
 
-Comes in: reads, writes and deletions of the attribute; backward() and zero_grad() write it too.
-Goes out: the gradient's value, guarded where it was there before, and an effect for each tensor
-that has another one at the exit. One tensor object is one value: `p.grad = g` gives it two names.
+Output: the gradient's value, guarded if it existed before the call, and an effect at the exit for
+each tensor whose `.grad` changed. After `p.grad = g`, both names refer to one value.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ GRADIENTS_GONE = "gradients of unknown tensors are set to None at the exit"  # a
 
 
 def read_gradient(machine: Machine, owner: Any) -> Value:
-    """`owner.grad`; `owner` is a TensorValue."""
+    """Return `owner.grad`; `owner` is a TensorValue."""
     if GRADIENTS_GONE in machine.notes.marks:
-        owner.refuse(machine, "`.grad` behind zero_grad()")
+        owner.refuse(machine, "`.grad` after zero_grad()")
     if owner.grad is not None:
         stored: Value = owner.grad
         return stored
     if not owner.meta.is_leaf and not retains_gradient(machine, owner):
-        owner.refuse(machine, "`.grad` of a tensor that is no leaf")
+        owner.refuse(machine, "`.grad` of a tensor that is not a leaf")
     if owner.live is None:
         return machine.constant(None)
     if owner.source is None:
-        owner.refuse(machine, "`.grad` of a tensor made inside")
+        owner.refuse(machine, "`.grad` of a tensor created in the trace")
     return machine.wrap(owner.live.grad, Gradient(owner.source))
 
 
 def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
-    """`owner.grad = value`, where eager would take it."""
+    """Record `owner.grad = value`, or break where eager would raise."""
     if not owner.meta.is_leaf or machine.graph.modes_vary:
         owner.refuse(machine, "setting `.grad`")
     node: Node | None = getattr(value, "node", None)
@@ -57,7 +56,7 @@ def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
         mine, other = owner.meta, node.meta["val"]
         same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
         if not same or device_of(owner.node) != device_of(node) or other.requires_grad:
-            owner.refuse(machine, "storing such a gradient")
+            owner.refuse(machine, "storing a gradient that does not match")
     elif not is_none(value):
         owner.refuse(machine, "setting `.grad`")
     store_gradient(machine, owner, value)
@@ -67,11 +66,12 @@ def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
     before = machine.effects.changes
     owner.grad = value
     machine.effects.set_attr(owner, "grad", value)
+    # Effects on `.grad` alone do not prevent that a functools cache is read before the graph.
     machine.effects.gradients += machine.effects.changes - before
 
 
 def rely_on_no_hooks(machine: Machine, leaf: Any) -> None:
-    """Nothing of the user's runs when a gradient of the tensor is accumulated."""
+    """Guard that accumulating a gradient of the tensor runs no hook of user code."""
     live: torch.Tensor | None = leaf.live
     if live is None:
         return

@@ -1,9 +1,9 @@
-"""Objects that a frame has left to a later time, made again when that has come.
+"""Rebuilds objects of a frame when its backward runs in eager.
 
-Comes in: values of the frame, as they were left on the `ctx` of an autograd function or given to a
-function that is run again. Goes out: what makes the objects from the tensors and sizes that the
-graph has for them (`left`) and the objects that the call holds. Objects that the frame made itself
-are made anew each time, the others are those very objects.
+Input: values of the frame that were stored on the `ctx` of an autograd function, or passed to a
+function that is recomputed. Output: functions that build the objects from the tensors and sizes
+that the graph saved (`left`) and from the objects that the call saved (`held`). Objects created by
+the frame are built anew each time; the others are the saved objects themselves.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ..objects.constants import ConstantValue
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..objects.instances import InstanceValue
 from ..tensors.tensor import TensorValue
-from .backward_facts import BackwardFacts, HeldObjects, known
+from .backward_facts import BackwardFacts, SavedObjects, unwrapped
 
-__all__ = ["Remaker"]
+__all__ = ["ObjectRebuilder"]
 
 Make = Callable[[Sequence[Any], tuple[Any, ...]], Any]
-"""Makes an object from what the graph has for it and the objects that the call holds."""
+"""Builds an object from the tensors and sizes of the graph and the objects saved by the call."""
 
 
-class Remaker:
-    """Builds the `ctx` of one call from the values that it leaves. `facts` say how to refuse."""
+class ObjectRebuilder:
+    """Plans how to build the `ctx` of one call from saved values; `facts` reports refusals."""
 
     def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
         self._machine, self._facts = machine, facts
-        self._held = machine.notes.root.of(HeldObjects)
+        self._held = machine.notes.root.of(SavedObjects)
         self._left: list[Any] = []  # tensors and numbers: nodes, or Sizes
 
     def original(
         self, cls: ClassValue, attributes: dict[str, Value]
     ) -> tuple[Make, tuple[Any, ...]]:
-        """Return what makes the class and the attributes of `ctx`, and the tensors and sizes that
-        it takes for that.
+        """Return the builder of the class and attributes of `ctx`, and the tensors and sizes that
+        it needs.
         """
         function = self._maker(cls)
         makers = {name: self._maker(value) for name, value in attributes.items()}
@@ -58,13 +58,11 @@ class Remaker:
         return make, tuple(self._left)
 
     def rebuilt(self, values: Sequence[Value]) -> tuple[Make, tuple[Any, ...]]:
-        """Return what makes a list of these objects, and the tensors and sizes that it takes for
-        that.
-        """
+        """Return the builder of a list of objects, and the tensors and sizes that it needs."""
         return self._gathered(list, values), tuple(self._left)
 
     def _maker(self, value: Value) -> Make:
-        value = known(value)
+        value = unwrapped(value)
         if isinstance(value, DimensionValue | ScalarValue):
             return self._number(value)
         if value.source is not None:
@@ -78,14 +76,14 @@ class Remaker:
         if isinstance(value, DimensionValue):
             return self._taken(value.size)
         if value.node is None:
-            raise self._facts.refused("the forward leaves it a number")
+            raise self._facts.refused("the forward saves a number for it")
         take, kind = self._taken(value.node), value.kind
         return lambda left, held: kind(take(left, held))
 
     def _taken(self, node: Any) -> Make:
-        place = len(self._left)
+        index = len(self._left)
         self._left.append(node)
-        return lambda left, held: left[place]
+        return lambda left, held: left[index]
 
     def _maker_of_own(self, value: Value) -> Make:
         match value:
@@ -100,6 +98,7 @@ class Remaker:
             case FunctionValue():
                 return self._maker_of_function(value)
             case NamedTupleValue():
+                # A `__new__` of the class takes the fields as separate arguments.
                 return self._gathered(partial(tuple.__new__, value.cls.live), value.items)
             case TupleValue():
                 return self._gathered(value.python_type(self._machine), value.items)
@@ -161,6 +160,8 @@ class Remaker:
             found[str(key.realize(self._machine).as_constant(self._machine))] = one
         attributes = {name: self._maker(one) for name, one in found.items()}
 
+        # Neither `__init__` nor a user's `__setattr__` may run again: their effects happened in the
+        # forward.
         def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
             made = object.__new__(cls(left, held))
             for name, maker in attributes.items():

@@ -1,11 +1,12 @@
-"""Functions that torch.func made of others, and what happens when the traced code calls them.
+"""Models functions returned by transforms of torch.func, and calls of them.
 
-Comes in: a transform, the function under it (any callable value), the arguments of a call. Goes
-out: one node (graph/transforms.py). First torch's own transform runs on meta tensors to show what
-the function would be given; then the function is followed on plain tensors like those, as a graph
-of its own; then the transform runs over that graph, which tells what the call gives or raises.
-Python that the function runs besides is followed once: where torch would run it more often, what it
-does to objects from around it is a graph break.
+Input: a transform, the function under it (any callable value), the arguments of a call. Output: one
+node (graph/transforms.py), in three steps. torch's own transform runs on meta tensors to find the
+arguments of the inner function. The function is traced on plain tensors like these, as a separate
+graph. The transform then runs over that graph on meta tensors, for its results or errors.
+
+The function's Python code is traced once. If torch would run it several times, side effects on
+outer objects are a graph break.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from ..numbers.number_arguments import keep_numbers_of_transform
 from ..tensors.tensor import TensorValue, lift
 
-__all__ = ["PulledValue", "TransformedValue", "call_transformed"]
+__all__ = ["TransformedValue", "VjpFunctionValue", "call_transformed"]
 
 
 class TransformedValue(Value):
-    """`torch.func.grad(f)`: a function. `settings`: the transform's other arguments, by name."""
+    """A function like `torch.func.grad(f)`; `settings` are the transform's other arguments."""
 
     __slots__ = ("function", "settings", "transform")
 
@@ -72,8 +73,8 @@ class TransformedValue(Value):
         return f"torch.func.{self.transform.__name__} of {self.function.describe()}"
 
 
-class PulledValue(Value):
-    """The function that torch.func.vjp gives: a value of the graph."""
+class VjpFunctionValue(Value):
+    """The function returned by torch.func.vjp, which is a node of the graph."""
 
     __slots__ = ("born", "device", "node")
 
@@ -95,14 +96,14 @@ class PulledValue(Value):
         return _record(machine, target, (self.node, _nodes(given)), self.device, "vjp")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a function that torch.func.vjp gave", self.born, _ESCAPED)
+        raise Unrestorable("a function returned by torch.func.vjp", self.born, _ESCAPED)
 
     def describe(self) -> str:
-        return "the function that torch.func.vjp gave"
+        return "the function returned by torch.func.vjp"
 
 
 _ESCAPED: BreakReason = RefusedTorchCall.of(
-    name="torch.func.vjp", why="the function that it gives is used outside of the graph"
+    name="torch.func.vjp", why="the function that it returns is used outside of the graph"
 )
 
 
@@ -116,13 +117,13 @@ def call_transformed(
     *,
     takes_function: bool = True,
 ) -> Value:
-    """Follow a call of the transform of a function; `takes_function`: see `Transformed`."""
+    """Trace a call of the transform of a function; for `takes_function` see `Transformed`."""
     return _Call(machine, transform, settings, takes_function).run(function, args, kwargs)
 
 
-class _Shown(BaseException):
-    """What the function would be called with. Raised through torch's transform, which no handler
-    of Exception may end."""
+class _ProbedCall(BaseException):
+    """Raised through torch's transform with the inner function's arguments. A BaseException, so
+    that no `except Exception` in torch catches it."""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -159,19 +160,20 @@ class _Call:
         named = {k: lower_structure(machine, v, self.name, slots) for k, v in kwargs.items()}
         arguments = Pattern(*_flat((positional, named)))
         device = self._device()
-        shown = self._show(arguments)
-        region = TransformBuilder(notes, self.name, shown.grad_enabled)
-        watched = _Watched(machine.effects)
-        machine.notes, machine.effects = region.notes, watched  # type: ignore[misc]
+        probed = self._probe(arguments)
+        # grad transforms enable grad for the function even under no_grad.
+        region = TransformBuilder(notes, self.name, probed.grad_enabled)
+        observed = _ObservedEffects(machine.effects)
+        machine.notes, machine.effects = region.notes, observed  # type: ignore[misc]
         try:
-            values = self._values(region, shown, device)
+            values = self._values(region, probed, device)
             answer = function.call(machine, *values).realize(machine)
             returned: list[TensorValue] = []
             structure = lower_structure(machine, answer, self.name, _slots(returned))
             draws = region.draws
             graph, feeds, captured, outputs = region.close(_nodes(returned))
         finally:
-            machine.notes, machine.effects = notes, watched.log  # type: ignore[misc]
+            machine.notes, machine.effects = notes, observed.log  # type: ignore[misc]
         leaves, spec = _flat(structure)
         placed = tuple(Slot(outputs[x.index]) if isinstance(x, Slot) else x for x in leaves)
         target = Transformed(
@@ -179,8 +181,9 @@ class _Call:
             Pattern(placed, spec),
         )  # fmt: skip
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
-        if target.runs > 1 and watched.touched:
-            self._refuse("it runs several times and changes something")
+        # torch may run the function several times; the trace ran its Python code once.
+        if target.runs > 1 and observed.touched:
+            self._refuse("it runs several times and has side effects")
         if region.numbers and outer.root is outer:
             given = _nodes(self.given)
             keep_numbers_of_transform(machine, target, given, captured, region.numbers)
@@ -192,11 +195,11 @@ class _Call:
             self._refuse("its tensors are on several devices")
         return next(iter(devices), torch.device("cpu"))
 
-    def _show(self, arguments: Pattern) -> _Shown:
-        """What torch would call the function with, as meta tensors at the level's place."""
+    def _probe(self, arguments: Pattern) -> _ProbedCall:
+        """Return the arguments with which torch calls the function, as the level's meta tensors."""
 
         def probe(*args: Any, **kwargs: Any) -> Any:
-            raise _Shown(args, kwargs)
+            raise _ProbedCall(args, kwargs)
 
         def run(*tensors: torch.Tensor) -> Any:
             args, kwargs = arguments.fill(tensors)
@@ -207,15 +210,15 @@ class _Call:
         metas = tuple(value.meta for value in self.given)
         try:
             _on_meta(self.name, run, metas, self.machine.graph)
-        except _Shown as shown:
-            return shown
+        except _ProbedCall as probed:
+            return probed
         self._refuse("it is not called")
 
     def _values(
-        self, region: TransformBuilder, shown: _Shown, device: torch.device
+        self, region: TransformBuilder, probed: _ProbedCall, device: torch.device
     ) -> tuple[list[Value], dict[str, Value]]:
-        """The arguments of the function: tensors as the level has them; those that the transform
-        leaves alone are the very tensors of the call."""
+        """Return the function's arguments: inputs of the region for the level's tensors, and the
+        call's own tensors where the transform passes them unchanged."""
         machine = self.machine
         outside = {id(value.meta): value for value in self.given}
         count = iter(range(len(self.given) + 1))
@@ -230,7 +233,7 @@ class _Call:
             region.unknown_strides.add(node)
             return lift(machine, node)
 
-        args, kwargs = shown.args_and_kwargs
+        args, kwargs = probed.args_and_kwargs
         positional = [raise_structure(machine, arg, leaf) for arg in args]
         return positional, {k: raise_structure(machine, v, leaf) for k, v in kwargs.items()}
 
@@ -238,8 +241,8 @@ class _Call:
         raise GraphBreak(TransformRefused.of(name=self.name, why=why))
 
 
-class _Watched:
-    """The log of effects, and whether anything was changed: also what the frame itself has made."""
+class _ObservedEffects:
+    """Forwards to the log of effects and notes whether any effect was recorded."""
 
     def __init__(self, log: Any) -> None:
         self.log, self.touched = log, False
@@ -250,7 +253,7 @@ class _Watched:
 
 
 def _spec(tensor: torch.Tensor, device: torch.device) -> TensorSpec:
-    """As a level shows it. What it is a part of in memory, nobody sees."""
+    """Return the spec of a tensor as a level shows it; its base and offset are not visible."""
     shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
     known = TensorSpec(shape, stride, tensor.dtype, device, tensor.requires_grad, True)
     return known if tensor.is_leaf else replace(known, is_leaf=False)
@@ -262,7 +265,7 @@ def _flat(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _slots(tensors: list[TensorValue]) -> Callable[[TensorValue], Slot]:
-    """Notes the tensors of structures; each has the index of its place."""
+    """Return a function that collects tensors of structures and gives each its index."""
 
     def slot(value: TensorValue) -> Slot:
         tensors.append(value)
@@ -295,7 +298,7 @@ def _record(
     name: str,
     draws: bool = False,
 ) -> Value:
-    """One node, and the value of what it gives."""
+    """Record one node and return the value of its result."""
     graph = machine.graph
     try:
         made = graph.call_transform(target, args, device, machine.lines())
@@ -310,7 +313,7 @@ def _record(
         node = made[index.index]
         if isinstance(node.meta["val"], torch.Tensor):
             return lift(machine, node)
-        return PulledValue(machine, node, device)
+        return VjpFunctionValue(machine, node, device)
 
     assert target.made is not None
     return raise_structure(machine, target.made.fill(list(map(Slot, range(len(made))))), leaf)

@@ -21,7 +21,7 @@ from ..containers.mappings import DictValue
 from ..containers.sequences import TupleValue
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
-from ..tensors.tensor_hooks import watch
+from ..tensors.tensor_hooks import add_hook
 
 __all__ = ["BACKWARD_HOOKS", "BackwardHooks", "backward_hooks"]
 
@@ -100,7 +100,7 @@ class BackwardHooks:
         applied = apply(machine, [function, *tensors], {}).realize(machine)
         results = iter(applied.realized(machine) if isinstance(applied, TupleValue) else [applied])
         hooked = [next(results) if isinstance(item, TensorValue) else item for item in items]
-        watch(machine, hooked[at], _GradientHook(hook), False)
+        add_hook(machine, hooked[at], _GradientHook(hook), False)
         return hooked
 
     # -- in the backward -------------------------------------------------------------------------

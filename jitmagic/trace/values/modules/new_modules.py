@@ -30,7 +30,7 @@ from ..objects.classes import ClassValue, constructs
 from ..objects.monkey_patches import MODULE, unwrap_function
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
-from ..tensors.trusted import trusted_function
+from ..tensors.torch_namespaces import inlined_function
 from .module_hooks import has_global_hooks
 from .nn_module import TABLES, NNModuleValue, is_buffer, is_parameter
 
@@ -201,7 +201,7 @@ def _register_in_live(machine: Machine, method: Any, args: Args, kwargs: Kwargs)
         if not has(machine, [module, rest[0]], {}).truth(machine):
             module.set_attr(machine, rest[0].as_constant(machine), rest[1])
             return machine.constant(None)
-    return trusted_function(machine, method).call(machine, args, kwargs)
+    return inlined_function(machine, method).call(machine, args, kwargs)
 
 
 _registers(torch.nn.Module.register_buffer, "_buffers", lambda v: isinstance(v, TensorValue))

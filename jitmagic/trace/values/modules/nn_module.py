@@ -43,7 +43,7 @@ from ..objects.instances import InstanceValue
 from ..objects.monkey_patches import MODULE, is_library_made
 from ..objects.operators import unpack
 from ..tensors.tensor import TensorValue
-from ..tensors.trusted import trusted
+from ..tensors.torch_namespaces import torch_object
 from .backward_hooks import BACKWARD_HOOKS
 from .module_hooks import FORWARD_HOOKS, call_with_hooks, has_global_hooks
 from .module_slices import ModuleSlice
@@ -252,15 +252,15 @@ class NNModuleValue(InstanceValue):
         raw = vars(base)[name]
         guard_attribute(machine, kind, name, raw, start)
         if isinstance(raw, types.FunctionType):
-            return BoundMethodValue(trusted(machine, raw), self)
+            return BoundMethodValue(torch_object(machine, raw), self)
         if isinstance(raw, property) and raw.fget is not None:
-            return trusted(machine, raw.fget).call(machine, [self], {})
+            return torch_object(machine, raw.fget).call(machine, [self], {})
         if isinstance(raw, staticmethod | classmethod):
-            function = trusted(machine, raw.__func__)
+            function = torch_object(machine, raw.__func__)
             return (
                 function if isinstance(raw, staticmethod) else BoundMethodValue(function, self.cls)
             )
-        return trusted(machine, raw)
+        return torch_object(machine, raw)
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         raw = guarded_attribute(machine, self.cls.live, name)

@@ -1,9 +1,9 @@
-"""Numbers read from tensors, where only the graph can tell that an operation does not raise.
+"""Asserts in the graph that operations on numbers read from tensors do not raise.
 
-Comes in: a number, and what it has to be for the program to go on as it does: inside an interval,
-not zero, a finite result. Goes out: the number as a symbol with that range, and an assertion in the
-graph; where it fails, eager runs the frame from its start (validation.py). Numbers whose value is
-known in this call narrow their symbols instead, which is guarded.
+Input: a number and a requirement: inside an interval, not zero, a finite result. Output: the number
+as a symbol with that range, and an assertion in the graph. If the assertion fails, eager runs the
+frame from its start (validation.py). A number whose value is known while tracing needs no
+assertion: its symbol is narrowed, and a guard checks that.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.scalar import Symbol, symbols_of
 from ..base import Machine
-from .precomputed_scalars import keeps_off_zero
+from .precomputed_scalars import nonzero_by_check
 from .validation import assert_data
 
-__all__ = ["float_result", "is_nonzero", "within"]
+__all__ = ["float_result", "is_nonzero", "require_within"]
 
 
-def within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) -> Expr:
-    """An expression of the same value that keeps to an interval. Raises Specialize."""
+def require_within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) -> Expr:
+    """Return an expression of the same value that stays in an interval. Raises Specialize."""
     try:
         machine.symbols.require(expr, wanted, why)
     except Specialize:
@@ -39,12 +39,13 @@ def within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) 
 
 
 def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
-    """Whether a divisor is not zero; Python would raise where it is. Raises Specialize."""
+    """Return whether a divisor is not zero, by a guard or an assertion. Raises Specialize."""
     try:
-        # A check before the graph serves all periods of a cosine, a range of counts only one.
+        # Narrowing the steps would fit one period of a cosine schedule; a check of the divisor
+        # before the graph fits all of them.
         return machine.symbols.decide("!=", expr, Integer(0), ints_by_steps=False)
     except Specialize:
-        if keeps_off_zero(machine, expr):
+        if nonzero_by_check(machine, expr):
             return True
         if not _can_assert(machine, expr, node):
             raise
@@ -53,14 +54,15 @@ def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
 
 
 def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
-    """A float that an operation gives, by a divisor that is not zero, or which it raises for where
-    it is not finite. Raises Specialize.
+    """Return the expression of a float result. The operation divides by a nonzero number, or Python
+    raises where the result is not finite, which is asserted. Raises Specialize.
     """
     try:
         machine.symbols.require(expr, ANY_FLOAT, op)
     except Specialize:
         if not _can_assert(machine, expr, made):
             raise
+        # Divisors are known to be nonzero here. Python raises OverflowError for powers and exp().
         if op not in ("/", "//", "%"):
             assert_data(machine, _call(machine, torch.isfinite, made))
         return _known_as(machine, expr, ANY_FLOAT, made)
@@ -68,8 +70,8 @@ def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
 
 
 def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
-    """Whether nobody but the graph knows a number, and the program handles no error of it. A graph
-    for all sizes of its inputs has no assertions.
+    """Return whether only the graph knows the number and user code catches no error of it. A graph
+    that serves all sizes of its inputs has no assertions.
     """
     graph = machine.graph
     if (
@@ -82,7 +84,7 @@ def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
 
 
 def _is_inside(machine: Machine, node: Node, wanted: Interval) -> Node:
-    """Comparisons are false for nan."""
+    """Record the test that a number is in an interval; comparisons are false for nan."""
     low, high = wanted.low, wanted.high
     above = None if low == -math.inf else _call(machine, operator.ge, node, low)
     below = None if high == math.inf else _call(machine, operator.le, node, high)
@@ -97,7 +99,10 @@ def _is_inside(machine: Machine, node: Node, wanted: Interval) -> Node:
 
 
 def _known_as(machine: Machine, expr: Expr, range: Interval, node: Node) -> Symbol:
-    """Where it cannot be a symbol after all, what it was computed from cannot."""
+    """Return a new symbol for the asserted expression.
+
+    Its origin is that of a symbol in the expression, so that a later Specialize excludes that one.
+    """
     first = next(s for s in symbols_of(expr) if not machine.symbols.has_hints((s,)))
     kind = float if range is ANY_FLOAT else first.kind
     symbol = Symbol(f"{first.name}, asserted", kind, range, first.origin)

@@ -1,8 +1,8 @@
-"""`tensor.item()` of a counter: a number that an optimizer keeps in a tensor, as data.
+"""Models `tensor.item()` of a step counter, which an optimizer holds in a tensor.
 
-Comes in: a 0-dim CPU input of the graph that the trace only added to. Goes out: a ScalarValue whose
-symbol has no hint: nothing is decided by it that its range does not decide. Where the program has
-to decide more, the next attempt knows what this call counts, and guards what it decides by.
+Input: a 0-dim CPU input of the graph that the trace only added to. Output: a ScalarValue whose
+symbol has no hint, so that only its range decides branches. If a branch needs more, the next
+attempt at the trace gives the symbol its value in this call, and guards the decisions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .scalars import ScalarValue
 
 __all__ = ["read_counter"]
 
-_LARGEST = 2.0**40  # of what is counted in tensors
+_LARGEST = 2.0**40  # the largest count that is modelled
 _EXACT_IN_TENSORS = 2**24  # integers up to it are float32
 _CPU = torch.device("cpu")
 
@@ -35,8 +35,8 @@ _CPU = torch.device("cpu")
 def read_counter(
     machine: Any, node: Node, live: torch.Tensor | None, source: Source | None
 ) -> Value | None:
-    """`tensor.item()`; None: break. Torch's own code, which is followed as eager runs it, counts
-    the steps of optimizers so.
+    """Return the value of `tensor.item()`, or None for a graph break. Optimizers of torch read
+    their step count so, and the trace follows their code.
     """
     graph: GraphBuilder = machine.graph
     by_torch = belongs_to_torch(str(machine.frame.globals.live.get("__name__")))
@@ -47,26 +47,29 @@ def read_counter(
         return None
     if machine.symbols.varying is None and not by_torch:
         return None
-    if graph is not graph.root:  # a number outlives the function that a region is the graph of
+    if graph is not graph.root:  # the number may outlive the region that is being traced
         return None
     if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):
         return None
     added = _added(graph, node)
     if added is None or not 0 <= live.item() <= _LARGEST:
         return None
-    # One counter is asked after the other: where one was not enough, none of them will be.
-    # Not the user's: one that does something at every tenth step would be compiled for each.
+    # The counters of all parameters are read in the same way: if one of them had to be known, all
+    # have to be. A counter in user code stays unknown: a program that acts at every tenth step
+    # would be compiled once for each count.
     known = by_torch and any(isinstance(one, Count) for one in machine.symbols.constants)
     origin = KnownCount(source, added) if known else Count(source, added)
-    if (asked := machine.symbols.constants.get(origin)) is not None:
-        broken = GraphBreak(UnsupportedOperation.of(what=asked.why, types="number from a tensor"))
-        broken.where = asked.where
+    if (refused := machine.symbols.constants.get(origin)) is not None:
+        broken = GraphBreak(UnsupportedOperation.of(what=refused.why, types="number from a tensor"))
+        broken.where = refused.where
         raise broken
     count = float(live.item() + added)
     whole = known and count.is_integer() and count <= _EXACT_IN_TENSORS
     largest = float(_EXACT_IN_TENSORS) if whole else _LARGEST
     machine.guard(InRange(source, 0.0, largest - added, whole))
     value = graph.call("to", [node, torch.float64], {"copy": True}, machine.lines())
+    # backend="eager" computes marked nodes by Python's arithmetic: a step of AdamW has eleven for
+    # each parameter, and as tensor operations they made it 1.7x eager (0.84x with Python's).
     value.meta["python"] = True
     # What is added to a whole number up to 2**24 is not rounded.
     limits = Interval(float(added), largest if whole else 2 * _LARGEST)
@@ -76,7 +79,7 @@ def read_counter(
 
 
 def _count_from(graph: GraphBuilder, node: Node) -> float | None:
-    """The value of a counter that the trace made: a number, and what it added to that."""
+    """Return the value of a counter that the trace created: its start plus the additions."""
     start = 0.0 if node.target is torch.zeros else node.target is torch.tensor and node.args[0]
     added = _added(graph, node)
     counts = node.meta["val"].dtype in (torch.float32, torch.float64)
@@ -86,7 +89,7 @@ def _count_from(graph: GraphBuilder, node: Node) -> float | None:
 
 
 def _added(graph: GraphBuilder, node: Node) -> int | None:
-    """The sum of small natural numbers that the trace added to an input; None: it did more."""
+    """Return the sum of small natural numbers added to an input; None if other writes exist."""
     total = 0
     for each in graph.writes.to(node):
         amount = _amount(each, node)
@@ -97,7 +100,7 @@ def _added(graph: GraphBuilder, node: Node) -> int | None:
 
 
 def _amount(each: Node, node: Node) -> float | None:
-    """What a node adds to the counter: `count += n`, or for many _foreach_add_(counts, n)."""
+    """Return what a node adds to the counter by `count += n` or _foreach_add_(counts, n)."""
     if each.target is operator.iadd and each.args[0] is node:
         factor: Any = 1
     elif each.target is torch._foreach_add_ and node in each.args[0]:  # type: ignore[operator]

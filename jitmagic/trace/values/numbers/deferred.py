@@ -1,11 +1,10 @@
-"""Texts and rounded numbers of numbers that vary: made by Python when the graph has run.
+"""Defers pure functions of varying numbers until the graph has run: text, rounding.
 
-Comes in: a pure function (format, %, str.join, round) and its arguments, of which some are numbers
-that vary, or made of such. Goes out: a value that is stored, returned, printed or logged as it is,
-so that a line in a log costs neither a break nor a variant for each number. A float that is
-computed with is made before the graph runs, where the call is given all it is made of: a number
-without a hint. Whoever wants to know it (a key, a name, a comparison) specialises, as with the
-numbers themselves (scalars.py).
+Input: a pure function (format, %, str.join, round) and its arguments, some of which vary. Output: a
+value that can be stored, returned, printed or logged, so that a log line costs neither a graph
+break nor a variant for each number. A float used in arithmetic is computed before the graph runs if
+all its arguments are inputs; its symbol has no hint. A use that needs the value while tracing (a
+key, a name, a comparison) specialises, as with the numbers themselves (scalars.py).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..objects.constants import BINARY, ConstantMethodValue, fold, folds_late
-from .precomputed_scalars import drawn_early
+from .precomputed_scalars import precompute_call
 from .scalars import ScalarValue, unknown_number
 
 __all__ = ["DeferredValue"]
@@ -31,20 +30,20 @@ __all__ = ["DeferredValue"]
 Examples = Mapping[type, tuple[Any, ...]]
 _LARGEST = 1e300
 _ARITHMETIC = ("+", "-", "*", "/")
-# Numbers that are as hard to write as any.
+# Examples on which the function is tried: it must return the same type for all of them.
 _FINITE: Examples = {float: (0.5, -_LARGEST, 0.0), int: (1, -(2**40), 0), str: ("text",)}
 _ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
-    """The origin of the symbol of a number that is made before the graph runs: which one it is."""
+class PrecomputedOrigin:
+    """The origin of the symbol of a number computed before the graph runs, by its index."""
 
     index: int
 
 
 class DeferredValue(Value):
-    """`function(*args)`, which raises for no values of the numbers among the arguments."""
+    """The result of `function(*args)`, which raises for no values of the varying arguments."""
 
     __slots__ = ("_number", "args", "function", "kind")
     varies = True
@@ -58,7 +57,7 @@ class DeferredValue(Value):
         return self.kind
 
     def is_constant(self, machine: Machine) -> bool:
-        """At a price."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:
@@ -68,11 +67,13 @@ class DeferredValue(Value):
         self.refuse(machine, "hash()")
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        # tqdm's set_postfix strips the text of a loss, which made a variant for each loss.
         if self.kind is str and not name.startswith("_") and hasattr(str, name):
-            return ConstantMethodValue(self, name)  # what gives a text waits as well
+            return ConstantMethodValue(self, name)  # methods of str are deferred as well
         self.refuse(machine, f".{name}")
 
     def operand(self, machine: Machine) -> Value:
+        # round(v, 1) of a varying float was a variant for each value (6 for 6 values, now 2).
         if self._number is None and self.kind is float:
             self._number = _early(machine, self)
         return self if self._number is None else self._number
@@ -102,18 +103,18 @@ class DeferredValue(Value):
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         symbols = self.symbols(machine)
-        if not symbols or self.waits():  # the graph has to have run
+        if not symbols or self.waits():  # the value exists only after the graph has run
             raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
         raise Specialize(symbols, f"{what} of {self.describe()}")
 
     def waits(self) -> bool:
-        """Whether it is made of what nobody knows before the graph has run: to know the numbers
-        that it is made of beside that would not help.
+        """Return whether an argument is known only after the graph has run, so that specialising
+        the other arguments would not help.
         """
         return any(isinstance(part, DeferredValue) and part.waits() for part in self.args)
 
     def symbols(self, machine: Machine) -> list[Symbol]:
-        """Of all its numbers."""
+        """Return the symbols of all numbers among the arguments."""
         found: dict[Symbol, None] = {}
         for part in _leaves(machine, self.args):
             if isinstance(part, DeferredValue):
@@ -134,7 +135,7 @@ class DeferredValue(Value):
 
 
 def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
-    """The number as an input of the graph; None: it is made of what the graph computes."""
+    """Return the number as an input of the graph; None if it depends on results of the graph."""
     args = [arg.realize(machine) for arg in value.args]
     if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
         return None
@@ -146,10 +147,12 @@ def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
         pairs = zip(exprs, known, strict=True)
         return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
 
-    symbols, origin = value.symbols(machine), Early(machine.effects.drawn)
-    if origin in machine.symbols.constants:  # an earlier attempt was asked for its value
+    symbols, origin = value.symbols(machine), PrecomputedOrigin(machine.effects.drawn)
+    if origin in machine.symbols.constants:  # an earlier attempt needed its value
         return None
-    source = drawn_early(machine, "number", [e for e in exprs if e is not None], symbols, perform)
+    source = precompute_call(
+        machine, "number", [e for e in exprs if e is not None], symbols, perform
+    )
     return None if source is None else unknown_number(machine, origin, source, float)
 
 
@@ -157,7 +160,7 @@ def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
 def _deferred(
     machine: Machine, function: Callable[..., Any], args: Sequence[Value]
 ) -> DeferredValue | None:
-    """None: it might raise, has to be known at once, or varies in more than numbers."""
+    """Defer a call; None if it might raise, has another type, or depends on more than numbers."""
     leaves = list(_leaves(machine, args))
     varying = [leaf for leaf in leaves if leaf.varies]
     numbers = [leaf for leaf in varying if isinstance(leaf, ScalarValue)]
@@ -165,7 +168,7 @@ def _deferred(
         return None
     kind = _kind(machine, function, args, _ANY)
     if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
-        for number in numbers:  # "%d" raises for nan
+        for number in numbers:  # "%d" raises for nan and infinities
             number.keep_within(machine, Interval(-_LARGEST, _LARGEST), "its text")
     return DeferredValue(kind, function, args) if kind in (str, float) else None
 
@@ -173,14 +176,14 @@ def _deferred(
 def _kind(
     machine: Machine, function: Callable[..., Any], args: Sequence[Value], examples: Examples
 ) -> type | None:
-    """Of what it gives; None: it raises for some of the examples, or the kind differs."""
+    """Return the type of the result; None if an example raises or the types differ."""
     kinds = set()
     for turn in range(max(map(len, examples.values()))):
         try:
             made = function(*(_example(machine, arg, examples, turn) for arg in args))
         except GraphBreak:
             raise
-        except Exception:  # whatever a pure function of constants raises is the program's own
+        except Exception:  # a pure function raises only what user code would see
             return None
         kinds.add(type(made))
     return kinds.pop() if len(kinds) == 1 else None

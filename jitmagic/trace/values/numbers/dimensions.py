@@ -1,10 +1,9 @@
-"""Sizes of tensors as ints of the traced program: `x.shape[0]`, `len(x)`, `x.numel() // 2`.
+"""Models sizes of tensors as ints of the program: `x.shape[0]`, `len(x)`, `x.numel() // 2`.
 
-Comes in: a Size that differs from call to call. Goes out: arithmetic on it as another Size, what
-comparisons answer (`Context.decide`, guarded on the user's line), and nodes of the graph where a
-torch call takes it (`GraphBuilder.call`). Arithmetic with floats is that of a ScalarValue over the
-same symbols. Whoever wants an int (a range, an index, text) raises Specialize: the trace starts
-again with a constant in its place.
+Input: a Size that differs from call to call. Output: another Size for arithmetic, a guarded answer
+for a comparison (`Context.decide`), a node of the graph for a torch call (`GraphBuilder.call`).
+Arithmetic with floats is that of a ScalarValue over the same symbols. A use that needs the int
+itself (an index, text) raises Specialize: the trace starts again with a constant in its place.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _INTS = ("__int__", "__index__", "__trunc__", "__floor__", "__ceil__", "__round_
 
 
 class DimensionValue(SymbolicNumber):
-    """An int that is a Size."""
+    """An int of the program that is a Size."""
 
     __slots__ = ("size",)
 
@@ -57,7 +56,7 @@ class DimensionValue(SymbolicNumber):
     ) -> Value | None:
         number = _number(machine, other)
         if number is None and issubclass(other.python_type(machine), torch.Tensor):
-            return None  # the tensor is asked next
+            return None  # the caller tries the tensor's reflected operator next
         if number is None or op not in _BINARY:
             scalar = self.as_scalar(machine)
             return scalar.binary(machine, op, other, reflected=reflected)
@@ -88,14 +87,14 @@ class DimensionValue(SymbolicNumber):
         return self.unary(machine, "-") if name == "__abs__" and self.size < 0 else self
 
     def as_scalar(self, machine: Machine) -> ScalarValue:
-        """As a node: one graph serves all sizes, where a constant would be one of each."""
+        """Return the size with a node, so that one graph serves all sizes."""
         return ScalarValue(int, self.size.expr, number_node(machine, int, self.size))
 
     def as_size(self, machine: Machine) -> Size:
         return self.size
 
     def recipe(self, builder: Builder) -> Recipe:
-        """Computed from the tensors that the caller has."""
+        """Compute the size from the tensors that the caller has."""
         return self._recipe(builder, self.size.context, self.size.expr)
 
     def _recipe(self, builder: Builder, context: Any, expr: Expr) -> Recipe:
@@ -104,15 +103,15 @@ class DimensionValue(SymbolicNumber):
         if isinstance(expr, Symbol) and isinstance(expr.origin, DataSize):
             node, dim = context.results[expr]
             result = builder.output(self, node)
-            if dim < 0:  # a number
+            if dim < 0:  # the tensor holds the size as a number
                 return builder.invoke(torch.Tensor.item, (result,))
             return builder.invoke(torch.Tensor.size, (result, builder.constant(dim)))
         if isinstance(expr, Symbol) and expr not in context.owners:
             return builder(context.values[expr.origin])
         if isinstance(expr, Symbol):
-            tensor, place = context.owners[expr]
-            read = torch.Tensor.size if place >= 0 else torch.Tensor.stride
-            dim = place if place >= 0 else stride_place(place)
+            tensor, position = context.owners[expr]
+            read = torch.Tensor.size if position >= 0 else torch.Tensor.stride
+            dim = position if position >= 0 else stride_place(position)
             return builder.invoke(read, (builder(tensor), builder.constant(dim)))
         op, parts = application(expr)
         operands = tuple(self._recipe(builder, context, part) for part in parts)
@@ -123,7 +122,7 @@ class DimensionValue(SymbolicNumber):
 
 
 def dimension_value(machine: Machine, size: Dimension) -> Value:
-    """The value of an int or a Size."""
+    """Return the value of an int or a Size."""
     return DimensionValue(size) if isinstance(size, Size) else machine.constant(size)
 
 

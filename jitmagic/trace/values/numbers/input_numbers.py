@@ -1,9 +1,9 @@
-"""The one number in a tensor that came in: flags and counters that modules keep in buffers.
+"""Models the number in a one-element input: flags and counters that modules hold in buffers.
 
-Comes in: a CPU tensor from outside that nothing was written to so far, read as a number or asked
-for its truth. Goes out: a symbol whose value in this call is known, so that a branch on it is
-decided and guarded as one on a Python number is (InRange). What asks for the value itself makes the
-next attempt break at the read.
+Input: a CPU tensor from outside, not written to so far, read as a number or for its truth. Output:
+a symbol whose value in this call is known, so that a branch on it is decided and guarded (InRange)
+as one on a Python number is. A use of the value itself makes the next attempt at the trace break at
+the read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _COMPARISONS: Mapping[Any, str] = {
     operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=",
     operator.gt: ">", operator.ge: ">=",
 }  # fmt: skip
-_EXACT_IN_FLOAT = 2**24
+_EXACT_IN_FLOAT = 2**24  # float32 holds integers exactly up to here
 _VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "select")
 
 
 def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
-    """The symbol of the number in an input; None: nobody can tell it without running the graph."""
+    """Return the symbol of the number in an input; None if only running the graph gives it."""
     graph = machine.graph
     node = _whole(node)
     owner = machine.notes.owners.get(node) if node.op == "placeholder" else None
@@ -59,7 +59,7 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
 
 
 def _whole(node: Node) -> Node:
-    """The tensor that the one number was taken out of: `flag[0]`, `flag.squeeze()`."""
+    """Return the tensor that a one-element view was taken from: `flag[0]`, `flag.squeeze()`."""
     while node.target in _VIEWS and isinstance(source := node.args[0], Node):
         whole, part = source.meta["val"], node.meta["val"]
         if not (isinstance(whole, torch.Tensor) and isinstance(part, torch.Tensor)):
@@ -71,7 +71,7 @@ def _whole(node: Node) -> Node:
 
 
 def decided_by_input(machine: Machine, node: Node) -> bool | None:
-    """`bool(tensor)`, guarded, of an input or its comparison with a number."""
+    """Return the guarded `bool(tensor)` of an input, or of its comparison with a number."""
     op, operand, number = "!=", node, 0
     if node.op == "call_function" and node.target in _COMPARISONS and not node.kwargs:
         op = _COMPARISONS[node.target]
@@ -95,7 +95,7 @@ def _limits(dtype: torch.dtype) -> Interval:
 
 
 def _is_exact(node: Node, number: float) -> bool:
-    """Whether tensors compare with the number as Python does, without rounding it."""
+    """Return whether tensors compare with the number as Python does, without rounding it."""
     meta = node.meta["val"]
     if not isinstance(meta, torch.Tensor) or abs(number) > _EXACT_IN_FLOAT:
         return False

@@ -1,9 +1,9 @@
-"""`tensor.item()`, `float(tensor)`, `int(tensor)`: tensor data as a Python number.
+"""Models tensor data as a Python number: `tensor.item()`, `float(tensor)`, `int(tensor)`.
 
-Comes in: the node of a tensor with one element. Goes out: a ScalarValue, whose symbol has no hint:
-it is used in arithmetic, kept, returned, and nothing is decided by it. Of a bool: a TruthValue,
-which is kept, returned and asserted. What asks for more than that (a branch, a size, text) makes
-the next attempt at the trace break at the read.
+Input: the node of a tensor with one element. Output: a ScalarValue whose symbol has no hint. It can
+be computed with, stored and returned, but decides nothing. A bool gives a TruthValue, which can be
+stored, returned and asserted. A use that needs more (a branch, text) makes the next attempt at the
+trace break at the read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ....symbols.scalar import Symbol
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..numpy.emulation import ARRAY_SCALARS, np
-from ..tensors.warned import warned_as_by
+from ..tensors.torch_warnings import replay_warning
 from .input_numbers import decided_by_input, symbol_of_input
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
-from .validation import asserted, foreseen_int
+from .validation import asserted_truth, speculated_int
 
 __all__ = [
     "NUMBERS",
@@ -43,7 +43,7 @@ __all__ = [
     "is_number",
     "number_of",
     "numbers_of",
-    "plain",
+    "torch_constant",
     "with_known",
 ]
 
@@ -69,16 +69,17 @@ _TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The origin of such a symbol: which of the numbers that the trace reads it is."""
+    """The origin of the symbol of a number read from a tensor: the index of the read."""
 
     number: int
 
 
 def number_of(machine: Machine, node: Node, name: str) -> Value | None:
-    """What a method of NUMBERS gives; None: break."""
+    """Return the result of a method of NUMBERS, or None for a graph break."""
+    # float() of a tensor that requires grad warns in eager, item() does not.
     if name != "item" and node.meta["val"].requires_grad:
         stand_in = torch.ones((), device="cpu").requires_grad_()
-        warned_as_by(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
+        replay_warning(machine, f"Tensor.{name}", getattr(torch.Tensor, name), stand_in)
     if name != "__float__" and (count := sequences_in(node)) is not None:
         return machine.constant(count)
     known = known_number(machine.graph, node)
@@ -97,7 +98,7 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
 
 
 def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
-    """All of a small tensor, in the order of memory that is row-major; None: break."""
+    """Return the numbers of a small tensor in row-major order, or None for a graph break."""
     meta: torch.Tensor = node.meta["val"]
     graph = machine.graph
     if not all(type(size) is int for size in meta.shape) or not meta.dtype.is_signed:
@@ -106,8 +107,8 @@ def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
         return None
     flat = graph.call("reshape", [node, (-1,)], {}, machine.lines())
     found = []
-    for place in range(meta.numel()):
-        one = graph.call(operator.getitem, [flat, place], {}, machine.lines())
+    for position in range(meta.numel()):
+        one = graph.call(operator.getitem, [flat, position], {}, machine.lines())
         if (number := number_of(machine, one, "item")) is None:
             return None
         found.append(number)
@@ -117,48 +118,52 @@ def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
 def call_with_known(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """A call in the graph. Where torch reads a number out of an argument, one that the trace knows
-    takes its place, or one that is data.
+    """Record a call. Where torch reads a number out of a tensor argument, the number that the trace
+    knows takes the tensor's place, or else a symbol for it.
     """
     graph = machine.graph
     try:
         return graph.call(target, args, kwargs, machine.lines())
     except DataDependent:
-        if (rows := _with_foreseen_rows(machine, target, args, kwargs)) is not None:
+        if (rows := _with_speculated_rows(machine, target, args, kwargs)) is not None:
             return rows
+        # Numbers that the trace knows come first; those of this call are a guess, limited to
+        # library code.
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
         read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
         if any(isinstance(number, ScalarValue) for number in read.values()):
             return call_with_scalars(machine, target, given, {**named, **read})
         if (given, named) == (args, kwargs):
-            given, named = map_nodes((args, kwargs), partial(_with_foreseen, machine))
+            given, named = map_nodes((args, kwargs), partial(_with_speculated, machine))
         if (given, named) == (args, kwargs):
             raise
         return graph.call(target, given, named, machine.lines())
 
 
-def _with_foreseen(machine: Machine, node: Node) -> Any:
-    """The integer in a 0-dim tensor, in library code that takes it for a size."""
-    return _in_place_of(node, partial(foreseen_int, machine))
+def _with_speculated(machine: Machine, node: Node) -> Any:
+    """Return the speculated integer in a 0-dim tensor that library code uses as a size."""
+    return _in_place_of(node, partial(speculated_int, machine))
 
 
-def _with_foreseen_rows(
+def _with_speculated_rows(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """`nonzero()`, `torch.where(mask)`, `repeat_interleave` with as many rows as in this call,
-    where that has to be known. Coordinates are laid out as eager does: one by one.
+    """Record `nonzero()`, `torch.where(mask)` or `repeat_interleave` with the number of rows of
+    this call, where that has to be known. Coordinates have eager's strides: each is contiguous.
     """
     if target in _REPEATING and not kwargs and all(isinstance(arg, Node) for arg in args):
-        total = foreseen_int(machine, machine.graph.call("sum", args[-1:], {}, machine.lines()))
+        total = speculated_int(machine, machine.graph.call("sum", args[-1:], {}, machine.lines()))
         if total is None:
             return None
         return machine.graph.call(target, args, {"output_size": total}, machine.lines())
     if target not in (*_NONZERO, torch.where) or kwargs or len(args) != 1:
         return None
     graph, lines = machine.graph, machine.lines()
-    rows = foreseen_int(machine, graph.call("count_nonzero", args, {}, lines))
+    rows = speculated_int(machine, graph.call("count_nonzero", args, {}, lines))
     if rows is None:
         return None
+    # nonzero_static returns contiguous rows, eager's nonzero the transpose of contiguous columns;
+    # programs read the strides.
     found = graph.call(torch.nonzero_static, args, {"size": rows}, lines)
     columns = graph.call("contiguous", [graph.call("t", [found], {}, lines)], {}, lines)
     if target not in _NONZERO:
@@ -167,7 +172,7 @@ def _with_foreseen_rows(
 
 
 def _factor(machine: Machine, value: Any) -> Any:
-    """What stands where torch takes numbers alone: of a tensor, its number."""
+    """Return the number of a 0-dim tensor given for an argument that must be a number."""
     if not isinstance(value, Node) or value.meta["val"].dim():
         return value
     number = number_of(machine, value, "item")
@@ -175,14 +180,14 @@ def _factor(machine: Machine, value: Any) -> Any:
 
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:
-    """The number in a 0-dim tensor, if the trace knows it; else the node."""
+    """Return the number in a 0-dim tensor if the trace knows it, else the node."""
     if (count := sequences_in(node)) is not None:
         return as_dimension(count)
     return _in_place_of(node, partial(known_number, graph))
 
 
 def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
-    """What is found of a 0-dim tensor; the node where that is nothing."""
+    """Return what `find` gives for a 0-dim tensor; the node if that is None."""
     meta = node.meta["val"]
     if not isinstance(meta, torch.Tensor) or meta.dim():
         return node
@@ -191,7 +196,7 @@ def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
 
 
 class TruthValue(SymbolicNumber):
-    """A bool that is data. `node`: it, as a 0-dim tensor of the graph."""
+    """A bool read from a tensor. `node`: a 0-dim tensor of the graph with its value."""
 
     __slots__ = ("node", "symbol")
 
@@ -206,7 +211,7 @@ class TruthValue(SymbolicNumber):
         raise Specialize((self.symbol,), f"{what} of {self.describe()}")
 
     def truth(self, machine: Machine) -> bool:
-        wanted = asserted(machine, self.node)
+        wanted = asserted_truth(machine, self.node)
         return self.refuse(machine, "a branch") if wanted is None else wanted
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -217,13 +222,17 @@ class TruthValue(SymbolicNumber):
 
 
 def _read(machine: Machine, node: Node) -> Value | None:
-    """On a GPU the graph waits for the number, as eager does; a recording cannot: that breaks."""
+    """Return the number in a tensor, or None for a graph break.
+
+    On a GPU the graph waits for the number, as eager does. A CUDA graph cannot wait during capture,
+    so with CUDA graphs the read is a break.
+    """
     graph = machine.graph
     meta: torch.Tensor = node.meta["val"]
     if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
         return None
     is_recorded = device_of(node) != _CPU and machine.options.cuda_graphs
-    if is_recorded or meta.is_complex():
+    if is_recorded or meta.is_complex():  # no symbol holds a complex number
         return None
     kind: type = float if meta.is_floating_point() else int
     dtype = torch.float64 if kind is float else torch.int64
@@ -232,8 +241,8 @@ def _read(machine: Machine, node: Node) -> Value | None:
         return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
     origin = Reading(machine.symbols.count_of(Reading))
     if origin in machine.symbols.constants:
-        foreseen = foreseen_int(machine, node)
-        return None if foreseen is None else machine.constant(foreseen)
+        speculated = speculated_int(machine, node)
+        return None if speculated is None else machine.constant(speculated)
     limits = ANY_FLOAT
     if meta.dtype is torch.bool:
         limits = Interval(0, 1)
@@ -250,21 +259,21 @@ def _read(machine: Machine, node: Node) -> Value | None:
 
 
 def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:
-    """As it is now, whatever is written to the tensor later; on the CPU, where numbers are."""
+    """Record a copy on the CPU, which later writes to the tensor do not change."""
     graph = machine.graph
     lines = machine.lines()
     if meta.requires_grad:
         node = graph.call("detach", [node], {}, lines)
     if meta.dim():
         node = graph.call("reshape", [node, ()], {}, lines)
-    place = [dtype] if device_of(node) == _CPU else [_CPU, dtype]
-    made: Node = graph.call("to", [node, *place], {"copy": True}, lines)
+    wanted = [dtype] if device_of(node) == _CPU else [_CPU, dtype]
+    made: Node = graph.call("to", [node, *wanted], {"copy": True}, lines)
     return made
 
 
-def plain(constant: Any, name: str) -> Any:
-    """What torch takes a constant for: a dtype for `float`, Python's number for numpy's, the
-    numbers of a range.
+def torch_constant(constant: Any, name: str) -> Any:
+    """Return a constant as torch interprets it: a dtype for `float`, Python's number for numpy's,
+    the numbers of a range.
     """
     kind = type(constant)
     if kind is type:
@@ -275,14 +284,15 @@ def plain(constant: Any, name: str) -> Any:
     if is_plain or not is_number(kind, name):
         return constant
     number = constant.item()
-    # No call of torch takes it, and of an operator numpy's own method makes an array.
+    # No call of torch takes a larger int, and numpy's own operator makes an array of it.
     is_too_large = isinstance(number, int) and number > _LARGEST
     return constant if is_too_large else number
 
 
 def is_number(kind: type, name: str) -> bool:
-    """Whether a call takes an operand of a class for a number, if it takes it at all: where a
-    float32 of numpy is written to a tensor eager raises, and a tensor is made of its dtype.
+    """Return whether a call that accepts an operand of this class treats it as a number.
+
+    Eager raises when a numpy.float32 is assigned to a tensor, and torch.tensor uses its dtype.
     """
     if name in _ASKING_FOR_DTYPES and kind in ARRAY_SCALARS[1:]:
         return False

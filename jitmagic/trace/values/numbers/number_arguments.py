@@ -1,11 +1,11 @@
-"""Calls with numbers that have no form on tensors: sizes, and floats that are read at run time.
+"""Records calls with varying numbers that 0-dim tensors cannot replace: sizes, and other floats.
 
-Comes in: a call whose arguments hold nodes and, at the top level, ScalarValues. Goes out: the call
-in the graph. A float, or an int where a call takes floats, is a node that reads it when the graph
-runs (graph/symbolic/number_ranges.py), in the range where torch does the same for all numbers:
-guards keep to that. Under a transform of torch.func it is the transform that takes the number:
-where that does the same is told once the function has been followed. Another int is a size, or a
-constant of one vector of sizes; a float is a constant else: `Specialize` says so.
+Input: a call whose arguments hold nodes and, at the top level, ScalarValues. Output: the call in
+the graph. A float, or an int where a call takes floats, becomes a node that reads it when the graph
+runs (graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the
+same path for all numbers. Under a transform of torch.func the transform takes the number; its range
+is found after the function has been traced. Another int is a size, or a constant for one tuple of
+sizes. Any other float raises `Specialize`, which makes it a constant.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from .scalars import ScalarValue
 
 __all__ = ["call_with_numbers", "keep_numbers_of_transform", "refuse_numbers"]
 
-_EXAMPLE = 0.41421356237309503
-_USUAL = Interval(-1e30, 1e30)  # what is not in there is asserted not to come
+_EXAMPLE = 0.41421356237309503  # an arbitrary value between 0 and 1
+_USUAL = Interval(-1e30, 1e30)  # numbers read from tensors are asserted to be inside
 
 
 def call_with_numbers(
     machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The call with ints, each a size or a constant of one vector of sizes, and floats."""
+    """Record the call with each number as a size, a run-time float or a constant."""
     given: dict[int | str, Any] = dict(enumerate(args))
     given.update(kwargs)
-    for place, arg in given.items():
+    for key, arg in given.items():
         if not isinstance(arg, ScalarValue):
             continue
-        found = _as_number(machine, target, given, place, arg) if _varies(arg) else None
+        found = _as_number(machine, target, given, key, arg) if _varies(arg) else None
         if found is None:
             found = arg.as_size(machine)
-        given[place] = refuse_numbers(call_name(target), arg) if found is None else found
+        given[key] = refuse_numbers(call_name(target), arg) if found is None else found
     positional, named = _arguments(given)
     return machine.graph.call(target, positional, named, machine.lines())
 
 
 def _varies(number: ScalarValue) -> bool:
-    """Whether it is no float computed of sizes, of which there is one for each vector of them."""
+    """Return False for a float computed from sizes alone, which each tuple of sizes fixes."""
     return number.kind is int or not all(map(is_tensor_symbol, symbols_of(number.expr)))
 
 
@@ -73,40 +73,42 @@ def _as_number(
     machine: Machine,
     target: Target,
     given: Mapping[int | str, Any],
-    place: int | str,
+    key: int | str,
     number: ScalarValue,
 ) -> Node | None:
-    """A node for a float that the call reads when it runs; None: it is no number that may vary. The
-    range of the number is narrowed to those for which torch does the same.
+    """Return a node for a float that the call reads when it runs, or None if it may not vary. The
+    number is narrowed to the range in which torch takes the same path.
     """
     graph = machine.graph
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
     def call(others: Mapping[Any, Any]) -> Call:
-        return lambda changed: _arguments({**others, place: changed})
+        return lambda changed: _arguments({**others, key: changed})
 
     grad = graph.grad_enabled
+    # An int where torch takes a float (a probability) would otherwise be a constant, and each value
+    # a variant.
     if number.kind is int:
-        if not _is_given(number) or not takes_float(target, call(hints), hints[place], grad):
+        if not _is_given(number) or not takes_float(target, call(hints), hints[key], grad):
             return None
         number = number.as_float(machine)
-        hints[place] = float(hints[place])
+        hints[key] = float(hints[key])
     if graph.root is not graph:
-        return _in_transform(machine, graph, number, hints[place])
-    found = _range(target, call, hints, given, place, grad)
+        return _in_transform(machine, graph, number, hints[key])
+    found = _range(target, call, hints, given, key, grad)
     if found is None or not _may_be_within(machine, number, found):
         return None
     number.keep_within(machine, found, f"an argument of {call_name(target)}()")
     node = number.argument(machine, full=True)
-    return add_number(graph.graph, node, hints[place], found, machine.lines(), machine.step)
+    return add_number(graph.graph, node, hints[key], found, machine.lines(), machine.step)
 
 
 def _in_transform(
     machine: Machine, graph: GraphBuilder, number: ScalarValue, hint: float
 ) -> Node | None:
-    """A node of the root graph, which the function under the transform captures. One that was
-    computed in the function has other values at other levels.
+    """Return a node of the root graph, which the function under the transform captures, or None. A
+    number computed inside the function has other values at other levels.
     """
     root, tensor = graph.root, number.node
     if not isinstance(graph, TransformBuilder) or tensor is None or tensor.graph is not root.graph:
@@ -121,12 +123,12 @@ def _range(
     call: Callable[[Mapping[Any, Any]], Call],
     hints: Mapping[Any, Any],
     given: Mapping[Any, Any],
-    place: Any,
+    key: Any,
     grad: bool,
 ) -> Interval | None:
     found: Interval | None = ANY_FLOAT
     for others in _with_others(hints, given):
-        around = range_of_number(target, call(others), hints[place], grad)
+        around = range_of_number(target, call(others), hints[key], grad)
         found = None if around is None or found is None else found.narrowed(around)
     return found
 
@@ -142,37 +144,38 @@ def keep_numbers_of_transform(
     captured: Sequence[Node],
     numbers: Mapping[Node, ScalarValue],
 ) -> None:
-    """Narrow the numbers that the function under a transform takes to where the transform is alike:
-    its levels may have formulas of their own.
+    """Narrow the numbers that a transformed function captures to the range in which the transform
+    takes the same path; its levels may have other formulas than eager.
     """
     metas = with_hints(tuple(node.meta["val"] for node in given))
     hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
     readers: dict[Expr, list[int]] = {}
-    for place, node in enumerate(captured):
+    for index, node in enumerate(captured):
         if node in numbers:
-            readers.setdefault(numbers[node].expr, []).append(place)
+            readers.setdefault(numbers[node].expr, []).append(index)
 
-    def call(others: Mapping[Any, Any], places: Sequence[int]) -> Call:
+    def call(others: Mapping[Any, Any], indices: Sequence[int]) -> Call:
         def arguments(changed: float) -> Any:
-            return (metas, tuple({**others, **dict.fromkeys(places, changed)}.values())), {}
+            return (metas, tuple({**others, **dict.fromkeys(indices, changed)}.values())), {}
 
         return arguments
 
-    # All that read a number read the same one, so it is tried once for all of them.
-    for places in readers.values():
-        number = numbers[captured[places[0]]]
-        others = {place: node for place, node in enumerate(captured) if place not in places}
-        calls = partial(call, places=places)
-        found = _range(target, calls, hints, others, places[0], machine.graph.grad_enabled)
+    # Captures of one number vary together, so one range is searched for all of them. A search for
+    # each capture compiled vmap(elu + layer_norm * s) in 6.9 s, this in 1.6 s.
+    for indices in readers.values():
+        number = numbers[captured[indices[0]]]
+        others = {index: node for index, node in enumerate(captured) if index not in indices}
+        calls = partial(call, indices=indices)
+        found = _range(target, calls, hints, others, indices[0], machine.graph.grad_enabled)
         if found is None or not _may_be_within(machine, number, found):
             refuse_numbers(f"torch.func.{target.__name__}", number)
         number.keep_within(machine, found, f"an argument of torch.func.{target.__name__}()")
-        for place in places:
-            captured[place].meta["range"] = found
+        for index in indices:
+            captured[index].meta["range"] = found
 
 
 def _hint(machine: Machine, arg: Any) -> Any:
-    """The value in this call; of a float that data decide, one that it might have."""
+    """Return the value in this call; for a number read from a tensor, a plausible example."""
     if not isinstance(arg, ScalarValue):
         return arg
     if machine.symbols.has_hints((arg.expr,)):
@@ -181,7 +184,7 @@ def _hint(machine: Machine, arg: Any) -> Any:
 
 
 def _is_given(number: ScalarValue) -> bool:
-    """Whether it is computed of ints that the call of the frame is given, no sizes."""
+    """Return whether the number depends only on ints among the inputs, not on sizes."""
     return all(isinstance(symbol.origin, Source) for symbol in symbols_of(number.expr))
 
 
@@ -191,8 +194,8 @@ def refuse_numbers(name: str, *numbers: ScalarValue) -> NoReturn:
 
 
 def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
-    """The arguments as they are in this call, and with numbers that vary already elsewhere in their
-    ranges: a call may compare one with the other.
+    """Yield the arguments of this call, and variants in which other varying arguments take samples
+    of their ranges: a call may compare two numbers.
     """
     yield hints
     for name, arg in given.items():

@@ -1,10 +1,10 @@
-"""`x[i]`, `x[i] = y` where `i` is a tensor with one integer: eager reads it and has a view of x.
+"""Records `x[i]` and `x[i] = y` where `i` is a 0-dim integer tensor without reading `i`.
 
-Comes in: a tensor's value and the key. Goes out: a tensor that has only the places asked for, and
-the key for it. It is a copy, so nothing may be written to either, and it may not leave the frame:
-the graph ends before such an index then. On a GPU it always does: there a number that is out of
-range would end the process's use of the device, where eager raises. An assignment writes to the
-place in a view of all that the other parts of the key leave (`index_put_`).
+Eager reads the integer and returns a view of x. Here the result is a copy of the selected part, by
+a 1-element index. So neither the copy nor x may be written to, and the copy may not leave the
+frame; otherwise the graph ends before the index. On a GPU the index is always a graph break: an
+index out of range is a device-side assert there, where eager raises IndexError. An assignment is an
+`index_put_` on the view that the other parts of the key select.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..base import Builder, Machine, Unrestorable, Value
 from ..containers.sequences import SliceValue, TupleValue
 from ..objects.constants import ConstantValue
 
-__all__ = ["at_number", "at_numbers"]
+__all__ = ["assign_at_number", "index_at_numbers"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _REASON = TensorItem.of(what="operator getitem()")
@@ -34,7 +34,7 @@ _REASON = TensorItem.of(what="operator getitem()")
 
 @dataclass
 class _Part:
-    """A copy of a part of `whole`, which had been written to `before` times."""
+    """A copy of a part of `whole`, to which the graph had written `before` times."""
 
     whole: Node
     copy: Node
@@ -42,48 +42,51 @@ class _Part:
     indices: Sequence[Node]
     before: int
     unwritten: Sequence[int]  # how often the indices had been written to
-    is_stored: bool = False  # by the first write to the whole, where it was taken from
+    is_stored: bool = False  # the first write to `whole` stores the copy back to the same index
 
 
 class _Parts(list[_Part]):
-    """Those of one graph."""
+    """The copied parts of one graph."""
 
 
-def at_numbers(
+def index_at_numbers(
     machine: Machine, owner: Any, key: Value, lift: Callable[[Machine, Node], Value]
 ) -> list[Value]:
-    """The tensor to index, and the key: the same ones where no part is such a number. `owner` is a
-    TensorValue, and `lift` makes one."""
+    """Return the tensor to index and the key; unchanged if no part of the key is a 0-dim integer.
+    `owner` is a TensorValue, and `lift` makes one."""
     graph = machine.graph
     key = key.realize(machine)
     parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
     indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
     numbers = [n for n, node in indices.items() if _is_number(graph, node)]
-    places = _places(parts, indices, owner.meta.dim()) if numbers else None
+    dims = _dims_of_parts(parts, indices, owner.meta.dim()) if numbers else None
+    # An index out of range on a GPU is a device-side assert, after which the process cannot use the
+    # device any more; eager raises IndexError.
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
-    # What is computed of a view of columns lies as they do, of a copy row by row.
-    if places is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
+    # Results computed from a non-contiguous view inherit its strides, those from a copy do not.
+    if dims is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
         return [owner, key]
     picked: Node = owner.node
     for n in numbers:
-        whole = (slice(None),) * places[n]
+        whole = (slice(None),) * dims[n]
         index = graph.call("reshape", (indices[n], (1,)), {}, machine.lines())
         picked = graph.call(operator.getitem, (picked, (*whole, index)), {}, machine.lines())
         parts[n] = machine.constant(0)
-    in_front = [places[n] for n in numbers] == list(range(len(numbers)))
-    if not (in_front and rows):  # it lies closer together than eager's view
+    in_front = [dims[n] for n in numbers] == list(range(len(numbers)))
+    if not (in_front and rows):  # the copy is denser than eager's view
         graph.unknown_strides.add(picked)
     taken = [indices[n] for n in numbers]
     writes = _counts(graph, [owner.node, *taken])
-    _keep_apart(machine, _Part(owner.node, picked, key, taken, writes[0], writes[1:]))
+    part = _Part(owner.node, picked, key, taken, writes[0], writes[1:])
+    _break_if_aliasing_shows(machine, part)
     return [lift(machine, picked), TupleValue(parts)]
 
 
-def at_number(
+def assign_at_number(
     machine: Machine, owner: Any, key: Value, value: Value
 ) -> tuple[str, list[Value]] | None:
-    """The call that assigns; None: the usual one, as no part of the key is such a number."""
+    """Return the name and operands of the call that assigns; None for the usual `setitem`."""
     graph = machine.graph
     parts = key.realize(machine)
     given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
@@ -96,22 +99,23 @@ def at_number(
     for n in numbers:
         rest[n] = SliceValue([machine.constant(None)] * 3)
     part = owner.get_item(machine, TupleValue(rest))
-    places = _places_left(rest, part.meta.dim())
+    dims = _dims_left(rest, part.meta.dim())
     assigned = value.realize(machine)
-    if places is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
+    if dims is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
         return None
-    dims = [
+    # index_put_ with a tensor for the first dimensions alone needs no slices in its key.
+    moves = [
         [machine.constant(n) for n in ns]
-        for ns in ([places[n] for n in numbers], range(len(numbers)))
+        for ns in ([dims[n] for n in numbers], range(len(numbers)))
     ]
-    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in dims], {})
+    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in moves], {})
     if isinstance(value, type(owner)):
         _note_stored(machine, owner.node, key, value.node)
     return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
 
 
-def _places_left(parts: Sequence[Value], rank: int) -> list[int] | None:
-    """The dimension of what is left that each slice of a key is for."""
+def _dims_left(parts: Sequence[Value], rank: int) -> list[int] | None:
+    """Return the dimension of the remaining view for each part of a key; None if unsupported."""
     if not all(isinstance(part, ConstantValue | SliceValue) for part in parts):
         return None
     kinds = [slice if isinstance(p, SliceValue) else type(p.value) for p in parts]  # type: ignore[attr-defined]
@@ -124,10 +128,11 @@ def _places_left(parts: Sequence[Value], rank: int) -> list[int] | None:
 
 
 def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) -> Value | None:
-    """What is assigned, as a tensor that `index_put_` takes; None: it is no such thing."""
+    """Return the assigned value as a tensor that `index_put_` accepts, or None."""
     meta: torch.Tensor = owner.meta
     if isinstance(value, type(owner)):
-        fits = value.meta.dim() <= part.meta.dim() - taken  # leading dimensions of 1 would go
+        # setitem drops leading dimensions of 1, index_put_ does not.
+        fits = value.meta.dim() <= part.meta.dim() - taken
         if not fits or device_of(value.node).type != "cpu":
             return None
         shares = machine.constant(storage_of(value.node) == storage_of(owner.node))
@@ -142,14 +147,16 @@ def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) 
 
 
 def _is_number(graph: GraphBuilder, node: Node) -> bool:
-    """One that only data tells."""
+    """Return whether a node is a 0-dim integer on the CPU that the trace does not know."""
     meta: torch.Tensor = node.meta["val"]
     usual = not meta.dim() and meta.dtype in _INTEGERS and device_of(node).type == "cpu"
     return usual and known_number(graph, node) is None
 
 
-def _places(parts: Sequence[Value], indices: Mapping[int, Node], rank: int) -> list[int] | None:
-    """The dimension of each part; None where that is not so simple."""
+def _dims_of_parts(
+    parts: Sequence[Value], indices: Mapping[int, Node], rank: int
+) -> list[int] | None:
+    """Return the dimension that each part of a key indexes; None if masks or arrays occur."""
     taken = [_takes(part, indices.get(n)) for n, part in enumerate(parts)]
     if None in taken or taken.count(-1) > 1:
         return None
@@ -159,7 +166,7 @@ def _places(parts: Sequence[Value], indices: Mapping[int, Node], rank: int) -> l
 
 
 def _takes(part: Value, index: Node | None) -> int | None:
-    """How many dimensions a part of a key stands for; -1: all that the others leave."""
+    """Return how many dimensions a part of a key consumes; -1 for an Ellipsis."""
     if index is not None:
         return 1 if index.meta["val"].dtype in _INTEGERS else None
     if isinstance(part, ConstantValue):
@@ -172,7 +179,7 @@ def _counts(graph: GraphBuilder, nodes: Sequence[Node]) -> list[int]:
 
 
 def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None:
-    """An assignment that comes next; of an augmented one, the key is the very object."""
+    """Mark the copy that this assignment stores back: `x[i] += y` passes the same key object."""
     graph, memory = machine.graph, storage_of(value)
     for part in machine.notes.of(_Parts):
         if part.whole is whole and part.key is key and storage_of(part.copy) == memory:
@@ -180,25 +187,27 @@ def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None
             part.is_stored = _counts(graph, [whole, *part.indices]) == counts
 
 
-def _keep_apart(machine: Machine, part: _Part) -> None:
+def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
     notes, graph = machine.notes, machine.graph
     notes.of(_Parts).append(part)
     born: int = machine.step
     memory = storage_of(part.copy)
 
     def check(builder: Builder) -> None:
-        handed_out = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
-        if handed_out or not _is_true_where_read(graph, part):
-            raise Unrestorable("a part of a tensor, at a place that is data", born, _REASON)
+        escapes = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
+        if escapes or not _is_true_where_read(graph, part):
+            raise Unrestorable("a part of a tensor, at an index read from data", born, _REASON)
 
     machine.at_exit(check)
 
 
 def _is_true_where_read(graph: GraphBuilder, part: _Part) -> bool:
-    """Whether the copy is what the part is wherever one of them is read."""
+    """Return whether the copy equals the part of `whole` at every read of either."""
     own, writes = graph.writes.to(part.copy), graph.writes.to(part.whole)[part.before :]
     if not own and not writes:
         return True
+    # `cm[a, b] += 1` writes to the copy and stores it back, which gives the same memory as a write
+    # to the view, but another autograd history.
     if (own and not part.is_stored) or _takes_part_in_autograd(part):
         return False
     position = {node: n for n, node in enumerate(graph.graph.nodes)}
@@ -214,7 +223,7 @@ def _takes_part_in_autograd(part: _Part) -> bool:
 
 
 def _users(graph: GraphBuilder, node: Node) -> Iterator[Node]:
-    """Of the memory of a tensor."""
+    """Yield the nodes that use the memory of a tensor."""
     memory = storage_of(node)
     for user in graph.graph.nodes:
         if any(memory in memory_of(one) for one in user.all_input_nodes):
@@ -222,6 +231,6 @@ def _users(graph: GraphBuilder, node: Node) -> Iterator[Node]:
 
 
 def _readers(graph: GraphBuilder, node: Node) -> Iterator[Node]:
-    """Who does more than to make a view."""
+    """Yield the users of the memory of a tensor that are not views of it."""
     memory = storage_of(node)
     return (user for user in _users(graph, node) if memory not in memory_of(user))

@@ -1,12 +1,11 @@
-"""Runs nodes of a graph under construction on the call's own inputs, each node at most once.
+"""Runs nodes of a graph under construction on the inputs of this call, each node at most once.
 
-Comes in: a node whose value is wanted while the trace goes on. Goes out: that value. The run keeps
-the values of the nodes that it has run, so that all questions of a trace cost together what one
-run of the graph costs; a GraphModule for each question made the trace quadratic (20 iterations of
-LBFGS: 98 questions, 7.0 s with them).
+Input: a node whose value the trace needs. Output: that value. The run caches the values of nodes,
+so that all queries of a trace together cost one run of the graph. A GraphModule for each query made
+the trace quadratic: 20 iterations of LBFGS took 98 queries and 7.0 s.
 
-Nodes run in the order of the graph, but only those that a question needs. A node that an earlier
-question left out may read memory that a node after it has written by now: the run starts over.
+Nodes run in the order of the graph, but only those that a query needs. A node that earlier queries
+skipped may read memory that a later node has already overwritten; then the run starts over.
 """
 
 from __future__ import annotations
@@ -29,17 +28,21 @@ from ...result import GraphInput
 
 __all__ = ["PartialRun"]
 
-_MOST_NODES = 4096  # of one question
-_MOST_ELEMENTS = 1 << 24  # of the results that are kept
+_MOST_NODES = 4096  # of one query
+# Of the cached results. Only nodes that a query needs count: with its whole graph, Longformer on
+# 512 tokens exceeded the limit and had 10 breaks.
+_MOST_ELEMENTS = 1 << 24
 
 
 class PartialRun:
-    """The values so far. `value_of` returns None where the run may not, or cannot, give one."""
+    """The values computed so far. `value_of` returns None where running is unsafe or fails."""
 
     def __init__(self) -> None:
         self._clear()
-        self._draws: list[Node] = []  # of the graph, in order, like these:
-        self._modes: list[Node] = []  # nodes that set the grad mode or autocast
+        # Nodes of the graph in order: those that draw random numbers, and those that set the grad
+        # mode or autocast.
+        self._draws: list[Node] = []
+        self._modes: list[Node] = []
         self._scanned: Node | None = None
 
     def _clear(self) -> None:
@@ -54,7 +57,7 @@ class PartialRun:
         inputs: Mapping[Node, GraphInput],
         snapshot: Any,
     ) -> Any:
-        """The tensor that a node is at the end of the graph so far."""
+        """Return the tensor that a node holds at the end of the graph so far, or None."""
         self._scan(graph)
         nodes = self._needed(wanted, graph)
         if self._is_late(nodes, graph) or self._elements + _elements(nodes) > _MOST_ELEMENTS:
@@ -64,7 +67,7 @@ class PartialRun:
             return None
         try:
             self._run(nodes, graph, inputs, snapshot)
-        except Exception:  # eager's to raise, or a graph that runs only as a whole
+        except Exception:  # eager will raise it, or the graph runs only as a whole
             self._clear()
             return None
         return self._values[wanted]
@@ -81,8 +84,8 @@ class PartialRun:
             self._scanned, node = node, node.next
 
     def _needed(self, wanted: Node, graph: GraphBuilder) -> list[Node]:
-        """Return what has to run, in order: what a node is computed by, including the nodes that
-        write to that before it. Draws move the generator on for those after them.
+        """Return the nodes to run, in order: the producers of a node, and earlier writes to their
+        results. A draw needs all earlier draws, which advance the generator.
         """
         needed, waiting = set[Node](), [wanted, *graph.writes.to(wanted)]
         while waiting:
@@ -98,7 +101,7 @@ class PartialRun:
         return sorted(needed)
 
     def _is_late(self, nodes: Iterable[Node], graph: GraphBuilder) -> bool:
-        """Return whether a node would read what a node after it has written."""
+        """Return whether a node would read memory that a later node has already written."""
         values = self._values
         return any(
             node < writer
@@ -133,7 +136,7 @@ class PartialRun:
         self._elements += _elements(nodes)
 
     def _with_modes(self, nodes: list[Node]) -> Iterator[Node]:
-        """The nodes, and before each the ones that set the modes in which it runs."""
+        """Yield the nodes, each after the nodes that set the modes in which it runs."""
         modes = iter(self._modes)
         mode = next(modes, None)
         for node in nodes:
@@ -155,14 +158,14 @@ def _called(node: Node, values: Mapping[Node, Any]) -> Any:
 def _input(entry: GraphInput, snapshot: Any) -> torch.Tensor:
     """Return a copy with memory of its own, which the graph may write to."""
     value: Any = read_source(entry.source, snapshot)
-    if entry.is_scalar:
+    if entry.is_scalar:  # Python's ints and floats are 0-dim inputs
         return torch.tensor(value, dtype=entry.spec.dtype)
     tensor: torch.Tensor = value.detach().clone(memory_format=torch.preserve_format)
     return tensor.requires_grad_(entry.spec.requires_grad)
 
 
 def _is_cheap(nodes: list[Node]) -> bool:
-    """And on the CPU alone: a GPU would be waited for."""
+    """Return whether the nodes are few, small and on the CPU; a GPU would have to be waited for."""
     if len(nodes) > _MOST_NODES or _elements(nodes) > _MOST_ELEMENTS:
         return False
     return all(spec.device.type == "cpu" for node in nodes for spec in specs_in(node))

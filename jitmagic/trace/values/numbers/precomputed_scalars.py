@@ -1,9 +1,9 @@
-"""Numbers that Python computes before the graph runs, of ints that the call is given.
+"""Precomputes numbers in Python before the graph runs, from ints among the inputs.
 
-Comes in: an expression of such ints; they count calls as often as not (the steps of a scheduler),
-so that a graph for each value would be one for each call. Goes out: what gives the number, by a
-native program that calls Python's own functions: it is Python's to the last bit. Checked in the
-same way: that a divisor which is never negative, or never positive, is not zero.
+Input: an expression of such ints. They often count calls (the steps of a scheduler), so that one
+graph for each value would be one for each call. Output: the Source of the number, which a native
+program computes by Python's own functions, exactly as Python does. A divisor of one sign is
+checked to be nonzero in the same way.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from ....symbols.scalar import Symbol, symbols_of
 from ...result import BuildTuple, Recipe
 from ..base import Builder, Machine, Value
 
-__all__ = ["computed_early", "drawn_early", "keeps_off_zero"]
+__all__ = ["nonzero_by_check", "precompute", "precompute_call"]
 
 _LEAST = 5e-324  # the float next to zero
 
 
-def computed_early(machine: Machine, name: str, expr: Expr) -> Drawn | None:
-    """Where the number will be; None: it is not of ints that the call is given."""
+# As constants, math.cos and ** of a scheduler's step made a variant for each step, and the training
+# step ran in eager after eight of them.
+def precompute(machine: Machine, name: str, expr: Expr) -> Drawn | None:
+    """Return the Source of the number; None if it depends on more than ints among the inputs."""
     return _early(machine, name, expr, lambda number: number)
 
 
-def keeps_off_zero(machine: Machine, expr: Expr) -> bool:
-    """Whether a check before the graph holds in this call, and tells that the expression is not
-    zero; where it fails, eager runs the frame from its start, and raises.
+def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
+    """Return whether a check before the graph, which holds in this call, proves an expression to
+    be nonzero. Where the check fails, eager runs the frame from its start and raises.
     """
     found = machine.symbols.range_of(expr)
     if found is None or found.nan or (found.low < 0 < found.high):
@@ -58,28 +60,28 @@ def _early(machine: Machine, name: str, expr: Expr, then: Callable[[Any], object
     given = [values[s.origin] for s in symbols if s.kind is int and s.origin in values]
     if len(given) < len(symbols):
         return None
-    return machine.effects.draw(_Given(given), _Formula(expr, symbols, then), name)
+    return machine.effects.draw(_InputNumbers(given), _Formula(expr, symbols, then), name)
 
 
-def drawn_early(
+def precompute_call(
     machine: Machine,
     name: str,
     exprs: Iterable[Expr],
     symbols: Sequence[Symbol],
     perform: Callable[[tuple[Any, ...]], object],
 ) -> Drawn | None:
-    """Where that which `perform` makes of the values of the symbols will be; None: Python does not
-    compute the expressions as the graph does, or not of numbers that the call is given.
+    """Return the Source of `perform(values of the symbols)`. None if the expressions depend on more
+    than inputs, or Python does not compute them as the graph does.
     """
     if not all(map(machine.symbols.is_given_or_computed, exprs)):
         return None
     values: Mapping[Any, Any] = machine.symbols.values
     given = [values[symbol.origin] for symbol in symbols]
-    return machine.effects.draw(_Given(given), perform, name)
+    return machine.effects.draw(_InputNumbers(given), perform, name)
 
 
-class _Given(Value):
-    """Numbers of the call, as a tuple."""
+class _InputNumbers(Value):
+    """Numbers among the inputs, as a tuple."""
 
     __slots__ = ("numbers",)
 
@@ -92,7 +94,7 @@ class _Given(Value):
 
 
 class _Formula:
-    """The number of an expression, and what is made of it."""
+    """Evaluates an expression and applies `then` to the number."""
 
     def __init__(
         self, expr: Expr, symbols: Sequence[Symbol], then: Callable[[Any], object]

@@ -1,9 +1,9 @@
-"""A number read from a tensor as a size: `zeros(n)`, `x[:n]`, `split(x, lengths.tolist())`.
+"""Uses a number read from a tensor as a size: `zeros(n)`, `x[:n]`, `split(x, lengths.tolist())`.
 
-Comes in: an expression over symbols of such numbers. Goes out: a Size over others, which are read
-off the graph's tensors where calls need them (graph/symbolic/size_nodes.py). That they can be sizes
-is taken for granted; where one cannot, the graph raises and eager runs the frame from its start, so
-where that cannot be the graph ends before.
+Input: an expression over symbols of such numbers. Output: a Size over unbacked symbols, which are
+read from the graph's tensors where calls need them (graph/symbolic/size_nodes.py). Numbers are
+assumed to be valid sizes. For an invalid one the graph raises, and eager runs the frame from its
+start; where that is impossible, the graph ends before the read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ...breaks import TensorItem
 from ...residual.undo import can_be_copied
 from ..base import Builder, Machine, Unrestorable
 
-__all__ = ["size_in_data"]
+__all__ = ["size_from_data"]
 
 
-def size_in_data(machine: Machine, expr: Expr) -> Dimension | None:
-    """None: a symbol of it is none of a number in the graph."""
+def size_from_data(machine: Machine, expr: Expr) -> Dimension | None:
+    """Return the expression as a size; None if a symbol is not a number in the graph."""
     known: dict[Expr, Any] = {}
     for symbol in symbols_of(expr):
         if machine.symbols.are_sizes((symbol,)):
@@ -49,22 +49,24 @@ def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
     low, high = max(symbol.range.low, 0), min(symbol.range.high, LARGEST_SIZE)
     size: Size | None = graph.fresh_size(int(low), int(high))
     if size is not None:
-        if (
-            node.op == "placeholder"
-        ):  # a draw: pieces begin with a call (graph/symbolic/data_split.py)
+        # A drawn number: partitions begin with a call, not an input (graph/symbolic/data_split.py).
+        if node.op == "placeholder":
             node = graph.call("clone", (node,), {}, machine.lines())
         symbols.read_sizes[symbol] = size
         graph.sizes.add_number(node, size.expr)
-        _rely_on_starting_over(machine)
+        _require_restart(machine)
     return size
 
 
-def _rely_on_starting_over(machine: Machine) -> None:
+def _require_restart(machine: Machine) -> None:
     graph = machine.graph
     born: int = machine.step
 
     def check(builder: Builder) -> None:
+        # For an invalid size eager runs the frame from its start, so inputs that the graph may have
+        # written by then are restored from copies.
         if not can_be_copied(node.meta["spec"] for node in graph.mutated_inputs):
-            raise Unrestorable("a size beside a write", born, TensorItem.of(what="what is a size"))
+            why = TensorItem.of(what="a tensor used as a size")
+            raise Unrestorable("a size read from data in a frame that writes", born, why)
 
     machine.at_exit(check)

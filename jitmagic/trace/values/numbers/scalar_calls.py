@@ -1,19 +1,19 @@
-"""Tensor operations that take numbers which are data: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
+"""Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
-Comes in: a call whose arguments hold nodes and, at the top level, ScalarValues. Goes out: the same
-result by calls that take 0-dim tensors. FORMS says of each operation how it takes such a number:
+Input: a call whose arguments hold nodes and, at the top level, ScalarValues. Output: calls that
+take 0-dim tensors and give the same result. FORMS maps each operation to its rule. A number is
+converted in one of these ways:
 
-    promoted   of the dtype that tensors and a Python number are computed in
-    factor     in the precision that is computed in: of 16-bit floats float32, rounded once, at
+    promoted   to the dtype in which a tensor and a Python number are computed
+    factor     to the precision of the computation: float32 for 16-bit floats, rounded once at
                the end
     term       rounded to the dtype first where the tensors are on the CPU; GPU kernels do not
-    filled     of the tensor's own dtype, which has to hold it: eager raises elsewhere
-    limited    `promoted`, and eager checks that the tensor's dtype holds it
+    filled     to the tensor's own dtype, which has to hold it, or eager raises
+    limited    as `promoted`, and eager checks that the tensor's dtype holds it
 
-Numbers never widen a tensor of their own kind; a float makes floats of ints. Integer dtypes have to
-hold an int, so that nothing wraps around. What a call takes in another way is a size; a number that
-is none is a constant: `Specialize` says so. What has no form and takes a float is recorded with the
-number itself (number_arguments.py).
+Numbers never widen a tensor of their own kind; a float turns ints into floats. Guards keep an int
+in the range of an integer dtype, so that nothing wraps around. A call without a rule records the
+number itself or a size (number_arguments.py), or raises `Specialize`, which makes it a constant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
 from ..contexts.default_dtype import default_dtype
-from .asserted_numbers import is_nonzero, within
+from .asserted_numbers import is_nonzero, require_within
 from .number_arguments import call_with_numbers, refuse_numbers
 from .scalars import ScalarValue
 
@@ -43,8 +43,9 @@ _NARROW = (torch.float16, torch.bfloat16)
 _WIDE = (torch.float32, torch.float64)
 _FLOATS = (*_WIDE, *_NARROW)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# The CPU's kernels round an int to 16 bits first, as we do; on other devices they do not.
-_ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}  # what eager converts as we do
+# CPU kernels round an int to the 16-bit dtype first, as the 0-dim tensor is. GPU kernels do not, so
+# only ints that the dtype holds exactly give the same result there.
+_ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}
 _EXACT_HALF = {torch.float16: 2**11, torch.bfloat16: 2**8}
 _ALIASES = {
     "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub",
@@ -59,7 +60,7 @@ _IN_PLACE = "iadd isub imul itruediv ifloordiv imod iand ior ixor ilshift irshif
 def call_with_scalars(
     machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The result, with nodes for tensors (the target itself for an in-place call)."""
+    """Return the node of the result (the target itself for an in-place call)."""
     name, in_place = _name(target)
     form = FORMS.get(name)
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node)]
@@ -70,12 +71,12 @@ def call_with_scalars(
 
 
 def takes_number(target: Target, number: ScalarValue) -> bool:
-    """Whether a call may have a form that takes it: floats have none by default, ints are sizes."""
+    """Return whether a call may accept a varying number: any call takes an int as a size."""
     return number.kind is int or _name(target)[0] in FORMS
 
 
 def _name(target: Target) -> tuple[str, bool]:
-    """The operation, and whether it writes to its first operand."""
+    """Return the operation and whether it writes to its first operand."""
     name = target_name(target)
     if getattr(target, "__module__", "") == "_operator":
         in_place = name in _IN_PLACE
@@ -87,7 +88,7 @@ def _name(target: Target) -> tuple[str, bool]:
 
 
 class _Call:
-    """One call to be recorded: the operation, where its tensors are, whether in place."""
+    """One call to record: the operation, the device of its tensors, whether it is in place."""
 
     def __init__(
         self, machine: Machine, name: str, device: torch.device, in_place: bool, is_method: bool
@@ -102,7 +103,7 @@ class _Call:
         return made
 
     def common(self, tensor: Node, kind: type) -> torch.dtype:
-        """What a tensor and a Python number are computed as."""
+        """Return the dtype in which a tensor and a Python number are computed."""
         dtype = _dtype(tensor)
         if kind is float and dtype not in _FLOATS:
             return default_dtype(self.machine) if not dtype.is_complex else dtype
@@ -114,15 +115,16 @@ class _Call:
     # -- one number ------------------------------------------------------------------------------
 
     def number(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
-        """The number as a 0-dim tensor beside the others. `is_checked`: eager raises if a float is
-        beyond the dtype's largest.
+        """Return the number as a 0-dim tensor on the call's device. `is_checked`: eager raises if a
+        float exceeds the dtype's largest.
         """
         if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
             refuse_numbers(self.name, value)
         limits = self._limits(value.kind, dtype, is_checked)
-        within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
+        require_within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
         node = self.cast(given, dtype)
+        # Kernels take this copy by value (loops/cpu_scalars.py), so that nothing waits for the GPU.
         return node if self.device == _CPU else self.node("to", node, self.device)
 
     def _limits(self, kind: type, dtype: torch.dtype, is_checked: bool) -> Interval:
@@ -138,12 +140,12 @@ class _Call:
         return INT64
 
     def term(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
-        """In the precision that is computed in; on the CPU rounded to the dtype first."""
+        """Return the number in the computation's precision; on the CPU, rounded to `dtype`."""
         rounded = dtype if self.device == _CPU or value.kind is int else _wide(dtype)
         return self.cast(self.number(value, rounded, is_checked), _wide(dtype))
 
     def finish(self, name: str, target: Node, *args: Node) -> Node:
-        """`target.name(*args)` computed in the wide dtype, rounded once, in place if asked."""
+        """Record `target.name(*args)`, computed in the wide dtype and rounded once."""
         dtype = _dtype(target)
         if dtype not in _NARROW:
             return self.node(f"{name}_" if self.in_place else name, target, *args)
@@ -161,7 +163,7 @@ def _dtype(node: Node) -> torch.dtype:
 
 
 def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarValue] | None:
-    """A tensor and a number in either order, and nothing else."""
+    """Return the tensor and the number of a call with just these, in either order, or None."""
     if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, ScalarValue}:
         return None
     first, second = args
@@ -169,7 +171,7 @@ def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarV
 
 
 def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype) -> Node:
-    """The operation itself, on tensors of one dtype; in place if asked."""
+    """Record the operation itself, on tensors of one dtype."""
     if call.in_place:
         if args[0] is not tensor or _dtype(tensor) is not dtype:
             raise _CannotWrite
@@ -179,7 +181,7 @@ def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torc
 
 
 class _CannotWrite(Exception):
-    """Eager raises: the result has a dtype that the target has not."""
+    """Raised for an in-place call whose result has another dtype than the target, as in eager."""
 
 
 Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
@@ -199,7 +201,7 @@ def _form(rule: Form) -> Form:
 
 
 def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
-    """`x op s` and `s op x`."""
+    """Return the rule for `x op s` and `s op x` in one of the dtypes."""
 
     def rule(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
         if (pair := _pair(args, kwargs)) is None:
@@ -214,7 +216,7 @@ def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
 
 
 def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x * s, x / s; a number by a tensor is `reciprocal() * number`."""
+    """Record x * s or x / s; a number divided by a tensor is `reciprocal() * number` in torch."""
     if (pair := _pair(args, kwargs)) is None:
         return None
     tensor, value = pair
@@ -232,7 +234,7 @@ def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
 
 
 def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x + s, s - x, and x + alpha * y where alpha is the number."""
+    """Record x + s, s - x, or x + alpha * y where alpha is the number."""
     alpha = kwargs.pop("alpha", 1)
     if isinstance(alpha, ScalarValue):
         return _scaled_sum(call, args, alpha) if len(args) == 2 and not kwargs else None
@@ -245,7 +247,7 @@ def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     if not wanted or dtype not in _FLOATS + _INTEGERS or (call.in_place and args[0] is value):
         return None
     if call.name == "sub" and _dtype(tensor) is torch.bool:
-        return None  # raises
+        return None  # eager raises
     tensor, number = call.cast(tensor, dtype), call.term(value, dtype)
     if args[0] is value and call.name == "sub":
         made = call.node("sub", number, call.cast(tensor, _wide(dtype)))
@@ -266,13 +268,13 @@ def _scaled_sum(call: _Call, args: list[Any], alpha: ScalarValue) -> Node | None
 
 
 def _alike(*tensors: Any) -> torch.dtype | None:
-    """The float dtype that all of them have."""
+    """Return the float dtype that all tensors have, or None."""
     dtypes = {_dtype(arg) if isinstance(arg, Node) else None for arg in tensors}
     return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= set(_FLOATS) else None
 
 
 def _flooring(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """Floor division and remainders, by a number that is not zero."""
+    """Record a floor division or remainder by a number that is not zero."""
     if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
         return None
     if not is_nonzero(call.machine, args[1].expr, args[1].node):
@@ -294,7 +296,7 @@ def _shift(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x + value * a * b, x + value * a / b."""
+    """Record x + value * a * b or x + value * a / b."""
     value = kwargs.pop("value", None)
     dtype = _alike(*args) if len(args) == 3 and not kwargs else None
     if dtype is None or not isinstance(value, ScalarValue):
@@ -305,7 +307,7 @@ def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _weight(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """lerp(x, end, weight)."""
+    """Record lerp(x, end, weight)."""
     given = [*args, *(kwargs.pop("weight", ()) for _ in range(len(args) == 2))]
     dtype = _alike(*given[:2]) if len(given) == 3 and not kwargs else None
     if dtype is None or not isinstance(given[2], ScalarValue):
@@ -318,7 +320,7 @@ _PRODUCTS = {"addmm": "mm", "addmv": "mv", "baddbmm": "bmm"}
 
 
 def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """beta * x + alpha * (a @ b). Where beta is zero, eager does not look at x."""
+    """Record beta * x + alpha * (a @ b). Eager does not read x if beta is zero."""
     scale = {name: kwargs.pop(name, 1) for name in ("beta", "alpha")}
     dtype = _alike(*args) if len(args) == 3 and not kwargs else None
     if dtype not in _WIDE:
@@ -328,7 +330,7 @@ def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | Non
         "!=", beta.expr, Integer(0)
     ):
         return None
-    if isinstance(beta, int | float) and beta == 0:
+    if isinstance(beta, int | float) and beta == 0:  # 0 * x would be nan where x is not finite
         return None
     left, right = (
         call.number(one, dtype, is_checked=True) if isinstance(one, ScalarValue) else one
@@ -336,14 +338,14 @@ def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | Non
     )
     product = call.node(_PRODUCTS[call.name], *args[1:])
     if _dtype(product) is not dtype:
-        return None  # autocast
+        return None  # autocast computes the product in another dtype
     product = call.node("mul", product, right)
     made = call.node("add", call.node("mul", args[0], left), product)
     return call.node("copy_", args[0], made) if call.in_place else made
 
 
 def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """clamp(x, min, max), clamp_min(x, min), clamp_max(x, max)."""
+    """Record clamp(x, min, max), clamp_min(x, min) or clamp_max(x, max)."""
     names = {"clamp": ("min", "max"), "clamp_min": ("min",), "clamp_max": ("max",)}[call.name]
     given = dict(zip(names, args[1:], strict=False)) | kwargs
     tensor = args[0] if args else None
@@ -359,7 +361,9 @@ def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
-    """As a tensor; one that is zero gives zeros of another sign than a number does."""
+    """Return a limit as a tensor, or None for zero: a tensor limit of zero can give a zero of
+    another sign than a number does.
+    """
     if isinstance(value, ScalarValue):
         if dtype in _FLOATS and not call.machine.symbols.decide("!=", value.expr, Integer(0)):
             return None
@@ -377,7 +381,7 @@ def _holds(dtype: torch.dtype, value: int) -> bool:
 
 
 def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """where(condition, x, s), where(condition, s, x), x.where(condition, s)."""
+    """Record where(condition, x, s), where(condition, s, x) or x.where(condition, s)."""
     if len(args) != 3 or kwargs:
         return None
     condition, *values = (args[1], args[0], args[2]) if call.is_method else args
@@ -386,14 +390,14 @@ def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
         return None
     tensor, value = pair
     dtype = call.common(tensor, value.kind)
-    # Eager makes a tensor of the default dtype of a float first, which has to hold it.
+    # Eager first makes a tensor of the default dtype from a float, which has to hold it.
     number = call.number(value, dtype, is_checked=dtype in _FLOATS)
     first, second = (call.cast(v, dtype) if v is tensor else number for v in values)
     return call.node(torch.where, condition, first, second)
 
 
 def _masked_fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """masked_fill(x, mask, s)."""
+    """Record masked_fill(x, mask, s)."""
     args = [*args, *(kwargs.pop("value", ()) for _ in range(len(args) == 2))]
     if len(args) != 3 or kwargs or not isinstance(args[2], ScalarValue):
         return None
@@ -402,14 +406,14 @@ def _masked_fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node |
 
 
 def _fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x.fill_(s)."""
+    """Record x.fill_(s)."""
     if _pair(args, kwargs) is None or not call.in_place or not isinstance(args[0], Node):
         return None
     return call.node("fill_", args[0], call.number(args[1], _dtype(args[0]), is_checked=True))
 
 
 def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """full(size, s), full_like(x, s), x.new_full(size, s): zeros filled with the number."""
+    """Record full(size, s), full_like(x, s) or x.new_full(size, s) as zeros that are filled."""
     at = 2 if call.name == "new_full" else 1
     if len(args) == at and "fill_value" in kwargs:
         args = [*args, kwargs.pop("fill_value")]
@@ -429,11 +433,11 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x[key] = s, x[s] = value; the result is x."""
+    """Record x[key] = s or x[s] = value; the result is x."""
     tensor: Node
     tensor, key, value = args
-    if isinstance(key, ScalarValue) and (place := key.as_size(call.machine)) is not None:
-        key = place
+    if isinstance(key, ScalarValue) and (index := key.as_size(call.machine)) is not None:
+        key = index
     if isinstance(key, ScalarValue):
         refuse_numbers("an index", key)
     if isinstance(value, ScalarValue):
@@ -443,7 +447,7 @@ def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
 
 
 def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """torch.tensor(s), torch.as_tensor(s)."""
+    """Record torch.tensor(s) or torch.as_tensor(s)."""
     dtype = kwargs.pop("dtype", None)
     if len(args) != 1 or any(value not in (None, False, _CPU, "cpu") for value in kwargs.values()):
         return None

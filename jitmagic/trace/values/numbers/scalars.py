@@ -1,17 +1,17 @@
-"""Python numbers whose value is data: ints and floats that differ from call to call.
+"""Models Python numbers that vary: ints and floats that differ from call to call.
 
-Comes in: an int or float at a source in `Machine.varying`, a number read from a tensor, arithmetic
-on them. Goes out: 0-dim int64 and float64 nodes of the graph, each with an expression over symbols
-(symbols/scalar.py), which tells its range. The contract:
+Input: an int or float at a source in `Machine.varying`, a number read from a tensor, arithmetic on
+them. Output: 0-dim int64 and float64 nodes of the graph. Each has an expression over symbols
+(symbols/scalar.py), from which its range is computed. The contract:
 
-  * What the program computes is what Python computes. An operation is followed only where ranges
-    exclude that it raises, that an int leaves 64 bits or is rounded as a float: `Context.require`
-    narrows the symbols until they do. Nodes of `**` and of math functions that are no roots may
-    differ from libm in the last bit.
+  * Results equal Python's. An operation is recorded only if ranges prove that it does not raise,
+    that an int stays in 64 bits, and that no int is rounded as a float. `Context.require` narrows
+    the symbols until they do. `**` and math functions other than sqrt may differ from libm in the
+    last bit.
   * A branch is decided by ranges, else as in this call, with a guard (`Context.decide`).
-  * An int of arguments and sizes is a size where a call takes one (`as_size`).
-  * Whoever wants the value itself (`as_constant`, `refuse`: text, keys, ranges) raises Specialize.
-    The trace starts again without that symbol and says where it was needed.
+  * An int computed from arguments and sizes is a size where a call takes one (`as_size`).
+  * A use that needs the value itself (`as_constant`, `refuse`: text, keys, ranges) raises
+    Specialize. The trace starts again without that symbol and reports where it was needed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from ...result import InputKind, Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..objects.constants import ConstantValue
-from .asserted_numbers import float_result, is_nonzero, within
-from .precomputed_scalars import computed_early
-from .read_sizes import size_in_data
-from .undecided import UndecidedValue
-from .validation import asserted
+from .asserted_numbers import float_result, is_nonzero, require_within
+from .precomputed_scalars import precompute
+from .read_sizes import size_from_data
+from .unresolved_comparison import UnresolvedComparison
+from .validation import asserted_truth
 
 __all__ = [
     "ScalarValue",
@@ -57,8 +57,8 @@ __all__ = [
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
-_HALF = Interval(-(2**31), 2**31)  # ints whose sums and products are 64 bits
-# Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
+_HALF = Interval(-(2**31), 2**31)  # ints whose sums and products fit 64 bits
+# Exponents and bases for which torch replaces pow(); its result may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
 _UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
 _METHODS = {
@@ -80,13 +80,13 @@ _TO_INT = ("floor", "ceil", "trunc", "round")
 
 
 class SymbolicNumber(Value):
-    """A number that differs from call to call: whoever wants its value specialises (`refuse`)."""
+    """A number that differs from call to call; a use of its value specialises (`refuse`)."""
 
     __slots__ = ()
     varies = True
 
     def is_constant(self, machine: Machine) -> bool:
-        """At a price."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:
@@ -96,18 +96,18 @@ class SymbolicNumber(Value):
         self.refuse(machine, "hash()")
 
     def as_scalar(self, machine: Machine) -> ScalarValue | None:
-        """With its node in the graph; None: it does not compute as ints and floats do."""
+        """Return the number with its node; None if it does not compute as ints and floats do."""
         return None
 
     def as_size(self, machine: Machine) -> Any:
-        """The number as an int, a Size or a SizeFloat; None: its symbols are no ints that a call
-        is given.
+        """Return the number as an int, a Size or a SizeFloat; None if it depends on more than ints
+        among the inputs.
         """
         return None
 
 
 class ScalarValue(SymbolicNumber):
-    """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
+    """An int or a float, by `kind`. `node` is its value in the graph; None for a constant."""
 
     __slots__ = ("expr", "kind", "node")
 
@@ -126,7 +126,7 @@ class ScalarValue(SymbolicNumber):
     def as_size(self, machine: Machine) -> Any:
         if machine.symbols.are_sizes(symbols_of(self.expr)):
             return size_or_float(normal(self.expr), machine.symbols)
-        return size_in_data(machine, self.expr) if self.kind is int else None
+        return size_from_data(machine, self.expr) if self.kind is int else None
 
     def as_sourced_int(self, machine: Machine) -> tuple[int, Source] | None:
         symbol: Any = self.expr
@@ -154,7 +154,7 @@ class ScalarValue(SymbolicNumber):
         if operand is None:
             if not other.varies and not issubclass(other.python_type(machine), torch.Tensor):
                 self.refuse(machine, f"{op} with {other.describe()}")
-            return None  # the tensor, or the number of another kind, is asked next
+            return None  # the caller tries the reflected operator of the other operand next
         left, right = (operand, self) if reflected else (self, operand)
         if op in ("/", "//", "%") and not is_nonzero(machine, right.expr, right.node):
             self.refuse(machine, f"{op} by zero")
@@ -162,7 +162,7 @@ class ScalarValue(SymbolicNumber):
             if op in _INTS_ONLY or op not in _NODES:
                 self.refuse(machine, op)
             if isinstance(operand.expr, Integer) and not EXACT.has(operand.expr.value):
-                self.refuse(machine, f"{op} with an int that is no float")
+                self.refuse(machine, f"{op} with an int that float64 cannot hold")
             return _of_floats(machine, op, left.as_float(machine), right.as_float(machine))
         if op == "**":
             return _power(machine, left, right)
@@ -187,14 +187,14 @@ class ScalarValue(SymbolicNumber):
         return self.apply(machine, "neg" if op == "-" else "invert")
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """What `float(i)`, `int(i)`, `abs(i)`, `round(i)` and `math.floor(i)` ask for."""
+        """Return the result of the methods behind float(), int(), abs(), round(), math.floor()."""
         op = _METHODS.get(name)
         if op is None or args or kwargs:
             self.refuse(machine, f".{name}()")
         return self.as_float(machine) if op == "float" else self.apply(machine, op)
 
     def apply(self, machine: Machine, op: str) -> ScalarValue:
-        """An operation of one operand: of OPERATIONS, by its name there."""
+        """Apply an operation of one operand, by its name in OPERATIONS."""
         if op in _TO_INT:
             return self if self.kind is int else self._as_int(machine, op)
         if op not in ("neg", "invert", "abs"):
@@ -205,24 +205,24 @@ class ScalarValue(SymbolicNumber):
         return _made(machine, op, self.kind, (self,), [self.argument(machine)])
 
     def _as_int(self, machine: Machine, op: str) -> ScalarValue:
-        """Ints that are floats too: all that a rounded float64 can be told from."""
+        """Return the rounded int, narrowed to ints that float64 holds exactly."""
         why = f"{op} of a float"
         known = self.expr
         if machine.symbols.has_hints((known,)):
             machine.symbols.require(apply(op, int, known), EXACT, why)
         else:
-            known = within(machine, known, self.node, EXACT, why)
+            known = require_within(machine, known, self.node, EXACT, why)
         expr = rounded(op, known, machine.symbols.range_of)
         node = python_node(machine, _NODES[op], self.argument(machine))
         return ScalarValue(int, expr, python_node(machine, "to", node, torch.int64))
 
     def as_float(self, machine: Machine) -> ScalarValue:
-        """`float(self)`, which has to be exact."""
+        """Return `float(self)`, narrowed to where it is exact."""
         if self.kind is float:
             return self
         if isinstance(self.expr, Integer):
             return ScalarValue(float, Number(float(self.expr.value)), None)
-        known = within(machine, self.expr, self.node, EXACT, "float()")
+        known = require_within(machine, self.expr, self.node, EXACT, "float()")
         node = python_node(machine, "to", self.argument(machine), torch.float64)
         return ScalarValue(float, apply("float", float, known), node)
 
@@ -234,11 +234,11 @@ class ScalarValue(SymbolicNumber):
         return found
 
     def keep_within(self, machine: Machine, limits: Interval, why: str) -> None:
-        """Narrow its symbols until it lies there."""
-        self.expr = within(machine, self.expr, self.node, limits, why)
+        """Narrow the symbols until the number is inside the limits."""
+        self.expr = require_within(machine, self.expr, self.node, limits, why)
 
     def argument(self, machine: Machine, full: bool = False) -> Any:
-        """Of a node; full: a constant too as a tensor."""
+        """Return the operand of a node; with `full`, a tensor even for a constant."""
         if self.node is not None:
             return self.node
         assert isinstance(self.expr, Integer | Number)
@@ -258,7 +258,7 @@ class ScalarValue(SymbolicNumber):
 
 
 def number_node(machine: Machine, kind: type, number: Any) -> Any:
-    """A number, or a Size, as a node; on the CPU, whatever the default device of the call is."""
+    """Record a number or a Size as a 0-dim CPU tensor; the default device does not matter."""
     kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
     made = machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
     made.meta["number"] = isinstance(number, Size)
@@ -267,7 +267,7 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
 
 
 def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Node:
-    """The node of a number that the graph is given."""
+    """Return the node of a number that is an input of the graph."""
     spec = TensorSpec((), (), _DTYPES[kind], _CPU)
     return machine.notes.root.add_input(name, source, spec, InputKind.SCALAR)
 
@@ -275,7 +275,7 @@ def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Nod
 def unknown_number(
     machine: Machine, origin: Hashable, source: Drawn, kind: type, limits: Interval | None = None
 ) -> ScalarValue:
-    """A number that is made before the graph runs, of which nothing is known but its limits."""
+    """Return a number computed before the graph runs, of which only the limits are known."""
     limits = limits or (INT64 if kind is int else ANY_FLOAT)
     symbol = Symbol(f"{source.name}()", kind, limits, origin)
     machine.symbols.add(symbol, None)
@@ -283,7 +283,7 @@ def unknown_number(
 
 
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
-    """A number as a scalar, constant or not; None: no number, or one of a class of its own."""
+    """Return an int, float or bool as a scalar, constant or not; None for any other value."""
     if isinstance(value, SymbolicNumber):
         return value.as_scalar(machine)
     if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
@@ -293,7 +293,7 @@ def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
 
 
 def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> ScalarValue:
-    """Of `min` ("<") and `max` (">"): the item if `item op best`."""
+    """Return the item if `item op best`, else `best`: a step of `min` ("<") or `max` (">")."""
     known = machine.symbols.known(op, item.expr, best.expr)
     if known is None and best.kind is item.kind:
         a, b = best.argument(machine, full=True), item.argument(machine, full=True)
@@ -305,8 +305,8 @@ def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> 
 
 
 def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> Value:
-    """Where nobody but the graph can tell: the answer that the program goes on with if the other
-    one only raises, else one that waits until somebody branches on it."""
+    """Return the answer of a comparison. If only the graph knows it: the answer that does not lead
+    to a raise, which is asserted, else a value that is resolved when the program branches on it."""
     symbols, exprs = machine.symbols, (left.expr, right.expr)
     unlike = left.kind is not right.kind
     if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
@@ -316,23 +316,23 @@ def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) 
         a, b = left.argument(machine, full=True), right.argument(machine, full=True)
         return python_node(machine, COMPARISONS[op], a, b)
 
-    answer = asserted(machine, record())
+    answer = asserted_truth(machine, record())
     if answer is None:
-        return UndecidedValue(op, (left, right), exprs, record)
+        return UnresolvedComparison(op, (left, right), exprs, record)
     return machine.constant(answer)
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
-    """Whether no number equals it, or it is a tensor, which is asked next.
+    """Return whether no number equals a value, or it is a tensor, whose operator comes next.
 
-    Classes that derive from numbers or compare as they like may equal one.
+    Subclasses of numbers, and classes with an `__eq__`, may equal one.
     """
     kind = other.python_type(machine)
     return kind in _UNLIKE or issubclass(kind, torch.Tensor)
 
 
 def python_node(machine: Machine, target: Any, *args: Any) -> Node:
-    """An operation on numbers, as a node."""
+    """Record an operation on numbers, computed in Python's precision."""
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
     node.meta["python"] = True
     return node
@@ -341,7 +341,7 @@ def python_node(machine: Machine, target: Any, *args: Any) -> Node:
 def _made(
     machine: Machine, op: str, kind: type, operands: tuple[ScalarValue, ...], args: list[Any]
 ) -> ScalarValue:
-    """The result of an operation that is one node."""
+    """Return the result of an operation that is one node."""
     expr = apply(op, kind, *(operand.expr for operand in operands))
     if kind is float:
         made = python_node(machine, _NODES[op], *args)
@@ -357,13 +357,13 @@ def _made(
 
 
 def _is_of_ints(value: ScalarValue) -> bool:
-    """What is computed from ints is Python's to the last bit."""
+    """Return whether a number is computed from ints, so that it must equal Python's exactly."""
     return any(symbol.kind is int for symbol in symbols_of(value.expr))
 
 
 def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> ScalarValue:
-    """Computed by Python: of sizes once for each vector of them, of ints that are given, which
-    count calls as often as not, at each call.
+    """Return a float that Python computes: from sizes once for each tuple of sizes, from int inputs
+    at each call, since they often count calls.
     """
     expr = apply(op, float, *(operand.expr for operand in operands))
     symbols = symbols_of(expr)
@@ -371,7 +371,7 @@ def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> S
     if all(map(is_tensor_symbol, symbols)):
         made = SizeFloat(expr, machine.symbols)
         return ScalarValue(float, expr, number_node(machine, float, made))
-    source = computed_early(machine, op, expr)
+    source = precompute(machine, op, expr)
     if source is None:
         raise Specialize(symbols, f"{op} with another rounding")
     return ScalarValue(float, expr, scalar_input(machine, op, source, float), source)
@@ -381,10 +381,12 @@ def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue)
     operands = left, right
     if op == "**" and _is_replaced(left.expr, right.expr) and any(map(_is_of_ints, operands)):
         return _of_sizes(machine, op, operands)
-    full = op in ("/", "//", "%")  # a number by a tensor is reciprocal() * number
+    # The constant becomes a tensor: torch divides a number by a tensor as reciprocal() * number,
+    # which rounds twice.
+    full = op in ("/", "//", "%")
     args = [left.argument(machine, full), right.argument(machine, op == "%")]
     made = _made(machine, op, float, operands, args)
-    if op == "%":  # Python gives a zero the sign of the divisor
+    if op == "%":  # Python gives a zero the sign of the divisor, torch that of the dividend
         zero = python_node(
             machine, torch.copysign, python_node(machine, torch.zeros_like, args[1]), args[1]
         )
@@ -401,7 +403,7 @@ def _is_replaced(base: Expr, exponent: Expr) -> bool:
 
 
 def _power(machine: Machine, base: ScalarValue, exponent: ScalarValue) -> Value:
-    """Of ints: repeated products."""
+    """Return a power of an int by repeated products, each of them within 64 bits."""
     if not isinstance(exponent.expr, Integer):
         exponent.refuse(machine, "** with an exponent that varies")
     times = exponent.expr.value
@@ -422,7 +424,7 @@ def _power(machine: Machine, base: ScalarValue, exponent: ScalarValue) -> Value:
 
 @intercepts(int, float)
 def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
-    """A number that differs from call to call becomes an input of the graph."""
+    """Make a number that differs from call to call an input of the graph."""
     symbols = machine.symbols
     if source not in (symbols.varying or ()) or source in symbols.constants:
         return None
@@ -430,7 +432,7 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
 
 
 def varying_number(machine: Machine, obj: float, source: Source) -> ScalarValue | None:
-    """The float or int as an input of the graph; None: it is too large for that."""
+    """Return the float or int as an input of the graph; None if an int exceeds 64 bits."""
     symbols, kind = machine.symbols, type(obj)
     limits = INT64 if kind is int else ANY_FLOAT
     if not limits.has(obj):
@@ -438,7 +440,7 @@ def varying_number(machine: Machine, obj: float, source: Source) -> ScalarValue 
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
     machine.guard(TypeIs(source, kind))
-    if kind is int:
+    if kind is int:  # Python's ints are unbounded, the node's are int64
         machine.guard(InRange(source, *limits[:2]))
     node = scalar_input(machine, describe(source), source, kind)
     symbol = Symbol(describe(source), kind, limits, source)

@@ -1,14 +1,13 @@
-"""What data decide in library code, foreseen: what they decide in this call.
+"""Speculates on data-dependent values in library code: assumes the values of this call.
 
-Comes in: the one number in a tensor, asked for by a branch that nothing else decides, or as a value
-that has to be known. Goes out: what it is in this call, computed from the call's own inputs by what
-the graph has so far. It is a guess about every other call, which the graph asserts (validation.py):
-where data decide otherwise eager takes the call, and where they do so often the frame is traced
-without (frame/ledger.py). Nothing of a result rests on it, so whatever stands in the way just
-leaves the graph break.
+Input: the number in a one-element tensor, needed by a branch or as a constant. Output: its value in
+this call, computed by running the graph so far on the call's inputs. The value is a guess about
+other calls, which the graph asserts (validation.py). A call with another value runs in eager, and
+after frequent mispredictions the frame is traced without speculation (frame/ledger.py). If the
+value cannot be computed, the graph break stays.
 
-Only in code of installed packages, which the user cannot edit: a flag about a padding mask, the
-first batch of a statistic. On a line of the user's own the break says what to do about it.
+Speculation is limited to code of installed packages, which the user cannot edit: a flag about a
+padding mask, the first batch of a statistic. In user code the break's message says what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["number_in_this_call", "tensor_in_this_call"]
 
 
 def number_in_this_call(machine: Any, node: Node) -> Any:
-    """`tensor.item()` as this call computes it; None: it is not to be foreseen here."""
+    """Return `tensor.item()` as this call computes it, or None without speculation."""
     if node.meta["val"].numel() != 1:
         return None
     found = tensor_in_this_call(machine, node)
@@ -33,12 +32,14 @@ def number_in_this_call(machine: Any, node: Node) -> Any:
 
 
 def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
-    """What this call computes; None: it is not to be foreseen here."""
+    """Return the tensor as this call computes it, or None without speculation."""
     notes: GraphNotes = machine.notes
     graph = notes.graph
     may_speculate, filename = machine.may_speculate, machine.frame.program.code.co_filename
     if may_speculate is None or graph is not graph.root or not may_speculate(filename):
         return None
+    # One run per trace: with one per query, 20 iterations of LBFGS (98 branches) took 7.0 s to
+    # trace instead of 1.9 s.
     run = notes.of(PartialRun)
     found: torch.Tensor | None = run.value_of(node, graph, notes.inputs, machine.snapshot)
     return found

@@ -1,9 +1,7 @@
-"""`torch.tensor([lr, 1.0])` of numbers that vary or were read, or of tensors that are numbers: one
-beside the other in the graph.
+"""Records `torch.tensor([lr, 1.0])` of varying numbers or 0-dim tensors as a `torch.stack`.
 
-Comes in: what torch.tensor is given. Goes out: the tensor, or None where no item is such a number,
-or where there is something else than ints and floats. Sizes alone need none of this: a list of them
-is an argument as it is.
+Input: the arguments of torch.tensor. Output: the tensor, or None if no item is such a number or an
+item is not a number. A list of sizes alone is an ordinary argument and is not handled here.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _MOST = 64  # each is a node of the graph
 
 
 def stacked_numbers(machine: Machine, value: Value, options: Mapping[str, Value]) -> Value | None:
-    """What `torch.tensor(value, **options)` is."""
+    """Return `torch.tensor(value, **options)`, or None if it is not a stack of numbers."""
     real = value.realize(machine)
     shape = _shape(machine, real)
     if not shape or not options.keys() <= _OPTIONS:
@@ -56,7 +54,7 @@ def stacked_numbers(machine: Machine, value: Value, options: Mapping[str, Value]
 
 
 def _dtype_of(machine: Machine, leaf: Value) -> torch.dtype | None:
-    """That an item asks for; None: it is no such number."""
+    """Return the dtype that torch.tensor infers for an item; None if it is not a number."""
     if isinstance(leaf, TensorValue):
         meta = leaf.meta
         usual = not meta.dim() and device_of(leaf.node).type == "cpu" and not meta.is_complex()
@@ -68,7 +66,7 @@ def _dtype_of(machine: Machine, leaf: Value) -> torch.dtype | None:
 
 
 def _part(machine: Machine, leaf: Value, dtype: Value) -> Value | None:
-    """An item as a tensor. None: eager refuses what the dtype does not hold."""
+    """Return an item as a tensor, or None if the dtype cannot hold it and eager may raise."""
     if not isinstance(leaf, TensorValue):
         return record(machine, torch.tensor, [leaf], {"dtype": dtype})
     wanted = dtype.as_constant(machine)
@@ -78,7 +76,7 @@ def _part(machine: Machine, leaf: Value, dtype: Value) -> Value | None:
 
 
 def _shape(machine: Machine, value: Value) -> tuple[int, ...] | None:
-    """Of nested lists and tuples; None: they are no block of numbers, or a large one."""
+    """Return the shape of nested lists and tuples; None if they are ragged, empty or large."""
     if not isinstance(value, ListValue | TupleValue):
         return ()
     items = [item.realize(machine) for item in value.items]

@@ -1,8 +1,8 @@
-"""Calls that address the storage of a tensor by offsets from its start: as_strided and its like.
+"""Guards calls with an offset from the start of a storage: as_strided and similar operators.
 
-Comes in: a call about to be recorded. Goes out: a guard that a graph input begins where its storage
-does, so that offsets from there are offsets into its elements; or a break where it does not. An
-offset left out counts from the tensor's first element and needs no guard.
+Input: a call about to be recorded. Output: a guard that a graph input begins where its storage
+does, so that storage offsets equal offsets into the input; otherwise a graph break. An omitted
+offset counts from the tensor's first element and needs no guard.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["guard_storage_offsets"]
 def guard_storage_offsets(
     machine: Machine, target: Target, given: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Fix where the tensor of a call with `storage_offset=` begins, if its memory is an input's."""
-    place = _offset_place(target_name(target))
-    if place is None:
+    """Guard the storage offset of inputs that share memory with the tensor of such a call."""
+    index = _offset_index(target_name(target))
+    if index is None:
         return
-    offset = given[place] if len(given) > place else named.get("storage_offset")
+    offset = given[index] if len(given) > index else named.get("storage_offset")
     tensor = given[0] if given else named.get("input")
     if offset is None or not isinstance(tensor, Node):
         return
@@ -47,8 +47,8 @@ def guard_storage_offsets(
 
 
 @cache
-def _offset_place(name: str) -> int | None:
-    """Which argument of the operator of that name is an offset into the storage of the first."""
+def _offset_index(name: str) -> int | None:
+    """Return the index of the `storage_offset` argument of an operator, or None."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None

@@ -1,9 +1,9 @@
-"""Assertions about data: branches on a tensor of which one way only raises, or is hardly taken.
+"""Turns branches on tensor data into assertions if one side only raises, or is rarely taken.
 
-Comes in: the truth of a tensor, asked by a conditional jump. Goes out: the way to go on with, and
-a node that makes the graph raise where the other would be taken. The frame is then run by eager
-from its start, which raises what the program raises; where that cannot be (trace/residual/undo.py)
-the branch stays a graph break.
+Input: the truth of a tensor, needed by a conditional jump. Output: the side to continue with, and a
+node that makes the graph raise where the other side would be taken. Eager then runs the frame from
+its start and raises what the program raises. Where the frame cannot start over
+(trace/residual/undo.py), the branch stays a graph break.
 """
 
 from __future__ import annotations
@@ -28,56 +28,54 @@ from ...state import Frame, Program
 from ..base import Builder, Unrestorable
 from .speculation import number_in_this_call, tensor_in_this_call
 
-__all__ = ["assert_data", "asserted", "foreseen_int", "foreseen_list"]
+__all__ = ["assert_data", "asserted_truth", "speculated_int", "speculated_list"]
 
-# Checks of torch.distributions that answer False for what is not square or symmetric, and so not
-# worth a further look. Who asks them raises then.
+# torch.distributions returns False early for a matrix that is not square or symmetric, and the
+# caller of the check raises. So the branch itself does not raise, but True is the side to take.
 _WANTED_TRUE = (type(positive_definite).check.__code__, type(symmetric).check.__code__)
 _INTEGERS = (torch.int64, torch.int32, torch.bool)
-_MOST_FORESEEN = 4096  # numbers of a list
+_MOST_SPECULATED = 4096  # numbers of a list
 _LONGEST = 100  # instructions that make the message of an error
-_ASKING = (
-    "TO_BOOL",
-    "COMPARE_OP",
-)  # 3.13: what makes the bool for a jump
+# CPython 3.13 converts to bool by an instruction of its own, right before the jump.
+_BOOL_CONVERSIONS = ("TO_BOOL", "COMPARE_OP")
 
 
-def asserted(machine: Any, node: Node) -> bool | None:
-    """The truth of `node` that the program goes on with, and that the graph asserts from now on.
+def asserted_truth(machine: Any, node: Node) -> bool | None:
+    """Return the truth of `node` with which the program continues; the graph asserts it.
 
-    None where both ways lead on, or where the program handles the error: then it may come at every
-    call, each of which eager would have to repeat.
+    None if neither side of the branch raises, or user code handles the error: then it may occur at
+    every call, and eager would have to repeat each of them.
     """
     wanted = likely_truth(machine.graph, node)
     if wanted is None and not machine.catches():
-        wanted = _way_that_leads_on(machine.frame)
+        wanted = _side_without_raise(machine.frame)
     taken = wanted is None
-    if taken:  # where both ways lead on, eager has to be able to take the other
+    if taken:  # neither side raises: eager has to be able to start over and take the other
         wanted = truth_if_finite(machine.graph, node)
         if wanted is None:
-            return _foreseen_truth(machine, node)
+            return _speculated_truth(machine, node)
     if wanted is None or not assert_data(machine, node, wanted):
         return None
     if taken:
-        _rely_on_starting_over(machine, node)
+        _require_restart(machine, node)
     return wanted
 
 
-def _foreseen_truth(machine: Any, node: Node) -> bool | None:
+def _speculated_truth(machine: Any, node: Node) -> bool | None:
     number = number_in_this_call(machine, node)
-    return None if number is None else _foresee(machine, node, bool(number))
+    return None if number is None else _speculate(machine, node, bool(number))
 
 
-def _foresee(machine: Any, node: Node, wanted: bool) -> bool:
+def _speculate(machine: Any, node: Node, wanted: bool) -> bool:
     assert_data(machine, node, wanted)
     machine.graph.assertions[-1].meta["foreseen"] = True
-    _rely_on_starting_over(machine, node)
+    _require_restart(machine, node)
     return wanted
 
 
-def foreseen_int(machine: Any, node: Node) -> int | None:
-    """The integer in a tensor as it is in this call, which the graph asserts; None: it is not to be
-    foreseen here.
+def speculated_int(machine: Any, node: Node) -> int | None:
+    """Return the integer in a tensor in this call, which the graph asserts; None if speculation is
+    not allowed here.
     """
     meta = node.meta["val"]
     if meta.is_floating_point() or meta.is_complex():
@@ -85,47 +83,48 @@ def foreseen_int(machine: Any, node: Node) -> int | None:
     number: int | None = number_in_this_call(machine, node)
     if number is not None:
         same = machine.graph.call(operator.eq, (node, number), {}, machine.lines())
-        _foresee(machine, same, True)
+        _speculate(machine, same, True)
     return number
 
 
-def foreseen_list(machine: Any, node: Node) -> list[Any] | None:
-    """`tolist()` of integers as it is in this call, which the graph asserts; None: it is not to be
-    foreseen here.
+def speculated_list(machine: Any, node: Node) -> list[Any] | None:
+    """Return `tolist()` of integers in this call, which the graph asserts; None if speculation is
+    not allowed here.
     """
     meta = node.meta["val"]
     if meta.dtype not in _INTEGERS or (found := tensor_in_this_call(machine, node)) is None:
         return None
     numbers: list[Any] = found.tolist()
-    if not 0 < found.numel() <= _MOST_FORESEEN:
+    if not 0 < found.numel() <= _MOST_SPECULATED:
         return None
-    if sizes := [*sizes_in(meta)]:  # other lists of one number would pass for this one
+    # With a varying length, broadcasting would let a list of another length pass the comparison.
+    if sizes := [*sizes_in(meta)]:
         if not all(map(is_data_dependent, sizes)):
             return None
         raise Specialize([symbol for size in sizes for symbol in symbols_of(size.expr)], "tolist()")
     graph, lines = machine.graph, machine.lines()
     expected = graph.call(torch.tensor, (numbers,), {"dtype": meta.dtype}, lines)
     same = graph.call(operator.eq, (node, expected), {}, lines)
-    _foresee(machine, graph.call("all", (same,), {}, lines), True)
+    _speculate(machine, graph.call("all", (same,), {}, lines), True)
     return numbers
 
 
-def _rely_on_starting_over(machine: Any, node: Node) -> None:
+def _require_restart(machine: Any, node: Node) -> None:
     notes: GraphNotes = machine.notes.root
-    owner = notes.owners.get(node)  # numbers that were read have none
+    owner = notes.owners.get(node)  # numbers read from tensors have no owner
     reason = TensorBranch.of(what="a number in a tensor" if owner is None else owner.describe())
     born: int = machine.step
 
     def check(builder: Builder) -> None:
         if not can_assert(node.meta["spec"] for node in notes.graph.mutated_inputs):
-            raise Unrestorable("a branch beside a write", born, reason)
+            raise Unrestorable("a branch on data in a frame that writes", born, reason)
 
     machine.at_exit(check)
 
 
 def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
-    """Make the graph raise unless the truth of a one-element tensor is `wanted`. False: it cannot
-    be, since `bool()` itself would raise.
+    """Make the graph raise unless the truth of a one-element tensor is `wanted`. Return False if
+    the tensor has more elements, so that `bool()` itself raises.
     """
     if math.prod(node.meta["val"].shape) != 1:
         return False
@@ -136,9 +135,9 @@ def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
     return True
 
 
-def _way_that_leads_on(frame: Frame) -> bool | None:
+def _side_without_raise(frame: Frame) -> bool | None:
     program, at = frame.program, frame.at
-    if program.body.instructions[at].op in _ASKING:
+    if program.body.instructions[at].op in _BOOL_CONVERSIONS:
         at += 1
     jump = program.body.instructions[at]
     if "JUMP" not in jump.op or not jump.op.endswith(("_IF_TRUE", "_IF_FALSE")):
@@ -152,7 +151,7 @@ def _way_that_leads_on(frame: Frame) -> bool | None:
 
 
 def _raises(program: Program, start: int) -> bool:
-    """Whether every way from here ends in a `raise`, within the few instructions of a message."""
+    """Return whether every path ends in a `raise` within the few instructions of a message."""
     waiting, seen = [start], set[int]()
     while waiting:
         at = waiting.pop()
@@ -160,7 +159,7 @@ def _raises(program: Program, start: int) -> bool:
             continue
         seen.add(at)
         instruction = program.body.instructions[at]
-        if len(seen) > _LONGEST or _leads_away(instruction):
+        if len(seen) > _LONGEST or _returns_or_loops(instruction):
             return False
         if instruction.op == "RAISE_VARARGS":
             continue
@@ -171,8 +170,8 @@ def _raises(program: Program, start: int) -> bool:
     return True
 
 
-def _leads_away(instruction: Instruction) -> bool:
-    """Returns, yields and loops."""
+def _returns_or_loops(instruction: Instruction) -> bool:
+    """Return whether an instruction returns, yields or loops."""
     return instruction.op.startswith(("RETURN", "YIELD", "RERAISE", "FOR_ITER", "SEND")) or (
         "BACKWARD" in instruction.op
     )

@@ -1,9 +1,9 @@
-"""What has a number of items that varies: `range(n)`, the rows of a tensor.
+"""Models iterables with a varying number of items: `range(n)`, the rows of a tensor.
 
-Comes in: sizes and ints that are symbols. Goes out: iterators that only Python can advance, at the
-head of a loop (rolled.py), but for their first item where that is there in every call (peeled.py);
-whoever wants anything else of it specialises. The test of a `while` loop counts too, round by
-round.
+Input: sizes and ints that are symbols. Output: iterators that Python advances at the head of a loop
+that stays a loop (rolled.py). The trace itself can take the first item if it exists in every call
+(peeled.py). Any other use specialises. The test of a `while` loop is recognised by the symbol that
+it reads at each iteration.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ __all__ = [
     "VaryingIterator",
     "VaryingRange",
     "VaryingRows",
-    "place_of_test",
+    "loop_test_position",
     "symbols_in",
     "varying_rows",
 ]
 
 
 def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
-    """The symbols of numbers among these."""
+    """Return the symbols of the numbers among some values."""
     numbers = [value for value in values if isinstance(value, SymbolicNumber)]
     scalars = [scalar for one in numbers if (scalar := one.as_scalar(machine)) is not None]
     return tuple(symbol for scalar in scalars for symbol in symbols_of(scalar.expr))
 
 
-def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
-    """The instruction of the root frame that asks for a number, and the step that this is, where
-    that may be the test of a `while` loop: no `for` loop is running. The second round of one that
-    is to be rolled breaks.
+def loop_test_position(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
+    """Return the instruction of the root frame that reads a number, and the trace step, if it may
+    be the test of a `while` loop: no `for` loop is running. The second iteration of a loop that may
+    be rolled is a graph break.
     """
     root = machine.root
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
@@ -59,7 +59,7 @@ def place_of_test(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
 
 
 def varying_rows(machine: Machine, tensor: Value, count: Value) -> Value | None:
-    """The iterator over a tensor of that many rows, if that varies."""
+    """Return an iterator over the rows of a tensor if their number varies, else None."""
     if not (symbols := symbols_in(machine, [count])):
         return None
     first = partial(first_part, tensor, machine.constant(0), count)
@@ -68,7 +68,7 @@ def varying_rows(machine: Machine, tensor: Value, count: Value) -> Value | None:
 
 
 class VaryingRange(Value):
-    """A range, one of whose bounds is a symbol."""
+    """A range with a symbol as one of its bounds."""
 
     __slots__ = ("bounds", "symbols")
 
@@ -87,23 +87,23 @@ class VaryingRange(Value):
         return VaryingIterator(iter, self, type(iter(range(0))), self.symbols, "range", self._first)
 
     def backwards(self, machine: Machine) -> Value:
-        """reversed() of it."""
+        """Return `reversed(range)`."""
         kind = type(iter(range(0)))
         return VaryingIterator(reversed, self, kind, self.symbols, "range", self._last)
 
     def _first(self, machine: Machine) -> Value | None:
-        """Its first number; None: there may be none."""
+        """Return the first number, or None if the range may be empty."""
         ends = self._ends(machine)
         return None if ends is None else dimension_value(machine, ends[0])
 
     def _last(self, machine: Machine) -> Value | None:
-        """Its last number, of a range without gaps; None: there may be none."""
+        """Return the last number if the step is 1 or -1; None if the range may be empty."""
         ends = self._ends(machine)
         is_plain = ends is not None and ends[2] in (1, -1)
         return dimension_value(machine, ends[1] - ends[2]) if ends and is_plain else None
 
     def _ends(self, machine: Machine) -> tuple[Dimension, Dimension, int] | None:
-        """The bounds and the step, where every call has at least one number of it."""
+        """Return the bounds and the step if the range is not empty in any call, else None."""
         bounds = [_size(machine, bound) for bound in self.bounds]
         start, stop = bounds[:2] if len(bounds) > 1 else (0, *bounds)
         step = bounds[2] if len(bounds) > 2 else 1
@@ -120,7 +120,7 @@ class VaryingRange(Value):
 
 
 class VaryingRows(Value):
-    """`tensor.unbind(dim)`, of which there are `count`."""
+    """The result of `tensor.unbind(dim)`, which has `count` items."""
 
     __slots__ = ("count", "dim", "symbols", "tensor")
 
@@ -151,8 +151,8 @@ class VaryingRows(Value):
 
 
 def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value | None:
-    """The first item of `tensor.unbind(dim)`; None: there may be none, or it has a history of
-    several results, which eager refuses to write to.
+    """Return the first item of `tensor.unbind(dim)`. None if there may be no item, or the tensor
+    requires grad: eager refuses writes to a result of a multi-output view, not to `select`.
     """
     number = _size(machine, count)
     if number is None or tensor.meta.requires_grad or not _is_known(machine, "<", 0, number):
@@ -162,7 +162,7 @@ def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value
 
 
 def _size(machine: Machine, number: Value) -> Dimension | None:
-    """An int of the program, known or a symbol; None: it is neither."""
+    """Return an int of the program, known or symbolic, or None."""
     if isinstance(number, SymbolicNumber):
         size = number.as_size(machine)
         return size if isinstance(size, Size) else None
@@ -172,14 +172,14 @@ def _size(machine: Machine, number: Value) -> Dimension | None:
 
 
 def _is_known(machine: Machine, op: str, left: Dimension, right: Dimension) -> bool:
-    """Whether it holds in every call that gets here."""
+    """Return whether the comparison holds in every call that passes the guards."""
     symbols: Any = machine.symbols
     sides = (size.expr if isinstance(size, Size) else Integer(size) for size in (left, right))
     return symbols.known(op, *sides) is True
 
 
 class VaryingIterator(IteratorValue):
-    """`begin(over)`. `first` gives the first item, or None where that may not be there."""
+    """The iterator `begin(over)`. `first` returns the first item, or None if there may be none."""
 
     __slots__ = ("begin", "first", "over", "symbols", "taken", "what")
 
@@ -197,6 +197,8 @@ class VaryingIterator(IteratorValue):
         self.first, self.taken = first, 0
 
     def next(self, machine: Machine) -> Value | None:
+        # The first iteration often finds other things than the rest: an LSTM's states are one
+        # tensor of zeros, `h` is None. Peeling it into the frame saves a variant of the body.
         if self.first is not None and not self.taken and peels(machine):
             item = self.first(machine)
             if item is not None:

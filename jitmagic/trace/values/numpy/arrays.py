@@ -1,9 +1,9 @@
-"""Arrays of numpy: tensors of the graph that the program knows as arrays or scalars of numpy.
+"""Models arrays and scalars of numpy as views of tensors of the graph.
 
-Comes in: functions, methods and operators of numpy on arrays, of tensors' memory or live ones.
-Goes out: what torch's emulation of numpy does to tensors, recorded, where a probe (probe.py)
-found it to give what numpy gives. An array has no node of its own: its tensor is the memory that it
-shows, so a write to either is seen by both. At an exit a real array of that memory is made.
+Input: functions, methods and operators of numpy on arrays, live ones or views of tensors. Output:
+the tensor operations of torch's emulation of numpy, if a probe (probe.py) finds that they agree
+with numpy. An array has no node of its own: it shares its tensor's memory, so that each sees writes
+to the other. At an exit, a real array of that memory is created.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INPLACE = {op: getattr(operator, f"i{name}") for op, name in BINARY_METHODS.ite
 
 
 class DtypeValue(BuiltinValue):
-    """A dtype of numpy; those of numbers are single objects."""
+    """A dtype of numpy; dtypes of numbers are singletons."""
 
     __slots__ = ()
     obj: Any
@@ -67,7 +67,7 @@ class DtypeValue(BuiltinValue):
 
 
 class ArrayValue(Value):
-    """`kind`: np.ndarray, or the scalar class of which a 0-dim tensor has the value."""
+    """An array, or a scalar whose value is a 0-dim tensor: `kind` is its class."""
 
     __slots__ = ("_number", "kind", "tensor")
     holds_data = True
@@ -114,7 +114,7 @@ class ArrayValue(Value):
     def length(self, machine: Machine) -> int:
         if not self.tensor.meta.dim():
             raise machine.error(TypeError, "len() of unsized object")
-        return self.tensor.meta.shape[0]  # a SymInt: as of a tensor
+        return self.tensor.meta.shape[0]  # may be a SymInt, as for a tensor
 
     def iterate(self, machine: Machine) -> Value:
         if not self.tensor.meta.dim():
@@ -123,7 +123,7 @@ class ArrayValue(Value):
         return ListValue([self.get_item(machine, index) for index in indices]).iterate(machine)
 
     def operand(self, machine: Machine) -> Value:
-        """Scalars are Python's numbers to torch."""
+        """Return a scalar as the Python number that torch treats it as."""
         if self.kind not in ARRAY_SCALARS[1:]:
             return self
         if self._number is None:
@@ -131,7 +131,9 @@ class ArrayValue(Value):
         return self._number
 
     def as_index(self, machine: Machine) -> Value:
-        """A copy, as of a list; of several dimensions an index alone is the tuple of its rows."""
+        """Return a copy of a 1-dim integer or mask array as an index tensor. torch treats an array
+        of more dimensions as the tuple of its rows.
+        """
         meta = self.tensor.meta
         is_mask = meta.dtype in (torch.bool, torch.uint8)
         if self.kind is not np.ndarray or meta.dim() != 1 or meta.is_floating_point():
@@ -157,7 +159,7 @@ class ArrayValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if isinstance(other, TensorValue) and self.operand(machine) is not self:
-            return None  # the tensor is asked next
+            return None  # the caller tries the tensor's operator next
         return emulate(machine, f"ndarray {op}", COMPARE[op], [self, other], pointwise=True)
 
     def unary(self, machine: Machine, op: str) -> Value:
@@ -228,7 +230,7 @@ def _full_name(kind: type) -> str:
 
 
 def _scalar(tensor: torch.Tensor) -> Any:
-    """The scalar of numpy that a 0-dim tensor has the value of."""
+    """Return the scalar of numpy with the value of a 0-dim tensor."""
     return tensor.numpy()[()]
 
 
@@ -236,7 +238,7 @@ def _scalar(tensor: torch.Tensor) -> Any:
 
 
 def array_of(machine: Machine, tensor: TensorValue) -> ArrayValue:
-    """`tensor.numpy()`: breaks where eager raises."""
+    """Return `tensor.numpy()`, or break where eager raises."""
     if tensor.meta.requires_grad or device_of(tensor.node).type != "cpu":
         tensor.refuse(machine, "numpy() of a tensor that requires grad or is on a device")
     if type(tensor.meta) is not torch.Tensor or tensor.meta.dtype not in _dtypes():
@@ -255,7 +257,10 @@ def emulate(
     pointwise: bool = False,
     label: object = None,
 ) -> Value:
-    """Call a function of numpy (or what computes with arrays of either library alike)."""
+    """Record a call of a function of numpy, or of one that accepts arrays of both libraries.
+
+    Raises GraphBreak if the emulation does not agree with numpy.
+    """
     _check_state(machine, name)
     arrays = _Arguments(machine, name)
     positional = tuple(arrays.tree(arg) for arg in args)
@@ -290,7 +295,8 @@ def _record(
         with recorder:
             return recorder, call.emulated(*args, **kwargs)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
-        why = f"torch's equal needs its data ({type(error).__name__}: {error})"
+        why = f"torch's equivalent needs its data ({type(error).__name__}: {error})"
+        # Symbolic sizes may be the cause: the trace starts over with constants before it breaks.
         sized.check(False, why)
         raise _refused(name, why) from None
     except GraphBreak as broken:
@@ -306,11 +312,11 @@ def _wrapped(
     results: Sequence[Any],
     emulated: Any,
 ) -> Value:
-    """The values of what comes back, which is as the probe saw it, at each vector of sizes."""
+    """Return the values of the results, after checks against the probe's at each size tuple."""
     result = results[0]
-    sized.check(len({type(one) for one in results}) == 1, "what comes back is of several kinds")
+    sized.check(len({type(one) for one in results}) == 1, "results of several kinds")
     if isinstance(result, tuple | list):
-        sized.check(len({len(one) for one in results}) == 1, "how many come back")
+        sized.check(len({len(one) for one in results}) == 1, "the number of results")
         columns = zip(zip(*results, strict=True), emulated, strict=True)
         items = [_wrapped(machine, recorder, arrays, sized, *column) for column in columns]
         return ListValue(items) if isinstance(result, list) else TupleValue(items)
@@ -318,26 +324,26 @@ def _wrapped(
         return _fact(machine, sized, [one.value for one in results], emulated)
     assert isinstance(result, Result)
     kinds = {(one.same, one.spec.kind, one.spec.dtype) for one in results}
-    sized.check(len(kinds) == 1, "what comes back")
+    sized.check(len(kinds) == 1, "the kind of the result")
     if result.same is not None:
         return arrays[result.same]
     tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
     spec = array_spec(machine, tensor)
-    shapes = [at_sizes(spec, known).shape for known in sized.vectors]
+    shapes = [at_sizes(spec, known).shape for known in sized.size_tuples]
     if spec.dtype != result.spec.dtype or shapes != [one.spec.shape for one in results]:
-        sized.check(False, "the shape of what comes back")
-        raise _refused("numpy", "its result is not what was to be expected")
+        sized.check(False, "the shape of the result")
+        raise _refused("numpy", "its result differs from the probe's")
     return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
 
 
 def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: Any) -> Value:
-    """A constant that comes back, or a size."""
+    """Return the value of a result that is a constant or a size."""
     size = as_dimension(emulated)
     if isinstance(size, Size):
-        told = [value_of(size, dict(known)) for known in sized.vectors]
-        sized.check(told == list(values), "the size that comes back")
+        sizes = [value_of(size, dict(known)) for known in sized.size_tuples]
+        sized.check(sizes == list(values), "the size that is returned")
         return dimension_value(machine, size)
-    sized.check(all(value == values[0] for value in values), "the number that comes back")
+    sized.check(all(value == values[0] for value in values), "the number that is returned")
     is_dtype = isinstance(values[0], np.dtype)
     return DtypeValue(values[0]) if is_dtype else machine.constant(values[0])
 
@@ -347,7 +353,7 @@ def _sizes(machine: Machine, sizes: Iterable[Any]) -> Value:
 
 
 class _Arguments:
-    """The arguments of a call as data: each array once, as a Slot."""
+    """Converts the arguments of a call: constants as they are, each array as a Slot."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.machine, self.name = machine, name
@@ -383,7 +389,7 @@ _SEQUENCES = (tuple, list, torch.Size)
 
 
 def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
-    """Floats of which some vary, as the array that numpy's functions make of them; None: others."""
+    """Return the array that numpy makes of a sequence of floats, some varying; None for others."""
     items = [item.realize(machine) for item in value.items]
     numbers = [scalar_of(machine, item) for item in items]
     if not any(isinstance(item, ScalarValue) for item in items):
@@ -399,7 +405,7 @@ def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
 
 
 def array_spec(machine: Machine, value: Value) -> ArraySpec:
-    """What the probe has to know of an array."""
+    """Return the spec of an array for the probe. Raises GraphBreak if it cannot be an array."""
     graph = machine.graph
     tensor = _tensor(value)
     if tensor.meta.dim() and tensor.node in graph.unknown_strides:
@@ -412,7 +418,7 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
 
 
 def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
-    """The specs, with what lies in one memory marked as such."""
+    """Return the specs with a storage number and offset for arrays that share memory."""
     storages = [storage_under(_tensor(storage).meta) for storage in arrays]
     groups = list(dict.fromkeys(storages))
     return tuple(
@@ -436,21 +442,22 @@ def _tensor(value: Value) -> TensorValue:
 def _check_state(machine: Machine, name: str) -> None:
     if machine.graph.autocast != OFF:
         raise _refused(name, "autocast is on")
+    # With "raise" or "call", numpy runs code of the program at a floating-point error.
     handling = _error_handling()
     machine.guard(StateRead(_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:
-        raise _refused(name, "np.errstate asks for more than a warning")
+        raise _refused(name, "np.errstate is set to more than a warning")
 
 
 def _error_handling() -> tuple[str, ...]:
-    """What numpy does at a division by zero, an overflow, ..."""
+    """Return numpy's handling of division by zero, overflow, underflow and invalid values."""
     return tuple(np.geterr().values())
 
 
 def _check_write(machine: Machine, name: str) -> None:
-    """A write that numpy makes is not seen by autograd."""
+    """Break if autograd records here, since it does not see numpy's writes."""
     if machine.graph.differentiates:
-        raise _refused(name, "it writes past autograd, which records here")
+        raise _refused(name, "it writes to memory without autograd, which records here")
 
 
 def _refused(name: str, why: str) -> GraphBreak:

@@ -1,10 +1,9 @@
-"""torch's numpy in terms of tensors (torch._numpy), as an instance that is jitmagic's own.
+"""Loads a private instance of torch._numpy, which implements numpy's functions on tensors.
 
-Goes out: for a function of numpy the one of the same name that computes with tensors, and dtypes
-of one in terms of the other. Which functions there are is for torch to say; whether one gives what
-numpy gives is for probe.py to find out. Invariant: nothing of the process's changes. The
-instance that `import torch._numpy` gives would read settings of torch.compile and set torch's
-default dtype for a moment, for all threads.
+Output: for a function of numpy, the function of the same name on tensors; conversions between the
+dtypes of both. torch determines which functions exist; probe.py checks whether one agrees with
+numpy. Invariant: the state of the process does not change. The instance of `import torch._numpy`
+would read settings of torch.compile and briefly set torch's default dtype, for all threads.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 
 try:
     import numpy
-except ImportError:  # torch works without it, and so do traces that meet none of its objects
+except ImportError:  # torch works without numpy, and so does the trace
     numpy = None  # type: ignore[assignment]
 
 __all__ = [
@@ -33,14 +32,14 @@ ARRAY_SCALARS: tuple[type, ...] = (
     () if numpy is None
     else (numpy.bool_, *(numpy.dtype(c).type for c in "bhilBHIL"), numpy.float32, numpy.float64)
 )  # fmt: skip
-"""Scalars that are immutable values; torch takes all but the first for Python's numbers."""
+"""Immutable scalar classes; torch treats all but the first (bool_) as Python numbers."""
 _NAME = f"{__package__}.torch_numpy"
-PARTS = ("linalg", "fft")  # of numpy's namespace; random numbers are numpy's own
+PARTS = ("linalg", "fft")  # of numpy's namespace; numpy itself draws random numbers
 
 
 class _Frequencies:
-    """`torch.fft` where it makes arrays out of Python numbers: numpy's are float64, torch's of its
-    default dtype."""
+    """Stands in for `torch.fft` in the emulation: its factories make float64 as numpy's do, where
+    torch uses its default dtype."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(torch.fft, name)
@@ -49,7 +48,7 @@ class _Frequencies:
 
 
 class _Torch:
-    """What the emulation takes for torch where it makes arrays out of Python numbers."""
+    """Stands in for `torch` in the emulation's modules that make arrays from Python numbers."""
 
     fft = _Frequencies()
 
@@ -57,15 +56,15 @@ class _Torch:
         return getattr(torch, name)
 
     def set_default_dtype(self, dtype: torch.dtype) -> None:
-        """Not needed: `as_tensor` asks numpy."""
+        """Do nothing: `as_tensor` uses numpy's dtype, so the default does not matter."""
 
     def as_tensor(self, obj: object) -> torch.Tensor:
-        """A tensor of the dtype that numpy would give an array of it."""
+        """Return a CPU tensor with the dtype of numpy's array of the object."""
         return torch.as_tensor(obj, dtype=torch_dtype(np.asarray(obj).dtype), device="cpu")
 
 
 def _quotient(x: Any, y: Any) -> torch.Tensor:
-    """Of integers numpy gives float64, torch what its default dtype is."""
+    """Divide; integers give float64 as in numpy, where torch uses its default dtype."""
     if _is_integral(x) and _is_integral(y):
         x, y = (torch.as_tensor(one).to(torch.float64) for one in (x, y))
     return torch.true_divide(x, y)
@@ -78,7 +77,7 @@ def _is_integral(x: Any) -> bool:
 
 
 def _copying(astype: Any) -> Any:
-    """numpy copies unless it is told otherwise, torch only where the dtype changes."""
+    """Return an `astype` that always copies, as numpy's does; torch's copies only on conversion."""
 
     def convert(array: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         made = astype(array, dtype, *args, **kwargs)
@@ -92,7 +91,7 @@ _quotient.__name__ = "true_divide"
 
 @cache
 def emulation() -> Any:
-    """The instance, loaded from torch's own files (12 ms)."""
+    """Return the instance, loaded from torch's own files (12 ms)."""
     folder = Path(torch.__path__[0]) / "_numpy"
     spec = importlib.util.spec_from_file_location(
         _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -100,10 +99,12 @@ def emulation() -> Any:
     assert spec is not None
     assert spec.loader is not None
     made = sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    # Replaced before the package itself runs, which copies the functions into its namespace.
     functions: Any = importlib.import_module(f"{_NAME}._binary_ufuncs_impl")
     functions.divide = functions.true_divide = _quotient
     spec.loader.exec_module(made)
     made.ndarray.astype = _copying(made.ndarray.astype)
+    # numpy's default dtypes do not depend on torch.set_default_dtype().
     dtypes: Any = sys.modules[f"{_NAME}._dtypes_impl"]
     dtypes._default_dtypes = dtypes.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
     for part in ("_util", "fft"):
@@ -113,20 +114,20 @@ def emulation() -> Any:
 
 @cache
 def _functions() -> dict[int, tuple[object, Any]]:
-    """By the id of numpy's function: that function, and the emulation's."""
+    """Return numpy's function and the emulation's, by the id of numpy's."""
     found: dict[int, tuple[object, Any]] = {}
     for part in ("", *PARTS):
-        theirs = getattr(np, part) if part else np
-        ours = getattr(emulation(), part) if part else emulation()
-        for name, function in vars(ours).items():
-            one = getattr(theirs, name, None)
-            if isinstance(function, types.FunctionType) and callable(one):
-                found.setdefault(id(one), (one, function))
+        original = getattr(np, part) if part else np
+        emulated = getattr(emulation(), part) if part else emulation()
+        for name, function in vars(emulated).items():
+            real = getattr(original, name, None)
+            if isinstance(function, types.FunctionType) and callable(real):
+                found.setdefault(id(real), (real, function))
     return found
 
 
 def counterpart(function: object) -> Any:
-    """What computes with tensors what a function of numpy does with arrays; None: there is none."""
+    """Return the emulation's function for a function of numpy, or None."""
     if np is None:
         return None
     one, found = _functions().get(id(function), (None, None))
@@ -134,7 +135,7 @@ def counterpart(function: object) -> Any:
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The dtype of a tensor made from such an array: raises TypeError where torch has none."""
+    """Return torch's dtype for one of numpy. Raises TypeError if torch has none."""
     made = getattr(torch, dtype.name, None)
     if not isinstance(made, torch.dtype):
         raise TypeError(f"torch has no {dtype.name}")
@@ -142,5 +143,5 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 
 def emulated_dtype(dtype: Any) -> Any:
-    """A dtype or scalar class of numpy as the emulation has it."""
+    """Return the emulation's dtype for a dtype or scalar class of numpy."""
     return emulation().dtype(np.dtype(dtype).name)

@@ -1,9 +1,8 @@
-"""Floats of numpy that differ from call to call: a learning rate out of `np.linspace`.
+"""Models floats of numpy that differ from call to call: a learning rate from `np.linspace`.
 
-Comes in: a scalar of numpy at a source that varies. Goes out: an array without dimensions, which
-the residual makes of it before the graph runs. To torch it is a Python float without a hint, to
-numpy it is what it is. Whoever wants to know more of it (a branch, text, a key) has it be a
-constant again: `Specialize`.
+Input: a scalar of numpy at a Source that varies. Output: a 0-dim array, which is made from the
+scalar before the graph runs. torch treats it as a Python float without a hint, numpy as its scalar.
+A use of its value (a branch, text, a key) makes it a constant: `Specialize`.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ _FLOATS = tuple(kind for kind in ARRAY_SCALARS if issubclass(kind, np.floating))
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """The origin of what a node computes of the number at a source."""
+class DerivedFloat:
+    """The origin of a number that a node computes from the one at `source`."""
 
     source: Source
     node: str
 
 
 class NumpyFloat(ArrayValue):
-    """`origin`: whose number it is. What is computed of it and of constants is another one, what is
-    computed of anything else an array as any other.
+    """A scalar of numpy whose `origin` is its Source or a computation from one. Arithmetic with
+    constants gives another NumpyFloat, with other operands an ordinary array.
     """
 
     __slots__ = ("origin",)
     varies = True
 
     def __init__(
-        self, tensor: TensorValue, kind: type, origin: Source | Computed, source: Source | None
+        self, tensor: TensorValue, kind: type, origin: Source | DerivedFloat, source: Source | None
     ) -> None:
         super().__init__(tensor, kind, source)
         self.origin = origin
 
     def is_constant(self, machine: Machine) -> bool:
-        """At a price."""
+        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> NoReturn:
@@ -70,7 +69,7 @@ class NumpyFloat(ArrayValue):
         self._specialize("bool()")
 
     def operand(self, machine: Machine) -> Value:
-        """What torch takes it for: a number without a hint, which can be a constant."""
+        """Return the number as torch treats it: a ScalarValue without a hint."""
         if self._number is None:
             symbol = self._symbol()
             machine.symbols.add(symbol, None)
@@ -107,12 +106,12 @@ class NumpyFloat(ArrayValue):
     def _computed(self, made: Value | None) -> Value | None:
         if not isinstance(made, ArrayValue) or made.kind not in _FLOATS:
             return made
-        source = self.origin.source if isinstance(self.origin, Computed) else self.origin
-        origin = Computed(source, made.tensor.node.name)
+        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
+        origin = DerivedFloat(source, made.tensor.node.name)
         return NumpyFloat(made.tensor, made.kind, origin, None)
 
     def _symbol(self) -> Symbol:
-        source = self.origin.source if isinstance(self.origin, Computed) else self.origin
+        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
         return Symbol(describe(source), float, ANY_FLOAT, self.origin)
 
     def _specialize(self, what: str) -> NoReturn:
@@ -133,6 +132,7 @@ def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
     machine.guard(TypeIs(source, kind))
+    # An input of the graph is memory, which a scalar does not expose: an array is made before it.
     drawn = machine.effects.draw(ConstantValue(obj, source), np.asarray, describe(source))
     spec = TensorSpec((), (), torch_dtype(obj.dtype), _CPU)
     tensor = drawn_tensor(machine, drawn.name, ArrayMemory(drawn), spec)
@@ -141,7 +141,7 @@ def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
 
 
 def _is_constant(machine: Machine, source: Source) -> bool:
-    """Whether somebody wanted to know it, or what is computed of it."""
+    """Return whether an earlier attempt needed the value of the number, or of a derived one."""
     known = machine.symbols.constants
-    computed = (origin.source for origin in known if isinstance(origin, Computed))
+    computed = (origin.source for origin in known if isinstance(origin, DerivedFloat))
     return source in known or source in computed

@@ -1,9 +1,9 @@
-"""Integers of numpy that differ from call to call: a length out of an array, of `np.random`.
+"""Models integers of numpy that differ from call to call: an item of an array, of `np.random`.
 
-Comes in: an integer of numpy at a source that varies. Goes out: a number that is a symbol, as an
-int's is (`IntOf`): torch takes the one for the other, as a size, an index and in arithmetic. With
-ints it makes numbers of numpy; what wraps around where it is no int64, and what gives a float, has
-it be a constant again: `Specialize`.
+Input: an integer of numpy at a Source that varies. Output: a symbol like that of an int (`IntOf`):
+torch treats it as an int in sizes, indices and arithmetic. Arithmetic with ints gives numbers of
+numpy. An operation that may wrap around in a dtype other than int64, or gives a float, makes it a
+constant: `Specialize`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .emulation import ARRAY_SCALARS, np
 __all__ = ["NumpyInt"]
 
 _INTEGERS = tuple(kind for kind in ARRAY_SCALARS if issubclass(kind, np.integer))
-_EXACT = ("+", "-", "*", "//", "%")  # int64 wraps around as numbers of a graph do
+_EXACT = ("+", "-", "*", "//", "%")  # ranges exclude that int64 wraps around
 _READ = ("item", "__int__", "__index__", "__trunc__")
 _METHODS = (*_READ, "__float__", "__abs__")
 
 
 class NumpyInt(SymbolicNumber):
-    """`number`: the int that it is."""
+    """An integer of numpy of class `kind`; `number` is its value as an int."""
 
     __slots__ = ("kind", "number")
 
@@ -80,7 +80,7 @@ class NumpyInt(SymbolicNumber):
             self.refuse(machine, f"{op} with {other.describe()}")
         left, right = (number, self.number) if reflected else (self.number, number)
         if op in ("//", "%") and not (isinstance(right, ConstantValue) and right.truth(machine)):
-            self.refuse(machine, f"{op} by what may be 0")  # numpy warns, and goes on
+            self.refuse(machine, f"{op} by a number that may be 0")  # numpy only warns
         return NumpyInt(self.kind, binary(machine, op, left, right))
 
     def compare(
@@ -98,7 +98,7 @@ class NumpyInt(SymbolicNumber):
         return NumpyInt(self.kind, self.number.unary(machine, op))
 
     def _int(self, machine: Machine, other: Value) -> Value | None:
-        """The int that the other is, where numpy computes in int64 with it."""
+        """Return the other operand as an int if numpy computes in int64 with it, else None."""
         if isinstance(other, NumpyInt) and other.kind is self.kind:
             return other.number
         kind = other.python_type(machine)
@@ -117,7 +117,7 @@ class NumpyInt(SymbolicNumber):
 
 
 class _Method(Value):
-    """`n.item`, bound."""
+    """A bound method like `n.item`."""
 
     __slots__ = ("name", "owner")
 
@@ -137,6 +137,7 @@ def _wrap_varying(machine: Machine, obj: object, source: Source) -> Value | None
     symbols, number = machine.symbols, IntOf(source)
     if not {source, number} & (symbols.varying or frozenset()) or number in symbols.constants:
         return None
+    # As constants, seven lengths from an array took seven compiles, as symbols two.
     machine.guard(TypeIs(source, type(obj)))
     made = varying_number(machine, obj.item(), number)  # type: ignore[attr-defined]
     return None if made is None else NumpyInt(type(obj), made, source)

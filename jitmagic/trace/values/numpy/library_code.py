@@ -1,9 +1,8 @@
-"""Python code of a library that computes with tensors, run as it is while its calls are recorded.
+"""Records the torch calls of library code by running it, instead of tracing its bytecode.
 
-Comes in: the tensors of the trace that the code is to work on. Goes out: stand-ins for them, which
-are their meta tensors; each call of torch on one is followed as if the program had made it. For
-code whose own steps no user can see (the emulation of numpy, composites of C++) this is inlining
-without interpreting bytecode.
+Input: tensors of the trace that the code works on. Output: their meta tensors as stand-ins; a torch
+call on one is recorded as if the program had made it. It serves code whose Python steps no user can
+observe: the emulation of numpy, composites of C++.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _UNARY = {f"__{name}__": op for op, name in UNARY_METHODS.items()}
 
 
 class Recorder(TorchFunctionMode):
-    """While it is active, torch's functions and methods become nodes of the graph."""
+    """A mode that turns calls of torch's functions and methods into nodes of the graph."""
 
     def __init__(self, machine: Machine, name: str = "numpy") -> None:
         super().__init__()
@@ -42,15 +41,15 @@ class Recorder(TorchFunctionMode):
         self._values: dict[int, tuple[torch.Tensor, TensorValue]] = {}
 
     def stand_in(self, value: TensorValue) -> torch.Tensor:
-        """What the library's code gets in place of a tensor of the trace."""
+        """Return the stand-in that the library's code gets for a tensor of the trace."""
         meta = value.meta
         self._values[id(meta)] = meta, value
         return meta
 
     def value_of(self, tensor: torch.Tensor) -> TensorValue:
-        """The tensor of the trace that a stand-in is for."""
+        """Return the tensor of the trace for a stand-in."""
         if id(tensor) not in self._values:
-            self._refuse("a tensor that it did not make of its arguments")
+            self._refuse("a tensor that was not computed from its arguments")
         return self._values[id(tensor)][1]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,12 +1,13 @@
-"""Whether a call gives with the emulation's functions what it gives with numpy's: tried, not known.
+"""Checks whether numpy and its emulation agree on a call, by running both on sample arrays.
 
-Comes in: a Call: a function of numpy, its counterpart on tensors, and what it is called with,
-arrays as Slots whose ArraySpecs have shape, strides and dtype. Goes out: a Verdict: what kind of
-objects come back and whether an argument is written to, or why the call is not followed. Both
-functions run on arrays with the values at which libraries differ (signed zeros, infinities, nan,
-the largest integers, halves, negative numbers); results have to agree in class, dtype, shape,
-strides, memory shared with the arguments, and in values to rounding. Nothing of the program is
-looked at or changed.
+Input: a Call with a function of numpy, its counterpart on tensors, and the arguments, arrays as
+Slots with ArraySpecs (shape, strides, dtype). Output: a Verdict with the kinds of the results and
+whether an argument is written to, or the reason why the call is not recorded.
+
+Both functions run on values at which libraries differ: signed zeros, infinities, nan, the largest
+integers, halves, negative numbers. The results must agree in class, dtype, shape, strides, memory
+shared with the arguments, and, to rounding, in values. The program's own data is not read or
+changed.
 """
 
 from __future__ import annotations
@@ -34,28 +35,30 @@ __all__ = [
 ]
 
 _LARGEST = 1 << 22  # elements of an argument or a result: a probe costs about a call of numpy
-_ROUNDS = 4
+_ROUNDS = 4  # kinds of samples in `_data`
 _SPECIAL = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 1e-3, 7.0, -8.0, 100.3,
     float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
 _WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
+# Sums are computed in another order by the two libraries, so that values agree to rounding alone.
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 _INTS = (torch.int16, torch.int32, torch.int64)
-_MOST = 512  # verdicts kept
+_MOST = 512  # cached verdicts
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands for the index-th array among the arguments."""
+    """A placeholder for the index-th array among the arguments."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """`kind`: np.ndarray, a scalar class of numpy, or torch.Tensor. Arrays of one `storage` share
-    memory, in which each begins at its `offset`; None: nothing else lies in its memory."""
+    """The layout of an argument or result. `kind`: np.ndarray, a scalar class of numpy, or
+    torch.Tensor. Arrays of one `storage` share memory, in which each begins at its `offset`; None
+    means that the array shares its memory with no other."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
@@ -71,8 +74,8 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`pointwise`: no element of a result depends on more than one element of each argument.
-    `name` tells functions apart that are made for one call."""
+    """A call to probe. `pointwise`: no element of a result depends on more than one element of each
+    argument. `name` identifies a function that is created for one call."""
 
     real: Callable[..., Any]
     emulated: Callable[..., Any]
@@ -88,14 +91,14 @@ class Call:
         function = self.name or id(self.real)
         slots = [Slot(index) for index in range(len(self.slots))]
         arguments = [
-            filled(argument, slots, _told) for argument in (self.args, *self.kwargs.values())
+            filled(argument, slots, _keyed) for argument in (self.args, *self.kwargs.values())
         ]
         return function, repr((arguments, [*self.kwargs])), self.slots, state
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An array that comes back; `same`: it is this argument itself."""
+    """An array result; `same` is the index of the argument that it is itself."""
 
     spec: ArraySpec
     same: int | None = None
@@ -103,14 +106,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A Python constant that comes back."""
+    """A result that is a Python constant."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`result`: a Result, a Fact, or a tuple or list of them; `refusal`: why not, else empty."""
+    """The outcome of a probe: `result` is a Result, a Fact, or a tuple or list of them; `refusal`
+    is the reason why the call is not recorded, else empty."""
 
     refusal: str = ""
     result: Any = None
@@ -118,29 +122,29 @@ class Verdict:
 
 
 class _Differs(Exception):
-    """The two functions do not agree; says how."""
+    """Raised with the reason when the two functions do not agree."""
 
 
 _known: dict[object, tuple[Any, Verdict]] = {}  # the function stays alive, as its id is in the key
 
 
 def judge(call: Call) -> Verdict:
-    """Try a call; the verdict on one like it is remembered."""
+    """Probe a call; verdicts are cached by its key."""
     key = call.key
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = call.real, _tried(call)
+        _known[key] = call.real, _probe(call)
     return _known[key][1]
 
 
-def _tried(call: Call) -> Verdict:
+def _probe(call: Call) -> Verdict:
     if any(spec.size > _LARGEST for spec in call.slots):
-        return Verdict("an array too large to try the call on")
+        return Verdict("an array is too large to probe the call")
     try:
         outcomes = [_round(call, number) for number in range(_ROUNDS)]
         if any(outcome != outcomes[0] for outcome in outcomes):
-            raise _Differs("what comes back depends on the data")
+            raise _Differs("the kind of the result depends on the data")
         if call.pointwise and call.slots:
             _all_pairs(call)
     except _Differs as differs:
@@ -154,7 +158,7 @@ def _tried(call: Call) -> Verdict:
 
 @dataclass
 class _Side:
-    """One of the two libraries: the arrays it was given, their memory, and what came of it."""
+    """The run of one of the two libraries: arguments, their memory, and the result or error."""
 
     arrays: list[Any]
     memory: list[torch.Tensor]
@@ -162,7 +166,7 @@ class _Side:
     error: Exception | None = None
 
     def address(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """In which argument's memory a result lies, and where there; None: in its own."""
+        """Return the argument that a result shares memory with, and the byte offset, or None."""
         for index, memory in enumerate(self.memory):
             start = memory.untyped_storage().data_ptr()
             if start <= tensor.data_ptr() < start + memory.untyped_storage().nbytes():
@@ -179,8 +183,8 @@ def _round(call: Call, number: int) -> tuple[Any, bool]:
 
 
 def _indexes(call: Call) -> list[int]:
-    """Which of its arrays index the first one, by ints. What misses it raises IndexError in the
-    graph as it does in numpy, and eager takes the call.
+    """Return the arrays that index the first one by ints; the samples stay in its bounds. An index
+    out of bounds raises IndexError in the graph as in numpy, and eager reruns the call.
     """
     if call.real not in (operator.getitem, operator.setitem) or not all(call.slots[0].shape):
         return []
@@ -190,21 +194,21 @@ def _indexes(call: Call) -> list[int]:
 
 
 def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
-    """Both sides on the same data: what comes back, and whether an argument was written to."""
-    real = _run(call, call.real, slots, data, _numpys, lambda expected: expected)
-    emulated = _run(call, call.emulated, slots, data, _emulations, emulated_constant)
+    """Run both libraries on the same data; return the result and whether an argument changed."""
+    real = _run(call, call.real, slots, data, _numpy_array, lambda expected: expected)
+    emulated = _run(call, call.emulated, slots, data, _emulated_array, emulated_constant)
     if real.error is not None:
         raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
     if emulated.error is not None:
         raise _Differs(
-            f"torch has no equal of it ({type(emulated.error).__name__}: {emulated.error})"
+            f"torch has no equivalent ({type(emulated.error).__name__}: {emulated.error})"
         )
     result = _alike(call, real, emulated, real.result, emulated.result)
     for expected, actual in zip(real.memory, emulated.memory, strict=True):
         _same_values(call, expected, actual)
     writes = any(
         not torch.equal(_without_nan(memory), _without_nan(before))
-        for memory, before in zip(real.memory, _laid_out(slots, data), strict=True)
+        for memory, before in zip(real.memory, _materialise(slots, data), strict=True)
     )
     return result, writes
 
@@ -217,22 +221,23 @@ def _run(
     wrap: Callable[[ArraySpec, torch.Tensor], Any],
     constant: Callable[[Any], Any],
 ) -> _Side:
-    memory = _laid_out(slots, data)
+    memory = _materialise(slots, data)
     arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
     side = _Side(arrays, memory)
     args = filled(call.args, arrays, constant)
     kwargs = {name: filled(value, arrays, constant) for name, value in call.kwargs.items()}
+    # A call that warns of more than floating-point errors is a break, so that numpy itself warns.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("error")
         try:
             side.result = function(*args, **kwargs)
-        except Exception as error:  # whatever a library raises for these values
+        except Exception as error:  # the libraries may raise anything for sample values
             side.error = error
     return side
 
 
 def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> Any:
-    """Arguments with the arrays in place of the Slots."""
+    """Return arguments with arrays in place of the Slots."""
     if isinstance(tree, Slot):
         return arrays[tree.index]
     if type(tree) in (tuple, list):
@@ -245,7 +250,7 @@ def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> 
 
 
 def emulated_constant(value: Any) -> Any:
-    """A constant argument as the emulation takes it."""
+    """Return a constant argument as the emulation takes it."""
     is_dtype = isinstance(value, np.dtype) or (
         isinstance(value, type) and issubclass(value, np.generic)
     )
@@ -254,26 +259,26 @@ def emulated_constant(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _told(value: Any) -> Any:
-    """A constant argument in a key: numpy 1 writes its scalars as Python does its numbers."""
+def _keyed(value: Any) -> Any:
+    """Return a constant for a key; the repr of numpy 1's scalars equals that of Python numbers."""
     return (type(value), value) if isinstance(value, np.generic) else value
 
 
-def _numpys(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
     if spec.kind is torch.Tensor:
         return memory
     return memory.numpy() if spec.kind is np.ndarray else memory.numpy()[()]
 
 
-def _emulations(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
     return memory if spec.kind is torch.Tensor else emulation().ndarray(memory)
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The arguments' memory, shared where theirs is."""
+def _materialise(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the arguments as tensors, which share memory where the program's arrays do."""
     ends: dict[object, int] = {}
     for index, spec in enumerate(slots):
         group = index if spec.storage is None else ("shared", spec.storage)
@@ -294,7 +299,7 @@ def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torc
 
 
 def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
-    """Values of one argument: different ones, some alike, one nan, both infinities."""
+    """Return samples of one argument by round: normal, whole, with a nan, with infinities."""
     values = np.random.RandomState(31 * index + number).randn(spec.size) * 3
     if number == 1:
         values = np.round(np.abs(values) * 300)  # squares overflow in float16
@@ -310,7 +315,7 @@ def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
 
 
 def _pool(dtype: torch.dtype) -> torch.Tensor:
-    """The values at which libraries differ."""
+    """Return the values of a dtype at which libraries differ."""
     if dtype is torch.bool:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
@@ -324,18 +329,18 @@ def _pool(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _all_pairs(call: Call) -> None:
-    """Each such value of one argument with each of the others, whatever the call's own sizes are.
+    """Compare on each pair of such values of two arguments, in arrays of any size.
 
-    Two arguments at a time; the others go along with the first.
+    The pairs are formed for the first argument and one other at a time.
     """
     pools = [_pool(spec.dtype) for spec in call.slots]
     count = max(map(len, pools))
     for other in range(max(1, len(pools) - 1)):
         data = [
             pool[torch.arange(count * count) % len(pool)].clone()
-            if place != other + 1
+            if index != other + 1
             else pool[(torch.arange(count * count) // count) % len(pool)].clone()
-            for place, pool in enumerate(pools)
+            for index, pool in enumerate(pools)
         ]
         slots = [
             ArraySpec((count * count,), (1,), spec.dtype, _array_kind(spec)) for spec in call.slots
@@ -352,25 +357,26 @@ def _array_kind(spec: ArraySpec) -> type:
 
 
 def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Any:
-    """What comes back, where both sides agree on it."""
+    """Return the result that both libraries agree on. Raises _Differs."""
     if isinstance(expected, tuple | list):
         kinds = {type(expected), type(actual)}
-        alike = len(kinds) == 1 or kinds == {list, tuple}  # np.meshgrid's kind hangs on the release
+        # np.meshgrid returns a list in numpy 1 and a tuple in numpy 2.
+        alike = len(kinds) == 1 or kinds == {list, tuple}
         if not alike or len(expected) != len(actual):
-            raise _Differs("it gives another kind of tuple than torch's equal")
+            raise _Differs("it returns another kind of sequence than torch's equivalent")
         parts = [_alike(call, real, emulated, *pair) for pair in zip(expected, actual, strict=True)]
         return parts if isinstance(expected, list) else tuple(parts)
     if isinstance(expected, np.dtype):
         if getattr(actual, "torch_dtype", None) is not torch_dtype(expected):
-            raise _Differs("it gives another dtype than torch's equal")
+            raise _Differs("it returns another dtype than torch's equivalent")
         return Fact(expected)
     if isinstance(expected, np.ndarray | np.generic | torch.Tensor):
         return _alike_arrays(call, real, emulated, expected, actual)
     if type(expected) in (float, complex) and type(actual) is type(expected) and expected != 0:
-        raise _Differs("it turns data into a Python number")
+        raise _Differs("it returns a Python number that depends on data")
     if type(expected) is not type(actual) or not (expected == actual or expected is actual):
         raise _Differs(
-            f"it gives a {type(expected).__name__}, torch's equal a {type(actual).__name__}"
+            f"it returns a {type(expected).__name__}, torch's equivalent a {type(actual).__name__}"
         )
     return Fact(expected)
 
@@ -378,21 +384,21 @@ def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any)
 def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
     index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
     if (index is None) != all(array is not actual for array in emulated.arrays):
-        raise _Differs("one of numpy and torch hands an argument back, the other a copy")
+        raise _Differs("one of numpy and torch returns an argument, the other a copy")
     actual = getattr(actual, "tensor", actual)
     if not isinstance(actual, torch.Tensor):
-        raise _Differs(f"torch's equal gives a {type(actual).__name__}")
+        raise _Differs(f"torch's equivalent returns a {type(actual).__name__}")
     tensor = _as_tensor(expected)
     if tensor.numel() > _LARGEST:
-        raise _Differs("its result is too large to try the call")
+        raise _Differs("its result is too large to probe the call")
     if (tensor.dtype, tensor.shape) != (actual.dtype, actual.shape):
         wanted, got = (f"{expected.dtype} {tuple(expected.shape)}" for expected in (tensor, actual))
-        raise _Differs(f"numpy gives {wanted}, torch's equal {got}")
+        raise _Differs(f"numpy returns {wanted}, torch's equivalent {got}")
     is_array = not isinstance(expected, np.generic)
     if is_array and real.address(tensor) != emulated.address(actual):
-        raise _Differs("numpy and torch differ in what shares memory")
+        raise _Differs("numpy and torch differ in which results share memory")
     if is_array and list(_steps(tensor)) != list(_steps(actual)):
-        raise _Differs("numpy and torch differ in the order of its elements in memory")
+        raise _Differs("numpy and torch differ in the strides of the result")
     _same_values(call, tensor, actual)
     kind = torch.Tensor if isinstance(expected, torch.Tensor) else type(expected)
     spec = ArraySpec(tuple(tensor.shape), tuple(actual.stride()), tensor.dtype, kind)
@@ -405,15 +411,15 @@ def _as_tensor(array: Any) -> torch.Tensor:
     if isinstance(array, np.ndarray) and (
         type(array) is not np.ndarray or not array.flags.writeable
     ):
-        raise _Differs("it gives an array of a class of its own, or one that is only to be read")
+        raise _Differs("it returns an array of a subclass, or a read-only one")
     try:
         return torch.from_numpy(np.asarray(array) if isinstance(array, np.generic) else array)
     except (TypeError, ValueError) as error:
-        raise _Differs(f"it gives what no tensor can hold ({error})") from None
+        raise _Differs(f"it returns an array that no tensor can hold ({error})") from None
 
 
 def _steps(tensor: torch.Tensor) -> Iterator[int]:
-    """The strides that matter."""
+    """Yield the significant strides: those of dimensions larger than 1."""
     if tensor.numel():
         yield from (
             step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
@@ -426,7 +432,9 @@ def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same_values(call: Call, expected: torch.Tensor, actual: torch.Tensor) -> None:
-    """To rounding; where each element stands alone, signs of zeros as well."""
+    """Raise _Differs unless the values agree to rounding; for pointwise calls, also the signs of
+    zeros.
+    """
     if not (expected.is_floating_point() or expected.is_complex()):
         same = torch.equal(expected, actual)
     else:

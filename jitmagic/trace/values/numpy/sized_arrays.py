@@ -1,9 +1,9 @@
-"""A call of numpy on arrays whose sizes vary: what the probe says of it at several sizes.
+"""Probes a call of numpy on arrays of varying sizes at several size tuples.
 
-Comes in: a Call in which sizes of arrays, and ints that are sizes themselves, are Sizes. Goes out:
-that call at vectors of sizes that the guards let in, those of this call first, and the probe's
-verdicts on them. What is not the same at all of them but for sizes makes these constants: the
-trace starts over. So does an int beside a narrow dtype: numpy raises where one does not fit in it.
+Input: a Call in which sizes of arrays, and ints that are sizes, are Sizes. Output: the call at size
+tuples that the guards admit, that of this call first, and the probe's verdicts. If the results
+differ in more than sizes, the sizes become constants and the trace starts over. The same happens
+for a varying int with a narrow dtype, for which numpy raises if it does not fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDE = frozenset(
 
 
 class SizedCall:
-    """`vectors`: what the sizes are in this call, then others; one without any if none varies."""
+    """A call at several size tuples: this call's first; a single empty one if no size varies."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -40,35 +40,36 @@ class SizedCall:
         sizes = list(dict.fromkeys((*self._numbers, *of_arrays)))
         self._symbols = list(dict.fromkeys(one for n in sizes for one in symbols_of(n.expr)))
         self._context: Context | None = sizes[0].context if sizes else None
-        self.vectors: list[SizeValues] = [{}]
+        self.size_tuples: list[SizeValues] = [{}]
         if self._context is not None:
             if not self._context.has_hints(self._symbols):
                 self.check(False, "they are known only when the kernels have run")
-            self.vectors = [{one: self._context.hint_of(one) for one in self._symbols}]
+            self.size_tuples = [{one: self._context.hint_of(one) for one in self._symbols}]
 
     def now(self) -> Call:
-        """As it is in this call."""
-        return self._at(self.vectors[0])
+        """Return the call with the sizes of this call."""
+        return self._at(self.size_tuples[0])
 
     def check(self, holds: bool, why: str) -> None:
-        """Have its sizes be constants, if there are any, unless something holds."""
+        """Raise Specialize for the call's sizes, if it has any, unless a condition holds."""
         if not holds and self._symbols:
             raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
 
     def results(self, first: Any) -> list[Any]:
-        """What comes back at each vector, after that of this call. To be asked once the call is
-        recorded: its guards say which sizes there may be."""
+        """Return the results at each size tuple, beginning with `first`, that of this call. It is
+        called after the call is recorded, whose guards limit the size tuples."""
         if self._context is None:
             return [first]
-        self.vectors += other_size_values(self._context, self._symbols)
-        verdicts = [judge(self._at(known)) for known in self.vectors[1:]]
+        self.size_tuples += other_size_values(self._context, self._symbols)
+        verdicts = [judge(self._at(known)) for known in self.size_tuples[1:]]
         for verdict in verdicts:
             self.check(not verdict.refusal, verdict.refusal)
         results = [first, *(verdict.result for verdict in verdicts)]
         made = [one.spec for one in _leaves(first) if isinstance(one, Result)]
         dtypes = {spec.dtype for spec in (*self._call.slots, *made)}
-        self.check(not self._numbers or dtypes <= _WIDE, "an int and a dtype that it may not fit")
-        self.check(torch.float16 not in dtypes, "roundings of float16 grow with them")
+        self.check(not self._numbers or dtypes <= _WIDE, "an int that the dtype may not hold")
+        # The probe compares to a fixed tolerance, which holds at the sizes that it tried.
+        self.check(torch.float16 not in dtypes, "rounding errors of float16 grow with the sizes")
         return results
 
     def _at(self, known: SizeValues) -> Call:
@@ -80,7 +81,7 @@ class SizedCall:
 
 
 def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
-    """An array where the symbols of its sizes have these values."""
+    """Return the spec of an array for these values of the symbols."""
     shape, stride = (
         tuple(value_of(n, dict(known)) for n in part) for part in (spec.shape, spec.stride)
     )
@@ -88,7 +89,7 @@ def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
 
 
 def recorded_constant(value: Any) -> Any:
-    """A constant argument as the emulation takes it while it is recorded."""
+    """Return a constant argument as the emulation takes it during recording."""
     return as_torch(value) if _varies(value) else emulated_constant(value)
 
 

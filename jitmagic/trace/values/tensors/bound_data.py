@@ -1,9 +1,8 @@
-"""`tensor.data = other`: the same tensor object, over the memory of another tensor.
+"""Records `tensor.data = other`: the same tensor object gets the memory of another tensor.
 
-Comes in: the tensor's value, and the one whose memory it takes. Goes out: the node that the tensor
-has from there on, a leaf where it requires grad; an effect at the exit binds the live tensor. Its
-views keep the old memory. Break where a later backward would have to lead to such a leaf
-(leaves.py).
+Input: the tensor's value, and the one whose memory it takes. Output: the tensor's new node, a leaf
+if it requires grad; an effect at the exit rebinds the live tensor. Views of the tensor keep the old
+memory. A later backward that would reach such a leaf is a graph break (autograd_leaves.py).
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from ....graph.node_meta import device_of
 from ...breaks import CachedCast, GraphBreak
 from ...result import Perform
 from ..base import Builder, Machine
-from .leaves import Switch, Switched
+from .autograd_leaves import LeafChange, LeafChanges
 
 __all__ = ["bind_data"]
 
 
 def bind_data(machine: Machine, owner: Any, value: Any) -> None:
-    """`owner.data = value`: the memory of `value` from here on; views of the old one keep that."""
+    """Record `owner.data = value`; views of the old memory keep it."""
     graph = machine.graph
     source: Any = getattr(value, "node", None)
     if source is not None and _is_same_memory(graph, owner.node, source):
-        return  # what `p.data += x` stores, and module.to(dtype) that converts nothing
+        return  # `p.data += x` stores its own memory, as does a module.to() without conversion
     if source is None or graph.root is not graph or not _can_bind(graph, owner, source):
         owner.refuse(machine, "setting attribute 'data'")
     if graph.cast_cache.has(owner.meta):
@@ -38,27 +37,29 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
     lines = machine.lines()
     wants_grad = owner.meta.requires_grad
     bound = value.get_attr(machine, "data")
-    # A node of its own: it has the history of `owner`, which `value` must not get.
+    # A separate node: it gets the autograd history of `owner`, which `value` must not get.
     made: Node = graph.call(getattr, (bound.node, "data"), {}, lines)
     if owner.live is not None:
         machine.effects.set_attr(owner, "data", bound)
         machine.at_exit(lambda builder: _count_writes(owner, made.meta["val"], builder))
     if wants_grad:
-        machine.notes.of(Switched).append(Switch(owner, machine.step, is_early=False))
+        machine.notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
         made = graph.require_grad(made, lines)
     machine.notes.owners[made] = owner
     owner.node = made
 
 
 def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
-    """The tensor keeps its version counter, whatever memory it has: autograd asks it."""
+    """Add the graph's writes to the version counter: the tensor keeps its own, new memory or not,
+    and autograd checks it.
+    """
     counted = builder.constant(increment_version)
     for _ in range(meta._version):
         builder.effect(Perform(counted, (builder(owner),)))
 
 
 def _can_bind(graph: GraphBuilder, owner: Any, source: Node) -> bool:
-    """Autograd knows the tensor by no view and no history, and its gradient still fits."""
+    """Return whether autograd has no view or history of the tensor, and its gradient still fits."""
     if graph.modes_vary or graph.inference.used:
         return False
     if not owner.meta.is_leaf or owner.meta._is_view():
@@ -73,7 +74,7 @@ def _can_bind(graph: GraphBuilder, owner: Any, source: Node) -> bool:
 
 
 def _is_same_memory(graph: GraphBuilder, one: Node, other: Node) -> bool:
-    """Whether two tensors are the same numbers in the same memory."""
+    """Return whether two tensors have the same memory, dtype, shape and strides."""
     if one is other:
         return True
     memory = storage_of(one)

@@ -1,12 +1,12 @@
-"""Tensors that a functools.lru_cache keeps: the frame asks the cache before its graph runs.
+"""Makes tensors in a functools.lru_cache inputs of the graph, read from the cache at each call.
 
-Comes in: a cached function called with constants, and the tensor, or tuple of them, that the
-function beneath was found to make, under guards for what it reads. Goes out: inputs of the graph,
-which the cache gives at each call. They are everybody's: an exit that would hand one out, or a
-write to one, ends the trace before the call. A cache that was filled while torch's state was
-another (the default dtype, say) may hold another kind of tensor: that is looked up now, and checked
-at each call. A call that finds another kind starts over in eager and leaves the entry dead, so
-that the next one compiles for what the cache holds: a break.
+Input: a cached function called with constants, and the tensors that the wrapped function returned
+while it was traced, under guards for its reads. Output: graph inputs. The tensors are shared with
+other callers: an exit that would return one, or a write to one, ends the trace before the call.
+
+A cache that was filled under another state of torch (another default dtype) may hold another kind
+of tensor, which each call checks. A call that finds one starts over in eager and invalidates the
+variant, and the next call compiles with a graph break there.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["tensors_of_cache"]
 
 
 @dataclass(eq=False, slots=True)
-class _Ask:
-    """The call of the cached function, whose result has to be what the graph was made for."""
+class _CacheRead:
+    """A call of the cached function, which checks that the result has the traced spec."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -46,21 +46,23 @@ class _Ask:
     refused: bool = False
 
     def __call__(self, cached: Any) -> object:
-        kept = _item(self._result_of(cached), self.item)
-        if not _is(kept, self.spec):
+        held = _item(self._result_of(cached), self.item)
+        if not _is(held, self.spec):
             self.refused = True
-            name, now = cached.__name__, _described(kept)
+            name, now = cached.__name__, _described(held)
             raise RuntimeError(f"the cache of {name}() holds {now} now, not {self.spec}")
-        return kept
+        return held
 
     def _result_of(self, cached: Any) -> object:
-        """Only the first item of a tuple asks by a call, which counts."""
+        """Return the cached result. Only the first item of a tuple calls the function, so that the
+        cache's statistics count one call.
+        """
         if not self.item:
             return cached(*self.args, **self.kwargs)
         return cached_result(cached, self.key)
 
     def cache_holds_another_kind(self) -> bool:
-        """Whether a call has found so; for a guard."""
+        """Return whether a call has found another kind of tensor; read by a guard."""
         return self.refused
 
 
@@ -73,8 +75,10 @@ def tensors_of_cache(
     beneath: Sequence[Node],
     reason: BreakReason,
 ) -> Value | None:
-    """The cache's tensors, where the nodes beneath, which made some, tell nothing against asking
-    for them before the graph runs; GraphBreak for that reason else. None: there are no tensors.
+    """Return the cache's tensors as inputs, or None if the result is not made of tensors.
+
+    `beneath` are the nodes of the traced call, which must allow the cache to be read before the
+    graph runs. Raises GraphBreak with `reason` if they do not.
     """
     parts = made.realized(machine) if type(made) is TupleValue else [made]
     tensors = [part for part in parts if isinstance(part, TensorValue) and part.source is None]
@@ -87,21 +91,23 @@ def tensors_of_cache(
     kwargs = {name: constant_argument(machine, arg, broken) for name, arg in call[1].items()}
     found: list[Value] = []
     for number, tensor in enumerate(tensors):
+        # A guard reads `refused`, so that the variant is dead after a mismatch and the next call
+        # compiles again, with a visible break at the cached call.
         item = None if tensor is made else number
         spec = _spec(graph, tensor)
         if spec is None:
             raise broken
-        ask = _Ask(args, kwargs, key, item, spec)
-        machine.guard(StateRead(ask.cache_holds_another_kind, False, True))
+        read = _CacheRead(args, kwargs, key, item, spec)
+        machine.guard(StateRead(read.cache_holds_another_kind, False, True))
         name = f"{cached.live.__name__}()"
-        drawn = drawn_tensor(machine, name, machine.effects.draw(cached, ask, name), spec)
-        _keep_inside(machine, drawn, reason)
+        drawn = drawn_tensor(machine, name, machine.effects.draw(cached, read, name), spec)
+        _break_if_escaping(machine, drawn, reason)
         found.append(drawn)
     return TupleValue(found) if type(made) is TupleValue else found[0]
 
 
 def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
-    """What the cache has to hold; None where only the call tells."""
+    """Return the spec that the cached tensor must have; None if it is not known exactly."""
     meta = made.meta
     as_at_entry = (graph.grad_enabled, graph.autocast) == graph.entry_modes
     certain = as_at_entry and made.node not in graph.unknown_strides
@@ -115,36 +121,36 @@ def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
 
 
 def _is_early(graph: GraphBuilder, nodes: Sequence[Node]) -> bool:
-    """Whether these give before the graph what they give in it: they draw no random numbers, and
-    read no memory that the graph writes to.
+    """Return whether nodes give the same result before the graph as in it: they draw no random
+    numbers and read no memory that the graph writes to.
     """
     read = dict.fromkeys(source for node in nodes for source in (node, *node.all_input_nodes))
     return not any(n.meta.get("random") for n in nodes) and not any(map(graph.writes.to, read))
 
 
-def _keep_inside(machine: Machine, tensor: TensorValue, reason: BreakReason) -> None:
+def _break_if_escaping(machine: Machine, tensor: TensorValue, reason: BreakReason) -> None:
     graph = machine.graph
     born = machine.step
     memory = storage_of(tensor.node)
 
     def check(builder: Builder) -> None:
-        over = [node for node in graph.graph.nodes if storage_of(node) == memory]
-        if any(map(graph.is_output, over)) or graph.writes.to(tensor.node):
-            raise Unrestorable("a tensor that a cache keeps", born, reason)
+        aliases = [node for node in graph.graph.nodes if storage_of(node) == memory]
+        if any(map(graph.is_output, aliases)) or graph.writes.to(tensor.node):
+            raise Unrestorable("a tensor in a functools cache", born, reason)
 
     machine.at_exit(check)
 
 
-def _item(kept: Any, item: int | None) -> object:
-    """The cache's tensor, or the one at that place of its tuple."""
+def _item(held: Any, item: int | None) -> object:
+    """Return the cached object, or the item of a cached tuple at that index."""
     if item is None:
-        return kept
-    return kept[item] if type(kept) is tuple and item < len(kept) else None
+        return held
+    return held[item] if type(held) is tuple and item < len(held) else None
 
 
-def _is(kept: object, spec: TensorSpec) -> bool:
-    return type(kept) is torch.Tensor and spec_of(kept) == spec
+def _is(held: object, spec: TensorSpec) -> bool:
+    return type(held) is torch.Tensor and spec_of(held) == spec
 
 
-def _described(kept: object) -> str:
-    return str(spec_of(kept)) if isinstance(kept, torch.Tensor) else type(kept).__name__
+def _described(held: object) -> str:
+    return str(spec_of(held)) if isinstance(held, torch.Tensor) else type(held).__name__

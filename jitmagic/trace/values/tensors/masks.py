@@ -1,9 +1,8 @@
-"""`x[mask]`, `x[mask] = y`, `masked_select`: by the coordinates of what is true in the mask.
+"""Rewrites indexing by masks (`x[mask]`, `x[mask] = y`, `masked_select`) to integer indices.
 
-Comes in: such a call. Goes out: one with integer indices, whose size data decide (`nonzero`,
-graph/symbolic/data_sizes.py). torch's kernels do the same inside. Masks that are one computation
-share their coordinates, so `x[mask] - y[mask]` are known to be of one size, and gradients need no
-mask.
+The indices are those of `nonzero`, whose size depends on data (graph/symbolic/data_sizes.py).
+torch's kernels do the same internally. Equal mask computations share their indices, so that
+`x[mask]` and `y[mask]` are known to have one size, and the backward needs no mask.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ....graph.symbolic.sym_node import is_data_dependent
 from ..base import Machine
 from ..numbers.items import call_with_known
 
-__all__ = ["by_coordinates"]
+__all__ = ["masks_to_indices"]
 
 _ITEMS = (operator.getitem, operator.setitem)
 _SELECTED = ("masked_select", torch.masked_select)
@@ -30,13 +29,13 @@ _DEPTH = 8  # how far back two masks are compared
 
 
 class _Coordinates(dict[Hashable, tuple[Node, ...]]):
-    """Those of the masks of one graph, by what the masks are computed of."""
+    """The indices of the masks of one graph, by the computation of the mask."""
 
 
-def by_coordinates(
+def masks_to_indices(
     machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Target, list[Any]]:
-    """The call and its arguments; as they were, where no mask is among them."""
+    """Return the call and its arguments with integer indices; unchanged without a mask."""
     graph = machine.graph
     if graph.fresh_size is None or kwargs or not args or not isinstance(args[0], Node):
         return target, args
@@ -64,7 +63,9 @@ def _is_sized_by_data(value: Any) -> bool:
 def _filled(
     machine: Machine, target: Target, args: list[Any], key: tuple[Any, ...]
 ) -> tuple[Target, list[Any]]:
-    """`x[mask] = y`, whose backward takes no mask where each row gets the same: by a choice."""
+    """Rewrite `x[mask] = y` to `torch.where` if each row gets the same value and y needs grad: the
+    backward of where needs no data-dependent size.
+    """
     x, _, value = args
     if len(key) != 1 or not _is_mask(key[0]) or not _is_tensor(value):
         return target, args
@@ -73,6 +74,7 @@ def _filled(
     covers = same_shape(_meta(mask).shape, _meta(x).shape[: _meta(mask).dim()])
     if not _meta(value).requires_grad or not fits or not covers or not _meta(mask).dim():
         return target, args
+    # The masked training of HuBERT, SEW and wav2vec2 is one graph this way.
     graph, lines = machine.graph, machine.lines()
     shape = (*_meta(mask).shape, *(1,) * rest)
     rows = graph.call("reshape", [mask, shape], {}, lines) if rest else mask
@@ -93,7 +95,9 @@ def _is_mask(part: Any) -> bool:
 
 
 def _without_masks(machine: Machine, x: Node, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """None: there are none, or they do not fit the tensor: torch raises then."""
+    """Return the key with integer indices; None if it has no mask, or a mask does not fit the
+    tensor, for which torch raises.
+    """
     if not any(map(_is_mask, key)):
         return None
     taken = sum(_meta(p).dim() if _is_mask(p) else p is not None and p is not ... for p in key)
@@ -127,7 +131,7 @@ def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
 
 
 def _computation(graph: GraphBuilder, value: Any, depth: int) -> Hashable:
-    """Equal where two nodes are the same computation on what nobody has written to."""
+    """Return a key that is equal for equal computations on tensors without writes."""
     if isinstance(value, tuple | list):
         return type(value), *(_computation(graph, part, depth) for part in value)
     if isinstance(value, slice):

@@ -1,11 +1,11 @@
-"""Tensors of the traced program: a node of the graph and the meta tensor that says what it is like.
+"""Models tensors of the program as a node of the graph with a meta tensor.
 
-Comes in: operators, methods, attributes and indexing on tensors.  Goes out: graph nodes through
-`record`, or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of
-the operator module, methods are `call_method` nodes, as backends written for torch.compile expect.
+Input: operators, methods, attributes and indexing on tensors. Output: graph nodes through `record`,
+or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of the
+operator module, methods are `call_method` nodes, as backends written for torch.compile expect.
 
-One tensor object is one TensorValue: in-place methods and no-op conversions give the same value
-back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
+One tensor object is one TensorValue: in-place methods and no-op conversions return the same value.
+Sizes are ints, guarded by the TensorMatch of the graph's inputs.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ from ..numbers.items import (  # fmt: skip
     call_with_known,
     is_number,
     number_of,
-    plain,
+    torch_constant,
     with_known,
 )
-from ..numbers.number_index import at_number, at_numbers
+from ..numbers.number_index import assign_at_number, index_at_numbers
 from ..numbers.scalar_calls import call_with_scalars
 from ..numbers.scalars import ScalarValue, SymbolicNumber
 from ..numbers.storage_offsets import guard_storage_offsets
-from ..numbers.validation import asserted
+from ..numbers.validation import asserted_truth
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
 from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .autograd_leaves import required_grad
 from .bound_data import bind_data
-from .leaf_names import rely_on_names
-from .leaves import required_grad
-from .masks import by_coordinates
-from .tensor_class import call_replaced, replaced
+from .masks import masks_to_indices
+from .name_lookups import guard_looked_up_names
+from .tensor_class import call_user_method, user_attribute
 from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
-from .tensor_queries import described
+from .tensor_queries import answer_query
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
@@ -94,7 +94,7 @@ _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
     "mH": ("adjoint", ()),
     "real": (torch.real, ()),
     "imag": (torch.imag, ()),
-    "data": (getattr, ("data",)),  # unlike detach, with a version counter of its own
+    "data": (getattr, ("data",)),  # has its own version counter, which detach() shares
 }
 _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -103,7 +103,7 @@ _PLAIN_ARGUMENTS = (
 
 
 class TensorValue(Value):
-    """One tensor. `kind` is its class, `live` the object if it existed before the call."""
+    """One tensor object of class `kind`; `live` is the object if it existed before the call."""
 
     __slots__ = ("grad", "kind", "live", "node")
     holds_data = True
@@ -123,7 +123,7 @@ class TensorValue(Value):
 
     @property
     def meta(self) -> torch.Tensor:
-        """The meta tensor, as it is at this point of the program."""
+        """Return the meta tensor of the current node."""
         meta: torch.Tensor = self.node.meta["val"]
         return meta
 
@@ -137,7 +137,7 @@ class TensorValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if (users := replaced(machine, self, name)) is not None:
+        if (users := user_attribute(machine, self, name)) is not None:
             return self._own_attribute(machine, name) or users
         if name in _FLAGS and machine.graph.flags_vary(self.node):
             self.refuse(machine, f"`.{name}` in a backward")
@@ -176,7 +176,7 @@ class TensorValue(Value):
         )
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
-        """An attribute that somebody put on the live tensor."""
+        """Return an attribute from the live tensor's `__dict__`, or None."""
         if self.live is None or self.source is None:
             return None
         table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
@@ -187,7 +187,7 @@ class TensorValue(Value):
         if name == "H" and dims == 2:
             return record(machine, "adjoint", [self])
         if name == "H":
-            self.refuse(machine, "`.H` of a tensor that is no matrix")
+            self.refuse(machine, "`.H` of a tensor that is not a matrix")
         if dims != 2:
             return record(machine, getattr, [self, machine.constant(name)])  # torch warns
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
@@ -216,32 +216,32 @@ class TensorValue(Value):
     # -- containers ------------------------------------------------------------------------------
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        if (users := call_replaced(machine, self, "getitem", [key])) is not None:
+        if (users := call_user_method(machine, self, "getitem", [key])) is not None:
             return users
-        return record(machine, operator.getitem, at_numbers(machine, self, key, lift))
+        return record(machine, operator.getitem, index_at_numbers(machine, self, key, lift))
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
-        if call_replaced(machine, self, "setitem", [key, value]) is None:
-            call = at_number(machine, self, key, value)
+        if call_user_method(machine, self, "setitem", [key, value]) is None:
+            call = assign_at_number(machine, self, key, value)
             if call is None:
                 record(machine, operator.setitem, [self, key, value])
             else:
                 record(machine, *call)
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        if (users := call_replaced(machine, self, "contains", [item])) is not None:
+        if (users := call_user_method(machine, self, "contains", [item])) is not None:
             return machine.constant(users.truth(machine))
         raise GraphBreak(TensorItem.of(what="`in` a tensor"))
 
     def length(self, machine: Machine) -> int:
-        if (users := call_replaced(machine, self, "len", [])) is not None:
+        if (users := call_user_method(machine, self, "len", [])) is not None:
             return int(users.as_constant(machine))
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "len() of a 0-d tensor")
         return self.meta.shape[0]  # a SymInt: int() of it, or a use as one, specialises
 
     def iterate(self, machine: Machine) -> Value:
-        if (users := call_replaced(machine, self, "iter", [])) is not None:
+        if (users := call_user_method(machine, self, "iter", [])) is not None:
             return users
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "iteration over a 0-d tensor")
@@ -254,14 +254,15 @@ class TensorValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         name = f"{'r' if reflected else ''}{BINARY_METHODS[op]}"
-        if (users := call_replaced(machine, self, name, [other])) is not None:
+        if (users := call_user_method(machine, self, name, [other])) is not None:
             return implemented(users)
         if not _is_operand(machine, other):
             return None
         return record(machine, BINARY[op], [other, self] if reflected else [self, other])
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        if (users := call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])) is not None:
+        name = f"i{BINARY_METHODS[op]}"
+        if (users := call_user_method(machine, self, name, [other])) is not None:
             return implemented(users)
         if op == "@" or not _is_operand(machine, other):
             return None
@@ -270,18 +271,18 @@ class TensorValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        if (users := call_replaced(machine, self, COMPARE_METHODS[op], [other])) is not None:
+        if (users := call_user_method(machine, self, COMPARE_METHODS[op], [other])) is not None:
             return implemented(users)
         if not _is_operand(machine, other):
             return None
         return record(machine, COMPARE[op], [self, other])
 
     def unary(self, machine: Machine, op: str) -> Value:
-        users = call_replaced(machine, self, UNARY_METHODS[op], [])
+        users = call_user_method(machine, self, UNARY_METHODS[op], [])
         return record(machine, UNARY[op], [self]) if users is None else users
 
     def truth(self, machine: Machine) -> bool:
-        if (users := call_replaced(machine, self, "bool", [])) is not None:
+        if (users := call_user_method(machine, self, "bool", [])) is not None:
             return users.truth(machine)
         if (known := known_truth(machine.graph, self.node)) is not None:
             return known
@@ -289,7 +290,7 @@ class TensorValue(Value):
             return bool(number)
         if (decided := decided_by_input(machine, self.node)) is not None:
             return decided
-        if (wanted := asserted(machine, self.node)) is not None:
+        if (wanted := asserted_truth(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
@@ -303,7 +304,7 @@ class TensorValue(Value):
         return method.call(machine, args, kwargs)
 
     def format_operand(self, machine: Machine) -> Value:
-        """See Tensor.__format__."""
+        """Return what is formatted: Tensor.__format__ formats a 0-dim tensor as its number."""
         is_number = self.meta.dim() == 0 and self.python_type(machine) is torch.Tensor
         return self.call_method(machine, "item", [], {}) if is_number else self
 
@@ -343,7 +344,7 @@ class TensorMethodValue(Value):
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
         if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
-            rely_on_names(machine, TENSOR.get(name))
+            guard_looked_up_names(machine, TENSOR.get(name))
             return handler(machine, [owner, *args], kwargs)
         if name == "item" and not args:
             number = read_counter(machine, owner.node, owner.live, owner.source)
@@ -355,7 +356,7 @@ class TensorMethodValue(Value):
                 return number
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
-            known = described(machine, owner, name, args, kwargs)
+            known = answer_query(machine, owner, name, args, kwargs)
             if known is not None:
                 return known
         if name == "__setitem__" and len(args) == 2 and not kwargs:
@@ -398,23 +399,28 @@ def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
 def record(
     machine: Machine, target: Target, args: Args, kwargs: Mapping[str, Value] | None = None
 ) -> Value:
-    """Call a torch function, operator or tensor method in the graph; the value of its result."""
+    """Add a call of a torch function, operator or tensor method to the graph; return its result.
+
+    Raises GraphBreak if the call cannot be in a graph or eager raises.
+    """
     graph = machine.graph
     name = call_name(target)
+    # A mode of user code sees each call of torch in eager, but not those of a compiled graph.
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
     if target_name(target) in RAISING_ON_DATA and machine.catches():
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
-    rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
-    key = "operator getitem" if target is operator.setitem else name  # has no dtype to tell
+    guard_looked_up_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
+    key = "operator getitem" if target is operator.setitem else name  # the index has no dtype
     given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
+    # A factory with requires_grad=True makes a leaf, a node of its own (autograd_leaves.py).
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
     kept = refuse_inference_arguments(machine.notes, name, given, named)
     try:
-        target, given = by_coordinates(machine, target, given, named)
+        target, given = masks_to_indices(machine, target, given, named)
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
         else:
@@ -440,7 +446,7 @@ def record(
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
-    """As `lower`; numbers that are data stay what they are."""
+    """Lower an argument, but leave a ScalarValue as it is."""
     value = value.realize(machine)
     if is_number(value.python_type(machine), name):
         value = value.operand(machine)
@@ -448,7 +454,7 @@ def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
-    """A value as an argument of a node: a node, a plain constant, or a structure of them."""
+    """Return a value as an argument of a node: a node, a constant, or a structure of them."""
     value = value.realize(machine)
     if name == "operator getitem":
         value = value.as_index(machine)
@@ -466,7 +472,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
         constant = without_enum(value.as_constant(machine))
-        taken = plain(constant, name)
+        taken = torch_constant(constant, name)
         if taken is not constant or type(taken) in _PLAIN_ARGUMENTS:
             return taken
     what = f"an argument of type {value.describe()}"
@@ -474,13 +480,13 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
 
 
 def _bound(machine: Machine, part: Value, name: str) -> Any:
-    """Of a slice."""
+    """Return a bound of a slice, as a number if the trace knows it."""
     made = lower(machine, part, name)
     return with_known(machine.graph, made) if isinstance(made, Node) else made
 
 
 def lift(machine: Machine, result: Any) -> Value:
-    """The value of a call's result, which has nodes in place of tensors."""
+    """Return the value of a call's result, which has nodes in place of tensors."""
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):

@@ -1,9 +1,9 @@
-"""The class of a tensor: what torch made of it, and what the program made of that.
+"""Finds attributes of torch.Tensor that user code replaced or added.
 
-Comes in: the name of an attribute or special method that is about to be used on a tensor. Goes out:
-None where the class has what torch gave it, which the graph then calls by its name; else what the
-program put there (an adapter's `Tensor.__add__`, a method of its own), bound to the tensor and
-followed like any code of the user's. Either way the class having it is a guarded fact.
+Input: the name of an attribute or special method that is about to be used on a tensor. Output: None
+if the class has torch's original, which the graph then calls by name. Otherwise the object that
+user code put there (an adapter's `Tensor.__add__`, a method of its own), bound to the tensor and
+traced like other user code. Either way, a guard checks the attribute of the class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..objects.class_facts import NOTHING, guarded_attribute
 from ..objects.classes import bind
 from ..objects.monkey_patches import PARAMETER, TENSOR
 
-__all__ = ["call_replaced", "replaced"]
+__all__ = ["call_user_method", "user_attribute"]
 
 _PATHS: dict[type, Source] = {
     torch.Tensor: ModuleAttr(ImportedModule("torch"), "Tensor"),
@@ -25,24 +25,24 @@ _PATHS: dict[type, Source] = {
 }
 
 
-def replaced(machine: Machine, tensor: Value, name: str) -> Value | None:
-    """The attribute as the program made it; None: it is torch's, or there is none."""
+def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
+    """Return the attribute that user code put on the class; None if it is torch's or absent."""
     kind = tensor.python_type(machine)
-    for asked in ("__getattribute__", name):
-        raw = guarded_attribute(machine, kind, asked)
-        if raw is TENSOR.get(asked, NOTHING) or raw is PARAMETER.get(asked, NOTHING):
+    for attribute in ("__getattribute__", name):
+        raw = guarded_attribute(machine, kind, attribute)
+        if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)
-        if path is None or raw is NOTHING or asked != name:
-            raise GraphBreak(UnsupportedAttribute.of(name=asked, type=kind.__name__))
+        if path is None or raw is NOTHING or attribute != name:
+            raise GraphBreak(UnsupportedAttribute.of(name=attribute, type=kind.__name__))
         cls = machine.class_of(kind, path)
         found, value = cls.find(machine, name)
         return bind(machine, found, value, tensor, cls, name).realize(machine)
     return None
 
 
-def call_replaced(machine: Machine, tensor: Value, name: str, args: Args) -> Value | None:
-    """What a special method that the program put there gives, also NotImplemented; None: it is
-    torch's."""
-    method = replaced(machine, tensor, f"__{name}__")
+def call_user_method(machine: Machine, tensor: Value, name: str, args: Args) -> Value | None:
+    """Call a special method that user code put on the class; None if it is torch's. The result may
+    be NotImplemented."""
+    method = user_attribute(machine, tensor, f"__{name}__")
     return None if method is None else method.call(machine, args, {}).realize(machine)

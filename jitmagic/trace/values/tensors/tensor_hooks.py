@@ -1,9 +1,8 @@
-"""Hooks of a tensor that the traced code has computed, and its `retain_grad()`.
+"""Models `register_hook(f)` and `retain_grad()` of tensors computed in the trace.
 
-Comes in: `t.register_hook(f)`, `t.retain_grad()`. A backward in the same graph runs the hooks
-where eager does, as more of the traced code, and leaves `.grad`
-(trace/builtins/pytorch/differentiation.py). What hooks would do in a later backward no graph can
-tell: then the call is a graph break, found out at the exit.
+A backward in the same graph runs the hooks where eager does, as traced code, and sets `.grad`
+(trace/builtins/pytorch/differentiation.py). A hook that would run in a later backward cannot be in
+the graph; the check at the exit then makes its registration a graph break.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from ..objects.callables import bind_builtin
 from ..objects.opaque import WithoutOperators
 
-__all__ = ["Watched", "check_watched", "retains_gradient", "watch", "watched_behind"]
+__all__ = ["TensorHook", "add_hook", "check_hooks", "hooks_run_by", "retains_gradient"]
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
-    """A hook of a tensor; None: its gradient is to be retained."""
+class TensorHook:
+    """A hook of a tensor; `hook` is None for retain_grad()."""
 
     tensor: Any  # TensorValue
     hook: Value | None
-    history: Any  # the tensor's grad_fn then
+    history: Any  # the tensor's grad_fn at the registration
     born: int
 
     @property
     def reason(self) -> RefusedTorchCall:
-        """Why it stays outside of a graph."""
+        """Return the reason for a graph break at the registration."""
         name = "retain_grad" if self.hook is None else "register_hook"
         return RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name])
 
 
-class _WatchedTensors(list[Watched]):
+class _TensorHooks(list[TensorHook]):
     """The hooks of one graph."""
 
 
 class HandleValue(WithoutOperators):
-    """What `register_hook` gives."""
+    """The RemovableHandle that `register_hook` returns."""
 
-    __slots__ = ("watched",)
+    __slots__ = ("registered",)
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, registered: TensorHook) -> None:
         super().__init__()
-        self.watched = watched
+        self.registered = registered
 
     def python_type(self, machine: Machine) -> type:
         return RemovableHandle
@@ -66,7 +65,7 @@ class HandleValue(WithoutOperators):
         return bind_builtin(machine, self, RemovableHandle, name)
 
     def recipe(self, builder: Builder) -> Any:
-        raise Unrestorable("the handle of a hook", self.watched.born, self.watched.reason)
+        raise Unrestorable("the handle of a hook", self.registered.born, self.registered.reason)
 
     def describe(self) -> str:
         return "handle of a hook"
@@ -78,15 +77,15 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     meta = getattr(tensor, "meta", None)
     is_leaf = isinstance(meta, torch.Tensor) and meta.is_leaf and meta.requires_grad
     if not is_leaf and not retains_gradient(machine, tensor):
-        watch(machine, tensor, None, len(args) != 1 or bool(kwargs))
+        add_hook(machine, tensor, None, len(args) != 1 or bool(kwargs))
     return machine.constant(None)
 
 
 @handles(torch.Tensor.register_hook)
 def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
-    strange = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
-    return HandleValue(watch(machine, given.get("self"), given.get("hook"), strange))
+    unsupported = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
+    return HandleValue(add_hook(machine, given.get("self"), given.get("hook"), unsupported))
 
 
 @method(RemovableHandle, "remove")
@@ -94,50 +93,52 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     assert isinstance(owner, HandleValue)
     if args or kwargs:
         owner.refuse(machine, "a call with arguments")
-    hooks = machine.notes.of(_WatchedTensors)
-    if owner.watched in hooks:
-        hooks.remove(owner.watched)
+    hooks = machine.notes.of(_TensorHooks)
+    if owner.registered in hooks:
+        hooks.remove(owner.registered)
     return machine.constant(None)
 
 
-def watch(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> Watched:
-    """Run the hook with the tensor's gradient; None: retain that."""
+def add_hook(machine: Machine, tensor: Any, hook: Value | None, unsupported: bool) -> TensorHook:
+    """Register a hook that runs with the tensor's gradient; None retains the gradient."""
     graph = machine.graph
     meta = getattr(tensor, "meta", None)
-    watched = Watched(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
+    registered = TensorHook(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
+    # The hooks of a tensor that existed before the call also run in backwards of other graphs.
     inside = graph.root is graph and not graph.modes_vary
-    if strange or not inside or watched.history is None or tensor.live is not None:
-        raise GraphBreak(watched.reason)
-    machine.notes.of(_WatchedTensors).append(watched)
-    return watched
+    if unsupported or not inside or registered.history is None or tensor.live is not None:
+        raise GraphBreak(registered.reason)
+    machine.notes.of(_TensorHooks).append(registered)
+    return registered
 
 
 def retains_gradient(machine: Machine, tensor: Any) -> bool:
-    """Whether `retain_grad()` was called for it."""
-    return any(w.tensor is tensor and w.hook is None for w in machine.notes.of(_WatchedTensors))
+    """Return whether `retain_grad()` was called for the tensor."""
+    return any(w.tensor is tensor and w.hook is None for w in machine.notes.of(_TensorHooks))
 
 
-def watched_behind(machine: Machine, outputs: list[Any]) -> list[Watched]:
-    """Hooks that a backward of these tensors runs, in the engine's order: what was computed last
-    comes first.
+def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
+    """Return the hooks that a backward of these tensors runs, in the engine's order: those of
+    tensors computed last come first.
     """
-    hooks = machine.notes.of(_WatchedTensors)
+    hooks = machine.notes.of(_TensorHooks)
     if not hooks:
         return []
     history = machine.graph.history([output.node for output in outputs])
-    found = [watched for watched in hooks if watched.history in history]
-    for watched in found:
-        if watched.tensor.meta.grad_fn is not watched.history:  # written to since
-            raise GraphBreak(watched.reason)
-    return sorted(found, key=lambda watched: -watched.history._sequence_nr())
+    found = [registered for registered in hooks if registered.history in history]
+    for registered in found:
+        # An in-place write has moved the tensor to a new grad_fn since the registration.
+        if registered.tensor.meta.grad_fn is not registered.history:
+            raise GraphBreak(registered.reason)
+    return sorted(found, key=lambda registered: -registered.history._sequence_nr())
 
 
-def check_watched(notes: GraphNotes) -> None:
-    """Raise Unrestorable where somebody could see a hook, or that it is missing, after the exit."""
-    graph, hooks = notes.graph, notes.of(_WatchedTensors)
+def check_hooks(notes: GraphNotes) -> None:
+    """Raise Unrestorable if a hook could run, or be missed, after the exit of the trace."""
+    graph, hooks = notes.graph, notes.of(_TensorHooks)
     outputs = graph.differentiable_outputs() if hooks else []
     history = graph.history(outputs)
-    for watched in hooks:
-        runs = watched.hook is not None and watched.history in history
-        if runs or graph.is_output(watched.tensor.node):
-            raise Unrestorable("a tensor with a hook", watched.born, watched.reason)
+    for registered in hooks:
+        runs = registered.hook is not None and registered.history in history
+        if runs or graph.is_output(registered.tensor.node):
+            raise Unrestorable("a tensor with a hook", registered.born, registered.reason)

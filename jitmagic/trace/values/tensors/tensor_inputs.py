@@ -1,9 +1,9 @@
-"""Live tensors become graph inputs: parameters, buffers, globals, closures and attributes alike.
+"""Makes live tensors graph inputs: parameters, buffers, globals, closures and attributes alike.
 
-Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
-TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
-functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason. The operation runs as
-eager; so does the rest of the frame where it was called with no other tensors.
+Input: a tensor object and its Source. Output: a placeholder of the graph and a TensorMatch guard;
+tensor data is never read. Unsupported tensors (subclasses, sparse, quantized, functorch-wrapped,
+dual, conjugate views, named, meta) are a graph break with the reason. Eager runs the operation, and
+the rest of the frame too if all its tensor arguments are unsupported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
 def why_not_an_input(tensor: torch.Tensor) -> str | None:
-    """The reason why a tensor cannot be a graph input; None if it can."""
+    """Return the reason why a tensor cannot be a graph input; None if it can."""
     if type(tensor) not in _CLASSES:
         return f"it is of the subclass {type(tensor).__name__}"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -53,7 +53,7 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
 
 
 def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
-    """The next call may bring a tensor that can be an input."""
+    """Guard the kind of an unsupported tensor; the next call may pass a supported one."""
     if type(obj) not in _CLASSES:
         machine.guard(TypeIs(source, type(obj)))
         return
@@ -71,7 +71,7 @@ def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
 
 
 def _are_all_refused(machine: Machine) -> bool:
-    """Whether no tensor argument of the frame can be an input, which is then guarded. Lazy views
+    """Return whether no tensor argument of the frame can be an input, and guard that. Lazy views
     do not count: any operation makes a plain tensor of one.
     """
     code, args = machine.snapshot.code, machine.snapshot.args
@@ -99,8 +99,9 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
 
 
 def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
-    """A placeholder for memory of the caller's, guarded; `kind`: of the object in the program."""
+    """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
     spec = spec_of(obj)
+    # Dispatch keys tell conjugate, negative and functorch tensors from plain ones in one integer.
     keys = torch._C._dispatch_keys(obj).raw_repr()
     if varying := machine.symbols.varying_dims(source, obj):
         shape = symbolic_shape(machine.symbols, source, spec, varying)

@@ -1,4 +1,4 @@
-"""Python's operators as calls of the graph: which function stands for which sign."""
+"""Maps the signs of Python's operators to the functions that the graph calls."""
 
 from __future__ import annotations
 

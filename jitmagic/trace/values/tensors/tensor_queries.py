@@ -1,9 +1,9 @@
-"""Methods of tensors that are answered from what is known of them, without a call in the graph.
+"""Answers methods of tensors from metadata, without a node in the graph.
 
-Comes in: a tensor, the name of a method and its arguments. Goes out: the answer; None: record the
-call. What layout a kernel chose nobody knows before it ran; the one of a gradient is autograd's
-choice in eager too, so a backward that asks whether its gradient is contiguous is given one that
-is: that is what such code asks for.
+Input: a tensor, the name of a method and its arguments. Output: the result, or None to record the
+call. The strides that a kernel chooses are unknown before it runs, so reading them is a graph
+break. The exception is `grad.is_contiguous()` in a user's backward: eager's autograd chooses the
+strides of a gradient freely, so the trace makes the gradient contiguous and answers True.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from ...breaks import GraphBreak, UncertainStrides
 from ...region import RegionBuilder
 from ..base import Args, Kwargs, Machine, Value
 
-__all__ = ["described"]
+__all__ = ["answer_query"]
 
 _STRIDE_READERS = frozenset(
     ("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense")
 )
 
 
-def described(machine: Machine, owner: Any, name: str, args: Args, kwargs: Kwargs) -> Value | None:
-    """`owner` is a TensorValue."""
+def answer_query(
+    machine: Machine, owner: Any, name: str, args: Args, kwargs: Kwargs
+) -> Value | None:
+    """Return the result of a query, or None to record the call. `owner` is a TensorValue."""
     if name in _STRIDE_READERS and owner.node in machine.graph.unknown_strides:
         if name != "is_contiguous" or args or kwargs or not _is_gradient(machine, owner):
             raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
+        # `if not grad.is_contiguous(): grad = grad.contiguous()` was a graph break in backwards.
         owner.node = machine.graph.call("contiguous", [owner.node], {}, machine.lines())
         return machine.constant(True)
     if name == "get_device":
@@ -46,6 +49,6 @@ def _is_tensor(machine: Machine, value: Value) -> bool:
 
 
 def _is_gradient(machine: Machine, owner: Any) -> bool:
-    """Whether it is what the backward of an autograd function is given, unchanged."""
+    """Return whether the tensor is an unchanged gradient argument of a user's backward."""
     graph = machine.graph
     return isinstance(graph, RegionBuilder) and graph.is_fed(owner.node, "gradient")

@@ -1,11 +1,11 @@
-"""Torch functions: one graph node each, or a break with the reason why not.
+"""Models torch functions: one graph node each, or a graph break with the reason.
 
-Comes in: live torch functions (C functions, the public functions written in Python, methods of
-torch.Tensor taken from the class, torch.ops operators).  Goes out: a node through `record`, a
-constant where the result holds no tensor, or the break that trace/builtins/pytorch/torch_rules.py
-asks for. Python code of torch that is meant to be inlined (torch.nn.modules) is left to the core.
+Input: live torch functions (C functions, public functions written in Python, methods of the class
+torch.Tensor, torch.ops operators). Output: a node through `record`, a constant if the result holds
+no tensor, or the graph break of trace/builtins/pytorch/torch_rules.py. Python code of torch that is
+inlined (torch.nn.modules) is left to the tracer.
 
-A function found inside torch carries no guard of its own: its namespace has one (trusted.py).
+A function found inside torch has no guard of its own: its namespace has one (torch_namespaces.py).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _TENSOR_BASE = torch.Tensor.__mro__[1]
 __all__ = [
     "TensorTypeMethod",
     "TorchFunctionValue",
-    "inlines_leaves",
     "operators_of",
+    "registers_inliner",
     "torch_function",
 ]
 
 
 class TorchFunctionValue(BuiltinValue):
-    """A torch function, known by identity. `refusal` says why a call cannot be in a graph."""
+    """A torch function, known by identity; `refusal` is the reason why no graph can call it."""
 
     __slots__ = ("refusal",)
     obj: Any
@@ -84,8 +84,8 @@ Inliner = Callable[[Machine, types.FunctionType, Args, Kwargs], Value]
 _INLINERS: list[Inliner] = []
 
 
-def inlines_leaves(inliner: Inliner) -> Inliner:
-    """Register how a Python function that is one node where it can be is followed otherwise."""
+def registers_inliner(inliner: Inliner) -> Inliner:
+    """Register the function that inlines a Python function of torch that cannot be one node."""
     _INLINERS.append(inliner)
     return inliner
 
@@ -93,11 +93,15 @@ def inlines_leaves(inliner: Inliner) -> Inliner:
 def _record_or_inline(
     machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Value:
-    """One node; inlined where an argument is no node's (a callable, an object), where its code
-    looks at data, which may be for a check alone, where the node would raise, and where a number
-    varies for which a node has no form: the operations beneath may have (a temperature).
+    """Record a Python function of torch as one node, or inline it.
+
+    It is inlined if an argument cannot be in a node (a callable, an object), if its code reads
+    data, perhaps for a check alone, or if the node would raise. It is also inlined if a varying
+    number has no rule for the function: the operations inside may have one (a temperature).
     """
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    # gumbel_softmax(tau=t) as one node was a variant for each temperature, then eager; inlined, its
+    # operations take the varying number.
     if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
         return _INLINERS[0](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
@@ -107,6 +111,7 @@ def _record_or_inline(
     except GraphBreak as broken:
         if not isinstance(broken.reason, TensorItem | UnsupportedArguments | TorchCallFailed):
             raise
+        # The failed call has already written to a meta tensor: tracing it again would write twice.
         if versions != [meta._version for meta in metas]:
             raise
     return _INLINERS[0](machine, function, args, kwargs)
@@ -125,14 +130,14 @@ _PUBLIC = {
 
 
 def torch_name(obj: Any) -> str:
-    """The name users know a torch function by."""
+    """Return the public name of a torch function."""
     module = obj.__module__
     bare = str(obj.__name__).removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
     return f"{_PUBLIC.get(module, module)}.{bare}"
 
 
 class TensorTypeMethod(BuiltinValue):
-    """`torch.Tensor.add`: a method taken from the class."""
+    """A method taken from the class, like `torch.Tensor.add`."""
 
     __slots__ = ()
     obj: Any
@@ -150,19 +155,19 @@ class TensorTypeMethod(BuiltinValue):
 
 
 def _function_for(method: Any) -> Any:
-    """The function torch.<name> of a method that the program has put another in the place of: by
-    its name the graph would call that one."""
+    """Return the function torch.<name> for an original method that user code has replaced on the
+    class, since the graph would call the replacement by name."""
     function = getattr(torch, method.__name__.strip("_"), None)
     if TENSOR.get(method.__name__) is not method or not isinstance(
         function, types.BuiltinFunctionType
     ):
-        why = "another method stands in its place"
+        why = "user code has replaced it"
         raise GraphBreak(RefusedTorchCall.of(name=name_of(method), why=why))
     return function
 
 
 def torch_function(obj: Any, source: Source | None = None) -> Value | None:
-    """The value of a torch function; None: no function of torch, or one to be inlined."""
+    """Return the value of a torch function; None for other objects and inlined functions."""
     module = getattr(obj, "__module__", None) or ""
     if not (module == "torch" or module.startswith("torch.")):
         return None
@@ -189,7 +194,7 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
 
 @makes_builtins
 def _tensor_method(obj: Any) -> TensorTypeMethod | None:
-    """Methods of torch.Tensor and of the C class below."""
+    """Return the value of a method of torch.Tensor or of its C base class, else None."""
     in_python = isinstance(obj, types.FunctionType) and TENSOR.get(obj.__name__) is obj
     of_base = getattr(obj, "__objclass__", None) is _TENSOR_BASE
     return TensorTypeMethod(obj) if in_python or of_base else None
@@ -204,7 +209,7 @@ def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | Non
 
 
 class OperatorSpace(BuiltinValue):
-    """torch.ops, torch.ops.aten, torch.ops.aten.add: what is below torch's own never changes."""
+    """torch.ops, a namespace or an operator in it; those that torch itself registers are fixed."""
 
     __slots__ = ()
     obj: Any
@@ -222,7 +227,7 @@ class OperatorSpace(BuiltinValue):
         return operators_of(found) or super().get_attr(machine, name)
 
     def _is_complete(self) -> bool:
-        """Whether nobody but torch registers operators here."""
+        """Return whether only torch registers operators here."""
         if isinstance(self.obj, OpOverloadPacket):
             return not is_foreign(self.obj)
         return isinstance(self.obj, _OpNamespace) and self.obj.name == "aten"
@@ -234,7 +239,7 @@ class OperatorSpace(BuiltinValue):
 
 
 class OperatorValue(TorchFunctionValue):
-    """An operator, or all overloads of one: a node, whoever has registered it."""
+    """An operator of torch or another library, or all its overloads: one node."""
 
     __slots__ = ()
 
@@ -244,6 +249,8 @@ class OperatorValue(TorchFunctionValue):
         return super().get_attr(machine, name)
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # Kernels and autograd formulas of other libraries may be registered at any time, so that
+        # each call compares the registrations.
         if is_foreign(self.obj):
             read = registrations(packet_of(self.obj))
             machine.guard(StateRead(read, read()))
@@ -253,7 +260,7 @@ class OperatorValue(TorchFunctionValue):
 
 
 def operators_of(obj: object) -> Value | None:
-    """The value of torch.ops or a part of it; None for anything else."""
+    """Return the value of torch.ops or a part of it; None for anything else."""
     return OperatorSpace(obj) if isinstance(obj, _Ops | _OpNamespace | OpOverloadPacket) else None
 
 
@@ -271,7 +278,7 @@ def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
 
 @wraps(CustomOpDef)
 def _wrap_definition(machine: Machine, obj: Any, source: Source) -> Value:
-    """What torch.library.custom_op gives: called, it calls its operator."""
+    """Wrap the result of torch.library.custom_op, which calls its operator."""
     machine.guard(IdentityIs(source, obj))
     return DefinedOperator(obj, source)
 

@@ -1,10 +1,10 @@
-"""`requires_grad_()` of a tensor: a leaf of the autograd graph, or none any more.
+"""Records `requires_grad_()`, which makes a tensor a leaf of the autograd graph or stops it.
 
-Comes in: the tensor's value, and the flag asked for. Goes out: the node that the tensor has from
-there on, for autograd's later questions. A tensor from outside that nothing was computed of yet is
-given the flag before the graph runs, which then has an input that requires grad. Later on it keeps
-its memory: its node is one of `detach()`, and an effect sets the flag at the exit; break where a
-later backward would have to lead to such a leaf. One that the program made is a result like others.
+Input: the tensor's value and the flag. Output: the tensor's new node, with the flag on its meta
+tensor. A tensor from outside that is still unused gets the flag before the graph runs, as an input
+that requires grad. A used one keeps its memory: its new node is a `detach()`, and an effect sets
+the flag at the exit; a later backward that would reach this leaf is a graph break. A tensor made by
+the program is an ordinary result.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from ...breaks import GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
 from ..base import Machine, Unrestorable
 
-__all__ = ["Switch", "Switched", "check_leaves", "keep_leaves", "required_grad"]
+__all__ = ["LeafChange", "LeafChanges", "check_leaves", "output_leaves", "required_grad"]
 
 _REASON = RefusedTorchCall.of(
-    name="Tensor.requires_grad_", why="it makes a leaf of the autograd graph"
+    name="Tensor.requires_grad_", why="it changes a leaf of the autograd graph"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
-    """Of `requires_grad`, or of the memory of a leaf; `is_early`: done before the graph runs."""
+class LeafChange:
+    """A change of `requires_grad`, or of a leaf's memory; `is_early`: before the graph runs."""
 
     owner: Owner
     born: int
     is_early: bool
 
 
-class Switched(list[Switch]):
-    """The switches of one graph."""
+class LeafChanges(list[LeafChange]):
+    """The changes of leaves in one graph."""
 
 
 def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
-    """The same node where nothing changes. `owner` is a TensorValue."""
+    """Return the node with the flag, the same one if nothing changes. `owner` is a TensorValue."""
     graph = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
@@ -54,19 +54,19 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     if not isinstance(wanted, bool) or graph.modes_vary or not differentiable or is_inference:
         raise GraphBreak(_REASON)
     if owner.live is not None:
-        return _of_an_input(machine, owner, wanted)
+        return _change_input(machine, owner, wanted)
     if not wanted:
         raise GraphBreak(_REASON)
     return graph.require_grad(node, machine.lines())
 
 
 def _is_refused(owner: Any) -> bool:
-    """Whether eager refuses although it is so: what was made in inference mode is for that."""
+    """Return whether eager raises although the flag is set already: for an inference tensor."""
     made_there = owner.live is not None and owner.live.is_inference()
     return made_there and not torch.is_inference_mode_enabled()
 
 
-def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
+def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     notes, graph = machine.notes, machine.graph
     live: torch.Tensor = owner.live
     if graph.root is not graph or owner.source is None or not owner.meta.is_leaf:
@@ -74,20 +74,22 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     if live.is_inference() or owner.node.meta["spec"] is None:
         raise GraphBreak(_REASON)
     if wanted and any(_is_view_of(owner.meta, node) for node in notes.owners):
-        raise GraphBreak(_REASON)  # they have a history from then on, in eager
+        raise GraphBreak(_REASON)  # in eager these views get a history from here on
     if wanted and _is_untouched(notes, owner):
-        return _flagged_early(machine, owner)
-    notes.of(Switched).append(Switch(owner, machine.step, is_early=False))
+        return _flag_before_graph(machine, owner)
+    notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
     before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
-        return before  # as it came
+        return before  # the flag as at entry
+    # The live tensor gets its flag only at the exit, so a node of the same memory stands for the
+    # new leaf in the graph.
     detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 
 
 def _is_untouched(notes: GraphNotes, owner: Any) -> bool:
-    """Whether the graph so far is the same for a leaf that requires grad."""
+    """Return whether the graph so far would be the same if the input required grad at entry."""
     node: Node = owner.node
     if node not in notes.inputs or node.users or notes.graph.is_output(node):
         return False
@@ -95,11 +97,13 @@ def _is_untouched(notes: GraphNotes, owner: Any) -> bool:
     return not owner.live._is_view() and all(view._base is not owner.live for view in views)
 
 
-def _flagged_early(machine: Machine, owner: Any) -> Node:
+def _flag_before_graph(machine: Machine, owner: Any) -> Node:
     notes = machine.notes
     node: Node = owner.node
-    notes.of(Switched).append(Switch(owner, machine.step, is_early=True))
+    notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=True))
     machine.effects.draw(owner, _require_grad, "requires_grad_")
+    # A loss that leaves the frame needs an input that requires grad: with the flag set at the exit,
+    # a PINN's loss was a break and its rest ran in eager.
     node.meta["val"].requires_grad_()
     spec = node.meta["spec"] = replace(node.meta["spec"], requires_grad=True)
     notes.inputs[node] = replace(notes.inputs[node], spec=spec)
@@ -111,39 +115,40 @@ def _require_grad(tensor: torch.Tensor) -> None:
 
 
 def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
-    """One without a history, to autograd."""
+    """Return whether a node is a view of the tensor, without autograd history."""
     view = node.meta["val"]
     if not isinstance(view, torch.Tensor) or view.requires_grad or not view._is_view():
         return False
     return storage_under(view) == storage_under(meta)
 
 
-def keep_leaves(graph: GraphBuilder) -> None:
-    """Hand out the leaves of the program's own that results lead to, if they lead to nothing else.
-    A graph has an autograd node for the sake of its inputs: the graph is split behind such leaves.
+def output_leaves(graph: GraphBuilder) -> None:
+    """Output the leaves made by the program that results depend on, if there are no others.
+
+    The autograd node of a graph serves its inputs, so that the graph is split after such leaves.
     """
     outputs = graph.differentiable_outputs() if graph.leaves else []
-    behind = set(graph.reachable_leaves(outputs))
-    if behind <= set(graph.leaves):
+    reached = set(graph.reachable_leaves(outputs))
+    if reached <= set(graph.leaves):
         for leaf in graph.leaves:
-            if leaf in behind:
+            if leaf in reached:
                 graph.output(leaf)
 
 
 def check_leaves(notes: GraphNotes) -> None:
-    """Raise Unrestorable where a later backward leads to a tensor from outside that became a leaf,
-    which to autograd is none while the graph runs; and where there are views of it, whose history
+    """Raise Unrestorable if a later backward reaches a tensor from outside that became a leaf in
+    the graph, which autograd does not see while the graph runs, or if it has views, whose history
     changes with it.
     """
-    graph, switched = notes.graph, notes.of(Switched)
-    if not switched:
+    graph, changes = notes.graph, notes.of(LeafChanges)
+    if not changes:
         return
-    behind = set(graph.reachable_leaves(graph.differentiable_outputs()))
-    became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
-    handed_out = [node for node in notes.owners if graph.is_output(node)]
+    reached = set(graph.reachable_leaves(graph.differentiable_outputs()))
+    became = [notes.owners.get(leaf) for leaf in graph.leaves if leaf in reached]
+    escaping = [node for node in notes.owners if graph.is_output(node)]
     bases = [live._base for live in notes.live_inputs() if live._is_view()]
-    for switch in switched:
-        owner = switch.owner
-        views = not switch.is_early and any(_is_view_of(owner.meta, n) for n in handed_out)
+    for change in changes:
+        owner = change.owner
+        views = not change.is_early and any(_is_view_of(owner.meta, n) for n in escaping)
         if owner in became or views or any(base is owner.live for base in bases):
-            raise Unrestorable("a tensor that became a leaf", switch.born, _REASON)
+            raise Unrestorable("a tensor that became a leaf", change.born, _REASON)

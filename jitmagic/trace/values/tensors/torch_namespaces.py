@@ -1,10 +1,9 @@
-"""Torch's own modules and functions: what their namespaces hold, in one guard each.
+"""Models torch's own modules, classes and Python functions, with one guard per namespace.
 
-Comes in: an object found in a namespace or class of torch itself. Goes out: its value, without a
-source: that the namespace has this very object is a fact of its one guard (guards.NamespaceFacts),
-and an exit names it as the constant of the process it is. What somebody put in the place of
-something of torch's is reached by a path instead, and followed like the user's own code. Mutable
-state that torch keeps in such namespaces is not handed out: it breaks.
+Input: an object found in a namespace or class of torch. Output: its value, without a Source. The
+namespace's one guard checks that it still holds the object (guards.NamespaceFacts), and recipes
+refer to the object itself, a constant of the process. A replacement that user code put there has a
+Source instead and is traced like user code. Mutable state in such a namespace is a graph break.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from ..objects.constants import ATOMS
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.monkey_patches import is_library_made, unwrap_function
 from ..objects.namespaces import GlobalsValue, ModuleValue
-from .torch_function import inlines_leaves, operators_of, torch_function
+from .torch_function import operators_of, registers_inliner, torch_function
 
-__all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
+__all__ = ["TorchPythonFunction", "inlined_function", "torch_object"]
 
-_STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
+_STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that torch reassigns
 _INLINED_CLASSES = ("torch.distributions.", "torch.optim.")
 _CUBLAS = type(torch.backends.cuda.matmul)
 _MODELLED = (
@@ -74,18 +73,18 @@ class TorchNamespace(GlobalsValue):
 
 
 def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
-    """What a namespace of torch has under a name."""
+    """Return the value of a name in a namespace of torch, and guard it."""
     value, module = table[name], str(table["__name__"])
     if (module, name) in _STATE or not _is_known(value):
         if getattr(sys.modules.get(module), "__dict__", None) is not table:
             raise GraphBreak(UnknownObject.of(what="use", type=type(value).__name__))
         return machine.lazy(value, ModuleAttr(ImportedModule(module), name))
     machine.guard(NamespaceFacts(table, (NameFact(name, value),)))
-    return trusted(machine, value)
+    return torch_object(machine, value)
 
 
 def _is_known(value: object) -> bool:
-    """Whether the object is a constant, or of a kind modelled here and as a library made it."""
+    """Return whether an object is a constant, or a library's original of a supported kind."""
     if type(value) in ATOMS or type(value) is tuple:
         return True
     modelled = isinstance(value, _MODELLED) or handler_of(value) is not None
@@ -98,32 +97,34 @@ class TorchModule(ModuleValue):
     __slots__ = ()
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name not in vars(self.module):  # torch's `__getattr__` imports some submodules
+        # torch's `__getattr__` imports some submodules on access, torch.onnx among them. Importing
+        # it early cost 43 of 312 ms of a first compile.
+        if name not in vars(self.module):
             load_named(f"{self.module.__name__}.{name}")
         if type(self.module) is types.ModuleType or name in vars(self.module):
             return super().get_attr(machine, name)
         raw = guarded_attribute(machine, type(self.module), name)
         if isinstance(raw, torch.backends.ContextProp):
-            return _tell(machine, raw.getter)
+            return _backend_flag(machine, raw.getter)
         if isinstance(raw, property):
-            return trusted(machine, raw.fget).call(machine, [self], {})
-        own = self.names.find(machine, name)  # an assignment hides all that follows
+            return torch_object(machine, raw.fget).call(machine, [self], {})
+        own = self.names.find(machine, name)  # an assigned name precedes the lookups below
         if own is not None:
             return own
         if isinstance(raw, types.FunctionType):
-            return BoundMethodValue(trusted(machine, raw), self)
+            return BoundMethodValue(torch_object(machine, raw), self)
         if type(raw) in ATOMS:
             return machine.constant(raw)
         if raw is not attribute_of_class(types.ModuleType, name):
             raise GraphBreak(UnknownObject.of(what=f"property {name!r}", type="torch module"))
-        behind = vars(self.module).get("m")  # where torch.backends keeps the module itself
-        if isinstance(behind, types.ModuleType) and name in vars(behind):
-            return _named(machine, vars(behind), name)
+        wrapped = vars(self.module).get("m")  # torch.backends wraps the module in an attribute `m`
+        if isinstance(wrapped, types.ModuleType) and name in vars(wrapped):
+            return _named(machine, vars(wrapped), name)
         try:
-            value = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
+            value = getattr(self.module, name)  # torch._VF has a `__getattr__`
         except AttributeError as error:
             raise machine.error(AttributeError, *error.args) from None
-        return trusted(machine, value)
+        return torch_object(machine, value)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if is_data_descriptor(attribute_of_class(type(self.module), name)):
@@ -134,16 +135,16 @@ class TorchModule(ModuleValue):
         return Constant(self.module)
 
 
-def _tell(machine: Machine, getter: Any) -> Value:
-    """A switch of torch.backends; most are told by a C function."""
+def _backend_flag(machine: Machine, getter: Any) -> Value:
+    """Return the value of a flag of torch.backends; most getters are C functions."""
     if isinstance(getter, types.BuiltinFunctionType):
         return read_state(machine, getter)
-    return trusted(machine, getter).call(machine, [], {})
+    return torch_object(machine, getter).call(machine, [], {})
 
 
-class Switches(Value):
-    """`torch.backends.cuda.matmul`: an object without attributes, whose class asks for what they
-    are, in Python that is inlined.
+class BackendFlags(Value):
+    """torch.backends.cuda.matmul: an object without attributes, whose class computes the flags by a
+    Python `__getattr__`, which is inlined.
     """
 
     __slots__ = ("live",)
@@ -160,7 +161,7 @@ class Switches(Value):
             self.refuse(machine, f"attribute {name!r}")
         ask = guarded_attribute(machine, type(self.live), "__getattr__")
         guarded_attribute(machine, type(self.live), name)
-        return trusted(machine, ask).call(machine, [self, machine.constant(name)], {})
+        return torch_object(machine, ask).call(machine, [self, machine.constant(name)], {})
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         raise GraphBreak(StateSet.of(name=f"torch.backends.cuda.matmul.{name}"))
@@ -170,7 +171,7 @@ class Switches(Value):
 
 
 class _TorchCell(CellValue):
-    """A closure cell of such a function; what nobody reads may be anything."""
+    """A closure cell of a torch function; its contents are wrapped only when they are read."""
 
     __slots__ = ("cell",)
 
@@ -181,7 +182,7 @@ class _TorchCell(CellValue):
     def load(self, machine: Machine) -> Value | None:
         if not self._read:
             self._read = True
-            self.contents = trusted(machine, self.cell.cell_contents)
+            self.contents = torch_object(machine, self.cell.cell_contents)
         return self.contents
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -200,8 +201,8 @@ class TorchPythonFunction(FunctionValue):
         return Constant(self.live)
 
 
-def trusted(machine: Machine, obj: Any) -> Value:
-    """The value of an object of torch."""
+def torch_object(machine: Machine, obj: Any) -> Value:
+    """Return the value of an object of torch."""
     if type(obj) in ATOMS or isinstance(obj, enum.Enum):
         return machine.constant(obj)
     if isinstance(obj, types.ModuleType):
@@ -211,24 +212,25 @@ def trusted(machine: Machine, obj: Any) -> Value:
         if (function := torch_function(obj)) is not None:
             return function
         is_known = handler_of(obj) is not None  # of another library: functools.update_wrapper
-        return BuiltinValue(obj) if is_known else trusted_function(machine, obj)
+        return BuiltinValue(obj) if is_known else inlined_function(machine, obj)
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
     if isinstance(obj, type):
         return _class(machine, obj)
     if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
-        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)  # a decorator's
+        # The function of a `@torch.no_grad()` decorator in torch's own code.
+        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
     if type(obj) is _CUBLAS:
-        return Switches(obj)
+        return BackendFlags(obj)
     if handler_of(obj) is not None:  # a cached function, say
         return BuiltinValue(obj)
     raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
 
 
 def _class(machine: Machine, obj: type) -> Value:
-    """A class of torch; of one whose Python code is inlined the parts are read, hence guarded."""
+    """Return the value of a class of torch; attributes of an inlined class are guarded."""
     if obj is torch.autocast:
         autocast: Value = machine.class_of(obj, _AUTOCAST)
         return autocast
@@ -241,16 +243,16 @@ def _class(machine: Machine, obj: type) -> Value:
 
 
 def _container(machine: Machine, obj: Any) -> Value:
-    """Constant tables of torch; an empty or unusual one may be state that changes."""
+    """Return the value of a constant tuple of torch; other containers may be mutable state."""
     if type(obj) is tuple:
         return machine.constant(obj)
     raise GraphBreak(UnknownObject.of(what="a table of torch", type=type(obj).__name__))
 
 
-def trusted_function(
+def inlined_function(
     machine: Machine, obj: types.FunctionType, source: Source | None = None
 ) -> FunctionValue:
-    """A Python function of torch, to be inlined."""
+    """Return the value of a Python function of torch that is inlined."""
     names = machine.globals_of(obj.__globals__, lambda: _names(obj.__globals__))
     value = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
     if obj.__defaults__ is not None:
@@ -262,9 +264,9 @@ def trusted_function(
     return value
 
 
-@inlines_leaves
+@registers_inliner
 def _inline(machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Value:
-    return trusted_function(machine, function).call(machine, args, kwargs)
+    return inlined_function(machine, function).call(machine, args, kwargs)
 
 
 def _names(namespace: dict[str, object]) -> TorchNamespace:
@@ -293,4 +295,4 @@ def _intercept_inlined(machine: Machine, obj: Any, source: Source) -> Value | No
     if not plain or not belongs_to_torch(obj.__globals__.get("__name__")):
         return None
     machine.guard(IdentityIs(source, obj))
-    return trusted_function(machine, obj, source)
+    return inlined_function(machine, obj, source)

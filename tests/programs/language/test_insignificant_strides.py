@@ -1,5 +1,5 @@
-"""Strides of extents of 0 and 1: nothing is found by them, but programs read them, and a later
-kernel takes its own layout from them. They are eager's, which hang on the kernel.
+"""Strides of dimensions of size 0 and 1 address no element, but programs read them, and later
+kernels choose their layout by them. They equal those of eager, which depend on the kernel.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ def _check(inputs: tuple[Tensor, ...], **options: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_they_are_those_of_eager(layout: str) -> None:
+def test_strides_equal_eager(layout: str) -> None:
     _check(_of(*LAYOUTS[layout]), backend="aot_eager")
 
 
 @pytest.mark.parametrize("layout", ["a channels_last pixel", "transposed", "nothing of one"])
-def test_those_of_kernels_are_too(layout: str) -> None:
+def test_strides_of_kernels_equal_eager(layout: str) -> None:
     _check(_of(*LAYOUTS[layout]))
 
 
 @pytest.mark.parametrize("layout", ["a channels_last pixel", "gaps"])
-def test_of_a_gradient(layout: str) -> None:
+def test_strides_of_a_gradient(layout: str) -> None:
     def program(a: Tensor) -> Any:
         (gradient,) = torch.autograd.grad((F.hardtanh(a) * 3).sum(), a)
         return gradient, F.gelu(gradient)
@@ -97,7 +97,7 @@ def test_of_a_gradient(layout: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_of_pools(backend: str) -> None:
+def test_strides_of_pooling(backend: str) -> None:
     def program(x: Tensor) -> Any:
         mean = F.adaptive_avg_pool2d(x, 1)
         return mean, mean.relu(), mean + 1, F.adaptive_max_pool2d(x, 1), F.avg_pool2d(x, 4)
@@ -109,7 +109,7 @@ def test_of_pools(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
-def test_stacked_images_stay_as_they_lie(backend: str) -> None:
+def test_stacked_images_keep_their_strides(backend: str) -> None:
     def program(x: Tensor, y: Tensor) -> list[Tensor]:
         return [torch.stack([x, y], dim) * 2 for dim in range(5)]
 

@@ -1,10 +1,10 @@
-"""Names that torch's Python functions look up, for those that are a single graph node: guarded.
+"""Guards the names that a Python function of torch looks up when it is a single graph node.
 
-Comes in: such a function (`F.normalize`, `Tensor.norm`). Goes out: guards on the names that its
-code and the torch functions it calls look up in torch's namespaces and in torch.Tensor, or a graph
-break where the program has replaced one of them: a graph must not call that, nor do without it.
-Names are taken from the code, not from a run: those that a call does not reach are guarded too,
-which costs nothing, as a namespace's guard compares the version of its dictionary.
+Input: such a function (`F.normalize`, `Tensor.norm`). Output: guards on the names that its code,
+and the torch functions it calls, look up in torch's namespaces and in torch.Tensor. If the program
+has replaced one of them, the call is a graph break: the node would call the replacement or ignore
+it. Names are taken from the bytecode, not from a run, so names that a call does not reach are
+guarded too. That costs nothing: the guard of a namespace compares the version of its dictionary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..base import Machine
 from ..objects.class_facts import NOTHING, attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
 
-__all__ = ["rely_on_names"]
+__all__ = ["guard_looked_up_names"]
 
 _FOLLOWED = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch"})
 _OPERATORS = {
@@ -38,19 +38,21 @@ _OTHER_OPERATORS = {
 
 @dataclass(slots=True)
 class _Names:
-    """`found`: by the id of a namespace, the namespace and what it has under each name."""
+    """The names that a function reaches. `found` maps the id of a namespace to the namespace and
+    its value for each name.
+    """
 
     found: dict[int, tuple[dict[str, object], dict[str, object]]] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)  # of torch.Tensor
     codes: set[types.CodeType] = field(default_factory=set)
-    functions: set[types.FunctionType] = field(default_factory=set)  # wrappers reach themselves
+    functions: set[types.FunctionType] = field(default_factory=set)  # ends recursion of wrappers
 
 
 _originals: dict[types.FunctionType, _Names] = {}  # functions of torch live as long as the process
 
 
-def rely_on_names(machine: Machine, function: object) -> None:
-    """Guard what a Python function of torch finds by name; C functions look nothing up."""
+def guard_looked_up_names(machine: Machine, function: object) -> None:
+    """Guard the names that a Python function of torch looks up; C functions look up none."""
     if not isinstance(function, types.FunctionType):
         return
     names = _originals.get(function)
@@ -69,7 +71,7 @@ def rely_on_names(machine: Machine, function: object) -> None:
 
 
 def _replaced(names: _Names) -> str | None:
-    """A name that does not mean what torch made it mean."""
+    """Return a name that no longer refers to torch's original object, or None."""
     for table, held in names.found.values():
         for name, value in held.items():
             if table.get(name, NOTHING) is not value or not is_library_made(value):
@@ -79,7 +81,7 @@ def _replaced(names: _Names) -> str | None:
 
 
 def _collect(function: types.FunctionType, names: _Names) -> None:
-    """The names of a function, and of the functions of torch that it reaches."""
+    """Collect the names of a function and of the functions of torch that it reaches."""
     if function in names.functions:
         return
     names.functions.add(function)
@@ -109,7 +111,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def _looked_up(
     namespace: dict[str, object], code: types.CodeType, names: _Names
 ) -> Iterator[object]:
-    """What the code's names may mean: in the globals, and in the modules found there."""
+    """Yield the objects that the code's names may refer to, in the globals and modules in them."""
     tables = [namespace]
     for table in tables:
         for name in code.co_names:
@@ -125,7 +127,7 @@ def _looked_up(
 
 
 def _attributes(code: types.CodeType) -> Iterator[str]:
-    """Names and operators that may be asked of a tensor."""
+    """Yield the attributes and operators that the code may use on a tensor."""
     yield from code.co_names
     for instruction in dis.get_instructions(code):
         operator = _OPERATORS.get(instruction.argrepr.removesuffix("="), "")

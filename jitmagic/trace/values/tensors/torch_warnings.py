@@ -1,7 +1,7 @@
-"""Warnings of torch's C++ where the trace computes something without a call of torch.
+"""Emits warnings of torch's C++ for calls that the trace replaces.
 
-Comes in: a call that warns for the same reason, on stand-ins. Goes out: the warning, on the user's
-line, where torch would show it: most are given once in a process, only torch knows which were.
+Input: a call on stand-ins that warns for the same reason. Output: the warning on the user's line,
+if torch would show it. Most are shown once per process, and only torch knows which ones were.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ....graph.attribution import call_from
 from ...breaks import GraphBreak, TorchCallFailed
 from ..base import Machine
 
-__all__ = ["warned_as_by"]
+__all__ = ["replay_warning"]
 
 
-def warned_as_by(machine: Machine, name: str, call: Callable[..., Any], *stand_ins: Any) -> None:
-    """Make the call. Where a filter makes an error of the warning, the program has to raise it."""
+def replay_warning(machine: Machine, name: str, call: Callable[..., Any], *stand_ins: Any) -> None:
+    """Make the call; a graph break if a filter turns the warning into an error, as eager raises."""
     try:
         with torch.inference_mode(False):
             call_from(machine.where(), call, stand_ins, {})

@@ -1,8 +1,7 @@
-"""A comparison of numbers read from tensors, whose answer only the graph knows.
+"""Models a comparison of numbers read from tensors that their ranges do not decide.
 
-Comes in: two numbers, of which one is in no range that tells. Goes out: the answer for whoever does
-not branch on it (torch._check, a result of the function). A branch specialises, as one on the
-numbers themselves does.
+Input: two numbers and an operator. Output: a bool whose value only the graph knows. It can be
+passed to torch._check or returned; a branch on it specialises, as one on the numbers does.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from ....symbols.expr import Expr
 from ....symbols.scalar import symbols_of
 from ...result import Recipe
 from ..base import Builder, Machine, Value
-from .validation import asserted
+from .validation import asserted_truth
 
-__all__ = ["UndecidedValue"]
+__all__ = ["UnresolvedComparison"]
 
 
-class UndecidedValue(Value):
-    """`left op right`, by the operands or their expressions; `record` puts it into the graph."""
+class UnresolvedComparison(Value):
+    """The bool `left op right`; `record` adds the comparison to the graph."""
 
     __slots__ = ("_record", "exprs", "op", "operands")
     varies = True
@@ -45,17 +44,17 @@ class UndecidedValue(Value):
         return self._record()
 
     def is_constant(self, machine: Machine) -> bool:
-        """At a price."""
+        """Return True: `as_constant` may restart the trace with a constant (Specialize)."""
         return True
 
     def as_constant(self, machine: Machine) -> bool:
         return self.truth(machine)
 
     def truth(self, machine: Machine) -> bool:
-        """Where one of the ways that a branch goes on only raises, the other is taken."""
+        """Return the answer; if one side of the branch only raises, the other is asserted."""
         symbols = machine.symbols
         if not symbols.has_hints(self.exprs) and symbols.known(self.op, *self.exprs) is None:
-            answer = asserted(machine, self.node())
+            answer = asserted_truth(machine, self.node())
             if answer is not None:
                 return answer
         decided: bool = symbols.decide(self.op, *self.exprs)
