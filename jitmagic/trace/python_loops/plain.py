@@ -204,7 +204,8 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
     done, left = effort_of(machine) - run.effort, _iterations_left(frame)
     users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
-    if users and run.work != _work(machine) and _are_many_and_small(machine, run, done, left):
+    more = _expected_growth(frame, run, left)
+    if users and run.work != _work(machine) and _are_many_and_small(machine, run, done, more):
         _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
         return
@@ -224,7 +225,16 @@ def _break_at_second(machine: Any, frame: Frame, run: LoopRun, reason: BreakReas
     raise Restart(Stop(run.second, reason, frame.line()))
 
 
-def _are_many_and_small(machine: Any, run: LoopRun, done: int, left: int | None) -> bool:
+def _expected_growth(frame: Frame, run: LoopRun, left: int | None) -> float:
+    """Return by what factor a loop will have grown at its end: exactly if `left` is known."""
+    if left is not None:
+        return 1 + left / run.iterations
+    # Assume that a loop runs twice as long again, and a `while` longer if Python had it before.
+    is_resumed_while = not run.step and frame.instruction.op != "FOR_ITER"
+    return 100.0 if is_resumed_while else 3.0
+
+
+def _are_many_and_small(machine: Any, run: LoopRun, done: int, more: float) -> bool:
     """Return whether the iterations of a loop are many and small, and would take long to compile.
 
     Inner loops are included. 3,000 iterations of `x = x + i` took 7 to 12 s.
@@ -233,8 +243,6 @@ def _are_many_and_small(machine: Any, run: LoopRun, done: int, left: int | None)
     cost = done + _TENSOR_NODE * work
     if cost < _SAMPLE or work > trips * _SMALL_ITERATION or machine.options.fullgraph:
         return False
-    # Assume that a `while` runs twice as long again, and longer if it was left to Python before.
-    more = (3.0 if run.step else 100.0) if left is None else 1 + left / run.iterations
     most: float = 1.5 * machine.options.unroll_limit
     return bool(trips * more > _MANY_ITERATIONS and cost * more > most)
 

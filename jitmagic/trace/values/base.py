@@ -70,7 +70,7 @@ class Builder(Protocol):
         """Return the recipe of a value, always the same object for one value."""
 
     def is_live(self, value: Value) -> bool:
-        """Whether the exit hands the value on, by itself or within another."""
+        """Return whether the value is live at the exit, by itself or within another."""
 
     def constant(self, value: object) -> Recipe:
         """Return a Constant recipe."""
