@@ -1,18 +1,21 @@
 """Defines the Value protocol, the abstract domain of the tracer, and how other modules extend it.
 
-A Value stands for one Python object of the traced program. Its `source` is None if the traced code
-created the object. `Machine.wrap` keeps one Value per live object, by id, so all holders of a list
-see a mutation of its model. No Value method changes a live object.
+A Value models one Python object of the traced program, as TorchDynamo's VariableTracker does. A
+live object (from before the call) has a `source`: the path that reads it in any call. An object
+that the traced code creates has None. `Machine.wrap` returns one Value per live object, by id, so a
+mutation shows through every reference. No Value method changes a live object.
+
+An exit is where the trace ends: a return or a graph break. There the recipe of a Value says how to
+read or build the object, and effects replay the side effects (trace/result.py).
 
 Conventions
-  * The first parameter is the machine. It takes guards, effects and graph breaks, and it runs
-    inlined Python functions.
+  * The first parameter is the machine: it holds the guards, the effects and the graph of the trace.
   * A method that reads a fact about a sourced object installs the guard at once:
     `machine.guard(...)`.
   * Code that cannot be traced raises `GraphBreak(reason)` (breaks.py). An exception of the traced
-    program itself is raised with `raise machine.error(KeyError, key)`. Both are safe at any point.
+    program itself is raised with `raise machine.error(KeyError, key)`.
   * Arguments, container items and locals may be `Lazy`: objects not yet inspected, hence without
-    guards. Call `value.realize(machine)` before any `isinstance`; other values return themselves.
+    guards. Call `value.realize(machine)` before any `isinstance`; it is a no-op for other values.
     `Frame.pop()` and `@handles` realize their values; items of containers and nested kwargs are
     not realized.
 
@@ -28,7 +31,7 @@ Extension points (trace/inventory.py imports each module that uses them)
   * `machine.constant(obj)` returns the Value of a new constant (int, torch.Size, dtype, device).
   * Context managers override `Value.enter`.
   * `machine.at_exit(hook)` runs `hook(builder)` once when an exit is described. It may call
-    `builder.effect(...)`, e.g. to set the thread's grad mode at a graph break.
+    `builder.effect(...)`, for example to set the thread's grad mode at a graph break.
   * `machine.graph` is the GraphBuilder (graph/builder.py) of the current attempt, and
     `machine.notes` the tracer's data about it (graph_notes.py). Code that traces a function into a
     subgraph replaces the notes, and the graph with them, for that time.
@@ -64,22 +67,22 @@ __all__ = [
 
 
 class Builder(Protocol):
-    """Describes an exit: turns values into recipes (one object per value) and orders effects."""
+    """Describes an exit: makes one recipe for each live value and lists the effects in order."""
 
     def __call__(self, value: Value) -> Recipe:
-        """Return the recipe of a value, always the same object for one value."""
+        """Return the recipe of a value; calls with the same value return the same recipe."""
 
     def is_live(self, value: Value) -> bool:
-        """Return whether the value is live at the exit, by itself or within another."""
+        """Return whether the value, or another one that contains it, is live at the exit."""
 
     def constant(self, value: object) -> Recipe:
         """Return a Constant recipe."""
 
     def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
-        """Return the recipe `callee(*args, **kwargs)` for a live callee."""
+        """Return the recipe that calls `callee(*args, **kwargs)`, for a live callee."""
 
     def call(self, callee: Recipe, *args: Recipe) -> Recipe:
-        """Return the recipe `callee(*args)` for a callee that a recipe builds."""
+        """Return the recipe that calls `callee(*args)`, for a callee that a recipe builds."""
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -102,7 +105,7 @@ class Effects(Protocol):
 
     mutated: dict[int, Value]  # mutated values with a source, by id
     changes: int  # number of writes and calls
-    gradients: int  # those among them that stored the `.grad` of a tensor
+    gradients: int  # number of these that stored the `.grad` of a tensor
     readings: list[Value]  # clock readings, which run after the graph in this order
 
     def set_attr(
@@ -122,19 +125,19 @@ class Effects(Protocol):
         """Record a call of a functools.lru_cache, whose result is known but which counts hits."""
 
     def has_effects_besides_gradients(self) -> bool:
-        """Return whether more than gradients was written, or than draws and caches called."""
+        """Return whether there are effects other than writes of `.grad`, draws and cache calls."""
 
     def writes_more_than_gradients(self) -> bool:
-        """Return whether anything but gradients was written."""
+        """Return whether there are writes to anything but the `.grad` of tensors."""
 
     @property
     def count(self) -> int:
         """The number of effects so far."""
 
     def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
-        """Record `perform(generator)`, which only draws random numbers, to run before the graph.
+        """Record `perform(generator)`, which runs before the graph, and return its result's source.
 
-        Returns the source of the numbers.
+        It usually draws random numbers; reads of caches and of numbers are recorded the same way.
         """
 
     @property
@@ -158,7 +161,7 @@ class Machine(Protocol):
     ]  # TableStore id to the object whose attributes it holds, which avoids a reference cycle
     entry_state: StateFacts  # global state that guards the entry
     frames: list[Any]  # the Python frames being traced, the root first
-    known: Any  # the Knowledge of live objects, one Value each
+    known: Any  # the Knowledge: maps each live object to its one Value
     backward_facts: Any  # the BackwardFacts of a user backward while it is traced, else None
     autocast: AutocastDetails | None  # set by traced code (trace/builtins/pytorch/autocast.py)
 
@@ -177,7 +180,7 @@ class Machine(Protocol):
         """The user's line being interpreted."""
 
     def lines(self) -> tuple[UserLine, ...]:
-        """The line being interpreted and its callers', innermost first, without torch's code."""
+        """The user's lines of the current call stack, innermost first; torch's code is left out."""
 
     def wrap(self, obj: object, source: Source, make: Callable[..., Value] = ...) -> Value:
         """Return the Value of a live object, guarded by its type; `make` creates a new one."""
@@ -215,11 +218,11 @@ class Machine(Protocol):
         """Guard the thread's autocast dtypes and cache setting as they are now."""
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
-        """Have `hook` called when the exit is described."""
+        """Call `hook` with the Builder when an exit is described."""
 
     @property
     def step(self) -> int:
-        """The current instruction of the root frame; a break at it prevents a value's creation."""
+        """The number of instructions of the root frame begun so far; a value saves it as `born`."""
 
 
 Args = Sequence["Value"]
@@ -236,17 +239,17 @@ class ObservedError(Exception):
 
 
 class Unrestorable(Exception):
-    """A value that is live at an exit has no recipe; the break moves to its creation."""
+    """Raised when a live value has no recipe; the graph break moves to the value's creation."""
 
     def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.born = born  # Machine.step when the value was made
-        self.reason = reason  # of that break; None: the value has no recipe
+        self.reason = reason  # for the break; None: the standard one, that it cannot be rebuilt
 
 
 class Value:
-    """One Python object of the traced program; the default of each method is a graph break."""
+    """Models one Python object; a method that a subclass does not override breaks the graph."""
 
     __slots__ = ("source",)
     varies: ClassVar[bool] = False  # a symbolic number, whose identity is unknown
@@ -260,15 +263,15 @@ class Value:
     # -- identity and type -----------------------------------------------------------------------
 
     def observe(self, machine: Machine) -> None:
-        """Guard the object itself, which earlier uses of its parts did not need."""
+        """Guard the object's own type, once the program uses more of it than its entries."""
 
     def as_dictionary(self, machine: Machine) -> Any:
-        """Return the DictValue of its entries if it is a dictionary, else None."""
+        """Return the DictValue that models a dict, or an instance of a subclass; else None."""
         return None
 
     @property
     def is_value_guarded(self) -> bool:
-        """True if an exit uses `recipe` although there is a source: a value-guarded constant."""
+        """True if a guard fixes the value, so that an exit need not read it from its source."""
         return False
 
     def realize(self, machine: Machine) -> Value:
@@ -276,11 +279,11 @@ class Value:
         return self
 
     def python_type(self, machine: Machine) -> type:
-        """Return the exact type, which is guarded since the value was realized."""
+        """Return the exact type, which `realize` has already guarded."""
         raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
 
     def is_constant(self, machine: Machine) -> bool:
-        """Return whether `as_constant` works: for atoms and for containers of them; no guard."""
+        """Return whether `as_constant` works: for atoms and containers of atoms. Adds no guard."""
         return False
 
     def as_constant(self, machine: Machine) -> Any:
@@ -288,7 +291,7 @@ class Value:
         self.refuse(machine, "its value")
 
     def operand(self, machine: Machine) -> Value:
-        """Return the value that torch computes with when this is an operand."""
+        """Return the value that torch uses for this operand: a number for a numpy scalar."""
         return self
 
     def as_index(self, machine: Machine) -> Value:
@@ -316,7 +319,7 @@ class Value:
         self.refuse(machine, f"attribute {name!r}")
 
     def super_attr(self, machine: Machine, start: type, name: str) -> Value | None:
-        """Return `super(start, self).name` if it is known without the class, else None."""
+        """Return `super(start, self).name` if the value models it itself, else None."""
         return None
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
@@ -330,8 +333,9 @@ class Value:
         self.refuse(machine, "changing attributes through __dict__")
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """Return the effect that writes (None: deletes) an entry of `self.__dict__` as an
-        attribute, or None if only the dictionary itself can be written to."""
+        """Return the effect that sets an attribute, or deletes it if `value` is None.
+
+        Returns None if the entry must be written through `self.__dict__` instead."""
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -340,7 +344,7 @@ class Value:
         self.refuse(machine, "indexing")
 
     def get_item_lazily(self, machine: Machine, key: Value) -> Value:
-        """Return `self[key]` for a key that may be Lazy and may stay unguarded."""
+        """Return `self[key]`; a Lazy key may stay unrealized, hence without a value guard."""
         return self.get_item(machine, key.realize(machine))
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
@@ -354,18 +358,18 @@ class Value:
         self.refuse(machine, "`in`")
 
     def contains_lazily(self, machine: Machine, item: Value) -> Value:
-        """Return `item in self` for an item that may be Lazy and may stay unguarded."""
+        """Return `item in self`; a Lazy item may stay unrealized, hence without a value guard."""
         return self.contains(machine, item.realize(machine))
 
     def length(self, machine: Machine) -> int:
         self.refuse(machine, "len()")
 
     def as_sourced_int(self, machine: Machine) -> tuple[int, Source] | None:
-        """Return (value in this call, source) of a symbolic int that is read from a source."""
+        """Return (hint, source) of a symbolic int that is read from a source, else None."""
         return None
 
     def length_value(self, machine: Machine) -> Value:
-        """Return `len(self)`, a number that may vary for a live container."""
+        """Return `len(self)`, which may be symbolic for a live container."""
         return machine.constant(self.length(machine))
 
     def iterate(self, machine: Machine) -> Value:
@@ -420,19 +424,18 @@ class Value:
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         """Enter `with self`; return (the bound `__exit__`, the result of `__enter__`).
 
-        At the end of the block `__exit__` is called with (type, value, traceback) or three Nones.
-        At a graph break within the block, its recipe must build a callable that ends the live
-        block.
+        At a graph break within the block, the recipe of that `__exit__` must build a callable
+        that ends the block at run time.
         """
         self.refuse(machine, "with")
 
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        """Return how to build the object at an exit; called once per exit for sourceless values.
+        """Return how to build a sourceless object at an exit; called once per exit.
 
         Raises `Unrestorable(what, born)` if it cannot be built; such a class saves `machine.step`
-        at creation. Values with a source are read from the frame again.
+        at creation. An exit reads a value with a source from that source instead.
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -441,11 +444,11 @@ class Value:
         return ()
 
     def empty_recipe(self) -> Recipe | None:
-        """Return the recipe of an empty container, which `replace` fills; None for others."""
+        """Return the recipe of an empty container, to build one that contains itself, or None."""
         return None
 
     def parts(self) -> Iterable[Value]:
-        """Return the values it holds: an exit that uses it keeps their tensors alive."""
+        """Return the values that it refers to, which are live wherever it is."""
         return ()
 
     def is_changed(self, machine: Machine) -> bool:
@@ -455,7 +458,7 @@ class Value:
     # -- helpers ---------------------------------------------------------------------------------
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
-        """Break: `what` is not modelled for this kind of value."""
+        """Break the graph: the operation `what` is not modelled for this kind of value."""
         raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
 
     def describe(self) -> str:

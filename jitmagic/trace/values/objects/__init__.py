@@ -1,9 +1,9 @@
 """Models plain Python objects: constants, functions, classes, instances, exceptions, namespaces.
 
-A live object is known by its identity (functions, classes, modules, enum members), by its type and
-attributes (instances), or by its value (constants). The modules guard these facts where the trace
-reads them. Calls of functions and methods written in Python are inlined; calls of C functions go to
-the handlers of `trace/builtins/`.
+Guards identify a live object by its identity (classes, modules, enum members, C functions), its
+code (Python functions), its type and attributes (instances), or its value (constants). A fact is
+guarded where the trace reads it. Calls of functions and methods written in Python are inlined;
+calls of C functions go to the handlers of `trace/builtins/`.
 
     fresh               constants and folded results that the trace creates
     constants           immutable atoms, folding
@@ -21,11 +21,11 @@ the handlers of `trace/builtins/`.
     class_statements    class statements in the traced code
     instances           instances of Python classes: attributes and special methods
     attribute_table     `__dict__` of a new instance
-    found_attributes    `getattr(obj, name)` with a str input
+    found_attributes    `getattr(obj, name)` with a str input whose value is not guarded
     special_methods     names of the methods of operators
     operators           operators, comparisons, `is`, as Objects/abstract.c
     exceptions          exception objects
     namespaces          globals and Python modules
     weak_references     weakref.ref
-    identity, opaque    bases: objects known by identity; objects of unknown types
+    identity, opaque    bases: objects guarded by identity; objects whose type has no model
 """

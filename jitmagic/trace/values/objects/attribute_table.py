@@ -1,7 +1,7 @@
 """Models the `__dict__` of an object that the traced code creates.
 
-Input: the object. Output: a dictionary of its attributes that reads and writes like any other; an
-exit obtains it with `vars(object)`.
+Input: the object. Output: a DictValue over its attributes. An exit that needs the dictionary
+itself builds the object first and calls `vars(object)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["AttributeTable"]
 
 
 class AttributeTable(DictValue):
-    """The dictionary `owner.__dict__`; the recipe of the owner stores its contents."""
+    """The dictionary `owner.__dict__`; an exit that builds the owner also stores its contents."""
 
     __slots__ = ("owner",)
 

@@ -17,7 +17,7 @@ __all__ = ["bind_arguments"]
 def bind_arguments(
     machine: Machine, function: FunctionValue, args: Args, kwargs: Kwargs
 ) -> dict[str, Value]:
-    """Return a Value for each parameter name; a mismatch raises the traced program's TypeError."""
+    """Return the Value of each parameter by name; a mismatch is a TypeError of the program."""
     code = function.code
     names = code.co_varnames
     positional = names[: code.co_argcount]

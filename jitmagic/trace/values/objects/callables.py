@@ -47,7 +47,7 @@ def name_of(obj: object) -> str:
 
 
 class BuiltinValue(Value):
-    """A C callable, known by identity."""
+    """A callable written in C, guarded by identity."""
 
     __slots__ = ("obj",)
     by_identity = True
@@ -90,7 +90,7 @@ class BuiltinValue(Value):
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
 
     def _is_same(self, other: Value) -> bool:
-        """Return whether the other value is this function: calling it would recurse."""
+        """Return whether the other value models the same function: calling it would recurse."""
         return isinstance(other, BuiltinValue) and other.obj is self.obj
 
     def truth(self, machine: Machine) -> bool:

@@ -1,9 +1,9 @@
 """Reads facts about classes (attributes, bases, isinstance) and guards each of them.
 
-Input: a class whose identity is guarded, or follows from the type guard of an instance. Output: the
-attribute or the answer; the fact is added to the one ClassFacts guard of that class. Built-in
-classes are immutable and need no guard. No user code runs, except the hooks of an ABC where Python
-would run them too.
+Input: a class whose identity is guarded, directly or by the type guard of an instance. Output: the
+attribute or the answer. Each fact is added to the one ClassFacts guard of that class. Built-in
+classes are immutable and need no guard. No user code runs while tracing, except the hooks of an ABC
+where Python would run them too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STANDARD = frozenset(
 
 
 class _Nothing:
-    """The type of NOTHING, which stands for a missing attribute."""
+    """The type of NOTHING, the sentinel for a missing attribute (None is a valid value)."""
 
 
 NOTHING = _Nothing()
@@ -94,7 +94,7 @@ def is_library_class(kind: type) -> bool:
 
 
 def attribute_of_class(kind: type, name: str) -> object:
-    """Return the raw attribute on the MRO, or NOTHING, without a guard and without user code."""
+    """Return the raw attribute on the MRO, or NOTHING. Installs no guard and runs no user code."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
 
 
@@ -117,9 +117,9 @@ def guard_bases(machine: Machine, kind: type) -> None:
 
 
 def guard_attribute(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -> None:
-    """Guard that the class has `raw` under the name, from position `start` of its MRO on.
+    """Guard that a lookup on the MRO, from position `start` on, finds `raw` under the name.
 
-    NOTHING guards that it has no such attribute.
+    NOTHING guards that the lookup finds no attribute.
     """
     if not may_change(kind):
         return
@@ -139,7 +139,7 @@ def guarded_attribute(machine: Machine, kind: type, name: str) -> object:
 
 
 def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> None:
-    """Guard that an instance's own entry takes precedence over `raw`, the class attribute."""
+    """Guard that an instance's entry or slot wins over `raw`, the class attribute, in a lookup."""
     if isinstance(raw, Value) or not may_change(kind):
         return
     if isinstance(raw, types.MemberDescriptorType):  # a slot is storage of the instance
@@ -152,13 +152,13 @@ def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> 
 
 
 def guard_precedence(machine: Machine, raw: object) -> None:
-    """Guard whether the descriptor is a data descriptor."""
+    """Guard that a descriptor remains a data descriptor, or remains a non-data descriptor."""
     for part in ("__set__", "__delete__"):
         guarded_attribute(machine, type(raw), part)
 
 
 def is_standard(machine: Machine, kind: type, name: str) -> bool:
-    """Return whether a library defines the class attribute, or it is absent; guarded if True."""
+    """Return whether the class attribute is absent or a library's original; guarded if True."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), object)
     raw = vars(owner).get(name, NOTHING)
     is_patched = isinstance(raw, types.FunctionType) and not is_library_module(
@@ -260,7 +260,8 @@ def is_subclass(
 ) -> bool:
     """Return `issubclass(own, kind)`, guarded.
 
-    A `check` method written in Python is inlined with `subject`, or with the class.
+    A user's `check` method (`__instancecheck__` with the instance as `subject`, or
+    `__subclasscheck__`) is inlined.
     """
     metaclass = type(kind)
     method = guarded_attribute(machine, metaclass, check)
@@ -269,7 +270,7 @@ def is_subclass(
         return kind in own.__mro__
     if method is not vars(abc.ABCMeta)[check]:
         return _own_check(machine, kind, check, subject or machine.constant(own))
-    # An ABC caches True for ever, and False until a class is registered with any ABC.
+    # An ABC caches True forever, but False only until a class is registered with any ABC.
     answer = issubclass(own, kind)
     if not answer:
         guard_unregistered(machine)
@@ -286,7 +287,7 @@ def _own_check(machine: Machine, kind: type, check: str, subject: Value) -> bool
 
 
 def has_flag(machine: Machine, kind: type, flag: int) -> bool:
-    """Return a type flag, which depends on the bases and on registrations with ABCs; guarded."""
+    """Return a flag of the type, guarded; bases and registrations with ABCs can change it."""
     guard_bases(machine, kind)
     if kind.__flags__ & flag:
         return True
@@ -296,14 +297,14 @@ def has_flag(machine: Machine, kind: type, flag: int) -> bool:
 
 
 def guard_unregistered(machine: Machine) -> None:
-    """Guard that no class is registered with an ABC from now on."""
+    """Guard that no class has been registered with any ABC since the trace."""
     machine.guard(StateRead(abc.get_cache_token, abc.get_cache_token(), True))
 
 
 def path_of_class(machine: Machine, kind: type) -> Source | None:
-    """Return a source for a class that no path of the frame leads to: its name in its module.
+    """Return a source, `module.name`, for a class that the frame reached without a source.
 
-    None if the module does not have it under that name.
+    None if the module does not have the class under its name. The identity is guarded.
     """
     module = sys.modules.get(kind.__module__)
     if type(module) is not types.ModuleType or vars(module).get(kind.__name__) is not kind:

@@ -1,8 +1,8 @@
 """Traces class statements whose class the traced code never uses.
 
 Input: the function that is the class body. Output: its inlined effects and a placeholder Value. No
-class exists while tracing, so any use of the placeholder breaks the graph before the statement.
-Libraries define classes inside functions that most of their calls never need.
+class exists while tracing, so any use of the placeholder breaks the graph before the statement. It
+is worth modelling because libraries define classes inside functions, and most calls use none.
 
 The creation of the class must run no other code: no metaclass, no `__init_subclass__`, no
 `__set_name__`, and at most one base.
@@ -32,7 +32,7 @@ _INIT_SUBCLASS = vars(object)["__init_subclass__"]
 
 
 class ClassStatementValue(Value):
-    """A placeholder for the class that a statement would create; it is true."""
+    """A placeholder for the class that a statement would create; supports `bool()` only."""
 
     __slots__ = ("born", "name")
 

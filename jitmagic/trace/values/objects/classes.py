@@ -109,7 +109,7 @@ def _has_c_parts(kind: type) -> bool:
 
 
 class ClassValue(Value):
-    """A class; `written` has the attributes that the traced code stored on it."""
+    """A class; `written` maps names to the attributes that the traced code stored on it."""
 
     __slots__ = ("_known", "live", "written")
     by_identity = True
@@ -164,7 +164,7 @@ class ClassValue(Value):
         return NOTHING, self
 
     def peek(self, machine: Machine, name: str) -> object:
-        """Return the raw object of a name, or what the traced code stored, without a guard."""
+        """Return the raw attribute, or the Value that the traced code stored; installs no guard."""
         for base in self.live.__mro__:
             written = machine.class_of(base, None).written
             if name in written:
@@ -276,7 +276,7 @@ class ClassValue(Value):
         machine.effects.mutated[id(table)] = table  # a guard keeps it distinct from other dicts
 
     def _table(self, machine: Machine) -> DictValue:
-        """Return the dictionary behind the `__dict__` proxy, which other paths may reach too."""
+        """Return the dict that the `__dict__` proxy wraps, which other paths may reach too."""
         assert self.source is not None
         shown = Referent(SlotAttr(self.source, "__dict__"))
         return entries_of_live(machine, referent_of(vars(self.live)), shown)
@@ -299,7 +299,7 @@ class ClassValue(Value):
     def instantiate(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Return `type.__call__(self, *args, **kwargs)`."""
         guard_bases(machine, self.live)
-        # The moment at which a finalizer runs is observable, and depends on all references.
+        # When `__del__` runs is observable, and it depends on all references to the object.
         if isinstance(guarded_attribute(machine, self.live, "__del__"), types.FunctionType):
             raise GraphBreak(Finalizer.of(what=f"{self.live.__name__} has a __del__"))
         constructor = _constructor_for(self.live)
@@ -355,7 +355,7 @@ _CONSTRUCTORS: list[tuple[Callable[[type], bool], Constructor]] = []
 def constructs(
     applies: Callable[[type], bool], *, before_others: bool = False
 ) -> Callable[[Constructor], Constructor]:
-    """Register how classes for which `applies(cls)` holds are called; the first match wins."""
+    """Register the function that models calls of classes with `applies(cls)`; first match wins."""
 
     def register(constructor: Constructor) -> Constructor:
         _CONSTRUCTORS.insert(0 if before_others else len(_CONSTRUCTORS), (applies, constructor))
@@ -376,7 +376,7 @@ def bind(
     owner: ClassValue,
     name: str,
 ) -> Value:
-    """Apply the descriptor protocol to a class attribute; `value` is the Value of `raw`."""
+    """Return the attribute after the descriptor protocol; `value` is the Value of `raw`."""
     if isinstance(raw, Value):  # written by the traced code
         real = value.realize(machine)
         plain = instance is None or real.python_type(machine) is not types.FunctionType

@@ -1,8 +1,8 @@
 """Models constants (immutable atoms) and folds operations on them.
 
 Input: an int, str, None, dtype, range, numpy scalar or the like, with a source or created by the
-trace. Output: folded results. `as_constant` alone reads the value and guards it, so a constant that
-is only passed on has no value guard.
+trace. Output: folded results. Only `as_constant` reads the value and guards it, so a constant that
+the program merely passes along has no value guard.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LARGEST_TEXT = 1 << 20  # characters
 
 
 class ConstantValue(Value):
-    """An atom; `value` is its unguarded value in this call, `as_constant` the guarded one."""
+    """An atom; `value` reads its value in this call without a guard, `as_constant` with one."""
 
     __slots__ = ("_value_guarded", "value")
 
@@ -224,9 +224,9 @@ class ConstantMethodValue(Value):
 
 
 def _items_of(machine: Machine, value: Value) -> list[Value] | None:
-    """Return the items that `"".join(value)` joins.
+    """Return the items of `value` for `str.join`, which then need not be constants.
 
-    None unless `value` is an iterator or a list or tuple with a symbolic item.
+    None unless `value` is an iterator, or a list or tuple with a symbolic item.
     """
     if isinstance(value, IteratorValue):
         items = []
@@ -244,9 +244,9 @@ def _joined(separator: Any, *items: Any) -> Any:
 
 
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
-    """Compute `function` of constants while tracing; its exceptions are the traced program's.
+    """Compute `function(*values)` while tracing; what it raises, the traced program raises.
 
-    For symbolic numbers the computation is deferred where possible (numbers/deferred.py).
+    With symbolic numbers the computation is deferred where possible (numbers/deferred.py).
     """
     if any(_varies(value) for value in values):
         for fold_late in _LATE:

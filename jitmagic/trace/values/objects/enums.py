@@ -1,9 +1,9 @@
 """Models enum members and enum classes.
 
-Input: a member, known by identity, or an enum class. Output: members, folded operations on them and
-inlined calls of user-defined methods. A member is a constant only if the user overrides none of its
-special methods, since folding would run that code while tracing. Its name and value are guarded
-when they are read.
+Input: a member, guarded by identity, or an enum class. Output: members, folded operations on them
+and inlined calls of user-defined methods. A member is a constant only if the user overrides none of
+its special methods, since folding would run that code while tracing. Its name and value are guarded
+where they are read, because user code can assign `_name_` and `_value_`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FOLDED = (
 
 
 def _folds(machine: Machine, kind: type) -> bool:
-    """Return whether the user defines no special method of a member; guarded if True."""
+    """Return whether members have no user-defined special method; guarded if True."""
     if _has_own_methods(kind):
         return False
     for name in _FOLDED:
@@ -72,7 +72,7 @@ def _looks_up_plainly(kind: type) -> bool:
 
 
 class EnumValue(Value):
-    """A member of an enum; `origin` is its source, or its path through the class."""
+    """A member of an enum; `origin` is its source, or else its path through the enum class."""
 
     __slots__ = ("_folds", "origin", "value")
     by_identity = True
@@ -274,7 +274,7 @@ class EnumValue(Value):
 
 
 def without_enum(constant: Any) -> Any:
-    """Return the number or string that a member of an IntEnum or StrEnum is, as torch uses it."""
+    """Return an IntEnum or StrEnum member as a plain int or str; other constants unchanged."""
     base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
     return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
 

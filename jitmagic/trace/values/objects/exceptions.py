@@ -1,8 +1,8 @@
 """Models exception objects of the traced program.
 
-Input: a call of an exception class, or an error that the machine finds the program would raise.
-Output: a value to raise, match and inspect. A raised exception has a traceback that no exit can
-rebuild, so an exit that needs one breaks the graph before it was raised.
+Input: a call of an exception class, or an error that the machine knows the program would raise.
+Output: a value to raise, match and inspect. No exit can rebuild the traceback of a raised
+exception, so if one is live at an exit, the graph break moves before the raise.
 """
 
 from __future__ import annotations

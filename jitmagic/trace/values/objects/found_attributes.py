@@ -1,8 +1,8 @@
-"""Reads attributes under a str input that has no other use (`getattr(self, name)`).
+"""Traces `getattr(self, name)` for a str input without guarding the str's value.
 
-Input: an object and an unread str. Output: the value that the str finds in the object's `__dict__`
-or in the tables of a module. Its source looks up the str of each call, so one variant serves all
-names that find values which pass its guards.
+Input: an object and an unread str (containers/text_inputs.py). Output: the attribute found in the
+object's `__dict__` or in the tables of an nn.Module. Its source looks up the str at run time, so
+one variant serves every name whose attribute passes the guards.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["find_attribute"]
 
 
 def find_attribute(machine: Machine, owner: Value, text: Text) -> Value | None:
-    """Return the attribute, or None if a guard must fix the name.
+    """Return the attribute, or None if the caller must guard the value of the name.
 
-    It must if the class has an attribute of that name, or defines attribute access in Python.
+    That is so if the class has an attribute of that name, or overrides attribute access.
     """
     if not isinstance(owner, InstanceValue) or owner.source is None:
         return None

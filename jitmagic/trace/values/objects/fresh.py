@@ -1,7 +1,7 @@
 """Wraps Python objects that the trace itself creates: folded results and constants of the code.
 
-Input: a constant-like object. Output: a Value without a source. Containers become new container
-Values, so the traced program can change them without changing the constant.
+Input: an atom, or a container of atoms. Output: a Value without a source. A container becomes a new
+container Value, so that mutations by the traced program do not reach the constant.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Models Python functions, closure cells, bound methods and functools.partial objects.
 
 Input: live functions or functions that the traced code defines. Output: calls that the machine
-inlines. Live functions are guarded by their code object, so a reload by %autoreload recompiles.
+inlines. Live functions are guarded by their code object, not their identity: a closure that is
+created anew in each call passes the guard, and a reload by %autoreload fails it.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class FunctionValue(Value):
         return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        # Without a source no exit can write to a live function.
+        # No exit can write to a live function that has no source.
         unreachable = self.live is not None and self.source is None
         if unreachable or hasattr(types.FunctionType, name):
             self.refuse(machine, f"setting attribute {name!r}")
@@ -416,7 +417,7 @@ class PartialValue(Value):
 
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    # The wrapped function is read from the closure, so its replacement fails a guard.
+    # The wrapped function is read from the wrapper's closure, so a replacement fails a guard.
     if (inner := unwrap_function(obj)) is not obj:
         machine.guard(TypeIs(source, types.FunctionType))
         machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
@@ -431,7 +432,7 @@ def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) ->
 
 
 def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    # Guarded by its code, not its identity: a lambda that each call creates is the same program.
+    # Guarded by its code, not its identity: a lambda created anew in each call is the same program.
     machine.guard(TypeIs(source, types.FunctionType))
     machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
     table = FunctionPart(source, "__globals__")

@@ -1,7 +1,7 @@
-"""Provides the base class of values that are known by identity, such as marked functions.
+"""Provides the base class of values guarded by identity, such as disabled functions and locks.
 
-Input: a live object whose identity is guarded, so every path to it gives the same object. Output:
-its type, truth and hash; subclasses define calls.
+Input: a live object whose identity is guarded. Output: its type, truth and hash, which the identity
+implies; subclasses define the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["IdentityValue"]
 
 
 class IdentityValue(Value):
-    """An object known by identity that is true and has the hash of `object`."""
+    """An object guarded by identity that is true and has the hash of `object`."""
 
     __slots__ = ("live",)
     by_identity = True

@@ -50,7 +50,7 @@ class _Sequence:
 
 class InstanceValue(Value):
     """An instance of a plain Python class; `names` models its `__dict__` once that is needed.
-    `slots` has the slots that were read or written; None stands for an empty slot."""
+    `slots` maps each slot read or written so far to its value, or None if it is empty."""
 
     __slots__ = ("cls", "live", "names", "slots")
     searched: tuple[str, ...] = ()  # tables in `__dict__` that are searched for attributes too
@@ -84,7 +84,7 @@ class InstanceValue(Value):
         return self.call_accessor(machine, "__getattr__", name)
 
     def call_accessor(self, machine: Machine, method: str, name: str, *more: Value) -> Value:
-        """Call an attribute accessor of the class that is written in Python, like `__getattr__`."""
+        """Inline the class's accessor `method` (such as `__getattr__`), written in Python."""
         bound = self._bound(machine, method).realize(machine)
         return bound.call(machine, [machine.constant(name), *more], {})
 
@@ -219,7 +219,7 @@ class InstanceValue(Value):
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
         kind = self.cls.live
-        # An attribute write would call the descriptor; only a dictionary write bypasses it.
+        # setattr() would call the descriptor; only a write to `__dict__` bypasses it.
         if is_data_descriptor(attribute_of_class(kind, name)):
             return None
         if value is not None:
@@ -461,7 +461,7 @@ def construct(
     model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
     """Return `cls(*args, **kwargs)` as type.__call__ computes it; `model` creates the Value."""
-    # A `__call__` written in Python is inlined; it is its `super().__call__` that arrives here.
+    # A metaclass `__call__` in Python has been inlined by now; its `super().__call__` gets here.
     called = cls.metaclass_attribute(machine, "__call__")
     if called is not type.__call__ and not isinstance(called, types.FunctionType):
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))

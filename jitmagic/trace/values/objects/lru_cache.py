@@ -1,21 +1,21 @@
 """Models functools.lru_cache: reads the live cache entry, or inlines the wrapped function.
 
-Input: a live wrapper, known by identity, and a call whose arguments are constants or live objects.
+Input: a live wrapper, guarded by identity, and a call with constants or live objects as arguments.
 
   * Hit: the result is the cached object, with the cache entry as its source. It is wrapped and
     guarded like any live object. A call recorded as an effect counts the hit.
-  * Miss: the result is that of the inlined wrapped function, under a guard that the entry is still
-    missing, or is the same constant. A call recorded as an effect makes Python run the function and
-    fill the cache, so the next compile hits. No exit may return or mutate an object of the trace
-    in place of the one that the cache will hold.
+  * Miss: the wrapped function is inlined, under a guard that the cache still lacks the entry, or
+    has the same constant. A call recorded as an effect makes Python run the function and fill the
+    cache, so the next compile hits. That run creates its own result: no exit may return or mutate
+    the trace's object, which is not the cached one.
 
-No effect is recorded for a cache of an installed package: its hit counters and eviction order do
-not matter to the program, and an effect needs residual bytecode. If its function only computes, a
-missing entry is filled while tracing. So models whose helpers are cached remain one graph and
-compile once.
+No effect is recorded for a cache of an installed package: the program does not depend on its hit
+counters and eviction order, and an effect needs residual bytecode. If inlining its function found
+no side effect and no tensor operation, the trace calls it to fill a missing entry. So models whose
+helpers are cached remain one graph and compile once.
 
 Arguments that are new objects, or whose hash is written in Python, break the graph. The exception
-is a function that does nothing but log, which Python then calls.
+is a function that only logs: the call becomes an effect.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class CachedFunctionValue(IdentityValue):
         return call.result
 
     def _called_with_objects(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        """Trace a call with objects as arguments, which may equal keys of the cache."""
+        """Trace a call whose key is unknown, since an argument is an object without an identity."""
         call = _InlinedCall(self, machine, args, kwargs)
         if not _is_none(machine, call.result):
             self.break_graph("an argument is an object, which may have changed since")
@@ -140,7 +140,7 @@ class CachedFunctionValue(IdentityValue):
 
 
 class _InlinedCall:
-    """One inlined call of the wrapped function; breaks the graph where the cache would differ."""
+    """One inlined call of the wrapped function; breaks the graph if caching could be observed."""
 
     def __init__(
         self, cached: CachedFunctionValue, machine: Machine, args: Args, kwargs: Kwargs
@@ -173,7 +173,7 @@ class _InlinedCall:
         )
 
     def check_exits(self) -> None:
-        """Make exits fail that return or have mutated an object which only the cache may own."""
+        """Refuse exits that return or have mutated an object that only the cache may own."""
         machine, result, cached = self.machine, self.result, self.cached
         parts = tuple(part for part in _parts(machine, result) if part.source is None)
         if not all(isinstance(p, _OBJECTS) or _is_fixed(machine, p) for p in parts):
@@ -214,7 +214,7 @@ def _live(machine: Machine, value: Value) -> Any:
 
 
 def _is_given(source: Source) -> bool:
-    """Return whether the source is part of an argument, which may be a new object in each call."""
+    """Return whether the source starts at an argument, which may be a new object in each call."""
     at: Any = source
     while (base := getattr(at, "base", None)) is not None:
         at = base

@@ -1,9 +1,9 @@
 """Detects monkey patches: objects in a library's namespace that the library did not define.
 
 Input: an object found in a namespace or class of torch. Output: True if torch defined it, or the
-standard library, whose decorators torch uses. Library objects are modelled as a whole. Anything
-else is traced like the user's own code. The check reads a function's globals, because
-`functools.wraps` copies `__module__`.
+standard library, whose decorators torch uses. Originals are modelled as units, without reading
+their code; a monkey patch is traced like user code. The check reads a function's globals instead of
+`__module__`, which `functools.wraps` copies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def is_library_made(obj: object) -> bool:
     return is_library_class(obj if isinstance(obj, type) else type(obj))
 
 
-# Once torch.compile has run, functions of its modules wrap torch's own: one records the creation
-# of modules, others keep optimizers out of compiled graphs.
+# Once torch.compile has run, wrappers defined in its modules replace some of torch's functions: one
+# records the creation of modules, others keep optimizers out of compiled graphs.
 _DYNAMO_WRAPPERS = "torch._dynamo."
 
 
-# Functions that torch excludes from torch.compile (an optimizer's `add_param_group`) are wrapped by
-# one that imports torch._dynamo at its first call: 2 s, which compiled code does not need.
+# torch wraps functions that it excludes from torch.compile (an optimizer's `add_param_group`). The
+# wrapper imports torch._dynamo at its first call, which takes 2 s and is useless here.
 _DISABLES_DYNAMO = _disable_dynamo(repr).__code__
 
 
@@ -54,8 +54,8 @@ _DISABLES_DYNAMO = _disable_dynamo(repr).__code__
 class _DataclassWithRepr:
     """A dataclass whose `__repr__` has the wrapper that stops recursive calls.
 
-    The wrapper keeps a set of (id, thread). It matters only for an object that contains itself,
-    whose repr is too deep to be inlined.
+    The wrapper writes to a set of (id, thread), which would be a side effect. It changes the result
+    only for an object that contains itself, whose repr exceeds the inlining depth anyway.
     """
 
 
@@ -79,7 +79,7 @@ def unwrap_function(function: Any) -> Any:
     found = next((part for part in inside if isinstance(part, types.FunctionType)), function)
     if is_repr:
         return found
-    return found if is_library_made(found) else function  # what a user disabled stays disabled
+    return found if is_library_made(found) else function  # a user's own disable() must hold
 
 
 def _made_by_torch(*kinds: type) -> dict[str, object]:

@@ -24,7 +24,7 @@ __all__ = ["GlobalsValue", "ModuleValue"]
 
 
 class GlobalsValue(Value):
-    """A namespace dictionary; `written` overlays the live names (None: deleted)."""
+    """A namespace dict; `written` has the names that the trace changed (None: deleted)."""
 
     __slots__ = ("_absent", "_known", "_path", "_table", "live", "written")
 
@@ -64,7 +64,7 @@ class GlobalsValue(Value):
 
     def find(self, machine: Machine, name: str) -> Value | None:
         """Return the value of a global, or None if it is absent (guarded)."""
-        # The program may also hold the dictionary as an object, which has another model.
+        # The program may also use the dictionary as an object, for which there is a DictValue.
         machine.aliased_dicts.use(id(self.live), Access.NAMESPACE)
         if name in self.written:
             return self.written[name]
@@ -115,7 +115,7 @@ class GlobalsValue(Value):
 
 
 class _NamesStore(TableStore):
-    """A store of the names of a GlobalsValue, which logs its changes itself."""
+    """A TableStore view of a GlobalsValue, which logs the changes itself."""
 
     __slots__ = ("names",)
 

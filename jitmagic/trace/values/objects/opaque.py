@@ -1,4 +1,4 @@
-"""Models objects of unknown types, which a traced program may pass on but not look into."""
+"""Models objects whose type has no model: the program may pass them around but not use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements the abstract object layer: operators with reflection, comparison, `is`, iteration.
+"""Implements CPython's abstract object layer: binary operators, comparison, `is`, iteration.
 
 Input: realized Values. Output: the Value of `a + b`, `a == b` and the like, in the order in which
 CPython's Objects/abstract.c tries the operands' methods.
@@ -116,7 +116,7 @@ def _guard_not_nan(machine: Machine, number: Value) -> None:
 
 
 def equal_key(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | None:
-    """Return the key that equals a symbolic number, found by comparing with each, or None.
+    """Return the key that equals a symbolic number, or None; compares with each key in turn.
 
     The number is specialised if there are too many keys, or keys with an unknown `__eq__`.
     """
@@ -151,7 +151,7 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
 def _is_unguardable(machine: Machine, *sides: tuple[Value, object]) -> bool:
     """Return whether no guard can check if two objects of one type are the same.
 
-    One has a source but no known identity, the other a known identity but no source.
+    That is so if one has only a source and the other only an identity.
     """
     at_path = any(value.source and value is known for value, known in sides)
     pathless = any(not value.source and value is not known for value, known in sides)
@@ -177,7 +177,7 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
         return _is_same_object(machine, left, right)
     if (left.source or right.source) and not _is_nan(left):
         left.refuse(machine, "`is` between equal constants")
-    # Without a path: Python's own functions made the objects, literals are those of the code.
+    # A side without a source is a literal of the code, or Python's own functions computed it.
     for one in (left, right):
         if one.source:
             machine.guard(IdentityIs(one.source, one.value))
@@ -185,7 +185,7 @@ def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> 
 
 
 def _is_same_object(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
-    """Return whether two sources lead to one object in this call, guarded."""
+    """Return whether two sources read the same object in this call, guarded either way."""
     assert left.source is not None
     assert right.source is not None
     if left.source == right.source:

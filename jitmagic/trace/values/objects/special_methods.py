@@ -1,4 +1,4 @@
-"""Lists the special methods of operators and evaluates comparisons by them."""
+"""Maps operators to special methods (`+` to `__add__`) and evaluates comparisons by them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Models functions that jitmagic or torch.compiler.disable() created or marked.
+"""Models functions of jitmagic's API, and functions that jit() or a disable() returned.
 
-Input: a result of jit() or of a disable(), graph_break() or is_compiling(). Output: for a call stub
-of jit(), an inlined call of the original function; for the others, a graph break or a constant.
+Input: such a function. Output of a call: for a stub that jit() returned, an inlined call of the
+original function; for graph_break() and disabled functions, a graph break; for is_compiling(), a
+constant.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REASON_OF_TORCH = "_torchdynamo_disable_msg"
 
 
 class _MarkedValue(IdentityValue):
-    """A function that is marked: graph_break(), is_compiling(), or a disabled function."""
+    """A function with a marker attribute: graph_break(), is_compiling(), or a disabled function."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """Models functions that torch.jit.script or torch.jit.trace compiled from Python functions.
 
-Input: a live ScriptFunction, known by identity. Output: inlined calls of the original function,
-which torch keeps for torch.compile in `_torchdynamo_inline`. Without it a call breaks the graph.
+Input: a live ScriptFunction, guarded by identity. Output: inlined calls of the original function,
+which torch stores for torch.compile in `_torchdynamo_inline`. Without it a call breaks the graph.
 """
 
 from __future__ import annotations

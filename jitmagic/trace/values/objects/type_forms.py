@@ -1,4 +1,4 @@
-"""Models type forms of annotations: `list[int]`, `int | None`, `typing.List`, `Optional[Tensor]`.
+"""Models type forms, the objects in annotations: `list[int]`, `int | None`, `Optional[Tensor]`.
 
 Input: a live form, guarded by identity, or one that the traced code creates by a subscript. Output:
 a constant. Forms are immutable and subscripts of them are pure.
@@ -48,7 +48,7 @@ class TypeFormValue(BuiltinValue):
 
     @property
     def classes(self) -> list[type] | None:
-        """The classes that isinstance() tests for this form; None if that is left to eager."""
+        """The classes that isinstance() tests for this form; None if the test breaks the graph."""
         form: typing.Any = self.obj
         if isinstance(form, types.UnionType):
             return list(form.__args__)

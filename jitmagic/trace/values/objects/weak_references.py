@@ -52,8 +52,8 @@ class WeakReferenceValue(WithoutOperators):
 class NewReference(WithoutOperators):
     """A reference that the traced code creates.
 
-    A call is traced only while a frame holds the referent: otherwise the program may have dropped
-    it, and only CPython knows if it is alive.
+    A call is traced only while a variable or stack of a traced frame refers to the target. Else the
+    program may have dropped the last reference, and only CPython knows whether it is alive.
     """
 
     __slots__ = ("target",)
