@@ -1,8 +1,8 @@
 """Models collections.deque.
 
 Input: a deque that the traced code creates, or a live one, guarded by type. Output: items and new
-deques. The contents are in a ListStore: a live deque that only grows stays unread, and the items
-are added at the exit.
+deques. The contents are in a ListStore: a live deque that the program only appends to is not read,
+and the exit appends the new items.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Input: a live object, guarded by its exact type and its keys, or one that the traced code creates.
 Output: the results of its inlined methods. As in CPython, methods of dict access the entries
-directly and ignore an overridden `__getitem__`. Methods of OrderedDict call the overridden methods
-of a subclass, so they break the graph there.
+directly and ignore an overridden `__getitem__`. OrderedDict's C methods call overridden methods of
+the subclass, so they break the graph if there are any.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DictObjectValue(InstanceValue):
         return self.contents(machine)
 
     def accessible(self, machine: Machine, name: str) -> DictValue:
-        """Return the entries for a method of OrderedDict; break if the class overrides access."""
+        """Return the entries for OrderedDict's method; break if the class overrides item access."""
         kind = self.cls.live
         if issubclass(kind, collections.OrderedDict):
             for access in _ACCESS:

@@ -1,7 +1,7 @@
 """Models operator.itemgetter, attrgetter and methodcaller.
 
-Input: a live getter, known by identity, whose keys and names are constants, or one that the traced
-code creates. Output: a call does the access.
+Input: a live getter, guarded by identity, whose keys and names are constants, or one that the
+traced code creates. Output: the item, attribute or method result that a call returns.
 """
 
 from __future__ import annotations

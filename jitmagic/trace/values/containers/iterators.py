@@ -1,10 +1,10 @@
 """Models iterators that the traced code creates.
 
-Input: containers and other iterators. Output: the next item, or None at the end. At an exit in
-mid-loop, an iterator over a sequence is rebuilt with `iter(...)` and `__setstate__`. One over an
-unchanged dictionary is advanced again from the start, and zip, enumerate and map are rebuilt from
-their inputs. Others are Unrestorable, and the break moves to their creation. live_iterators.py has
-iterators that existed before the trace.
+Input: containers and other iterators. Output: the next item, or None at the end. An exit in
+mid-loop rebuilds the iterator: one over a sequence by `iter(...)` and `__setstate__`, one over an
+unchanged dictionary by advancing a new iterator to the position, zip, enumerate and map from their
+inputs. Others are Unrestorable, so the graph break moves to their creation. live_iterators.py
+models iterators from before the trace.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IteratorValue(Value):
 
 
 class SequenceIterator(IteratorValue):
-    """An iterator over a list or tuple that sees changes of the list, as CPython's does."""
+    """An iterator over a list or tuple by index, which sees mutations of the list as in CPython."""
 
     __slots__ = ("container", "index")
 
@@ -96,7 +96,7 @@ class SequenceIterator(IteratorValue):
 
 
 class ReversedIterator(IteratorValue):
-    """A reversed iterator over a list or tuple that sees changes of the list."""
+    """A reversed iterator over a list or tuple by index, which sees mutations of the list."""
 
     __slots__ = ("container", "index")
 
@@ -149,7 +149,7 @@ class RangeIterator(IteratorValue):
 
 
 class StepIterator(IteratorValue):
-    """An iterator over any items that the tracer can enumerate but an exit cannot rebuild."""
+    """An iterator over the items of a Python generator of the tracer; no exit can rebuild it."""
 
     __slots__ = ("born", "steps")
 
@@ -168,8 +168,8 @@ class StepIterator(IteratorValue):
 class TableIterator(StepIterator):
     """An iterator over a dictionary, one of its views, or a set.
 
-    An exit can rebuild it for an unchanged live container, by advancing a new iterator to the
-    position. A changed one may have another order.
+    For an unchanged live container, an exit can rebuild it by advancing a new iterator to the
+    position. A changed container may have another order.
     """
 
     __slots__ = ("count", "machine", "owner", "what")

@@ -1,7 +1,7 @@
-"""Computes tokens, which stand for keys of dicts and sets in the tracer's models.
+"""Computes tokens: the objects that the tracer's models of dicts and sets use as their keys.
 
 Input: a value that becomes a key, or a live key. Output: a token that hashes and compares as the
-object does, so that a Python dict of tokens behaves as the program's dict. It is one of
+object does, so that a Python dict of tokens behaves like the program's dict. It is one of
 
   * the Value, if its class compares by identity,
   * the object, if C code alone hashes and compares its immutable parts,
@@ -77,7 +77,7 @@ def identity_key(machine: Machine, value: Value) -> Value | None:
 
 
 def user_key(machine: Machine, value: Value, methods: _HasSpecialMethods) -> UserKey:
-    """Return the key of an object whose class defines `__hash__` in Python."""
+    """Return the token of an object whose class defines `__hash__` in Python, which is inlined."""
     hashed = methods.special(machine, "__hash__")
     if hashed is None or not hashed.is_constant(machine):
         value.refuse(machine, "hash()")
@@ -88,7 +88,7 @@ def user_key(machine: Machine, value: Value, methods: _HasSpecialMethods) -> Use
 
 
 def pure_key(machine: Machine, value: Value, live: object) -> object:
-    """Return the key of an object that C code alone hashes; break if that may run user code."""
+    """Return the token of an object hashed by C code only; break if hashing may run user code."""
     if value.source is None or not _is_pure(live):
         value.refuse(machine, "hash()")
     machine.guard(IdentityIs(value.source, live))
@@ -116,7 +116,7 @@ def is_user_code(part: object) -> bool:
 def has_stable_hash(token: object) -> bool:
     """Return whether the token has the object's hash in every call that passes the guards.
 
-    That excludes hashes derived from the address of an object that may differ in the next call.
+    False for a hash derived from an address, if the next call may have another object.
     """
     if isinstance(token, tuple | frozenset):
         return all(map(has_stable_hash, token))
@@ -126,9 +126,9 @@ def has_stable_hash(token: object) -> bool:
 def hashes_unchanged(table: object, keys: Sequence[object], tokens: Sequence[object]) -> bool:
     """Return whether a live dict or set stores its keys under the hashes of their tokens.
 
-    A lookup does not find a key whose hash has changed since its insertion. `hash(frozenset)`
-    shows the stored hashes without calling user code: frozenset copies them from an exact dict or a
-    set. Returns True where that does not work: with equal hashes, frozenset(dict) compares keys.
+    A lookup does not find a key whose hash has changed since its insertion. frozenset(table) copies
+    the stored hashes of an exact dict or set without calling user code, and its own hash shows
+    them. Returns True where that does not work: with equal hashes, frozenset(dict) compares keys.
     """
     if not any(map(_may_change_hash, tokens)):
         return True
@@ -175,8 +175,8 @@ def _compares_by_identity(kind: type) -> bool:
 def _is_pure(obj: object) -> bool:
     """Return whether a built-in class created the object from pure parts (Decimal, datetime).
 
-    The parts are those that pickle would save. C code alone hashes and compares such an object, and
-    it is immutable.
+    The parts are those that pickle would save. Such an object is immutable, and hashing and
+    comparing it runs only C code.
     """
     if type(obj) is tuple:
         return all(map(_is_pure, obj))

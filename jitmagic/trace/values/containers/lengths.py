@@ -1,7 +1,8 @@
 """Reads the length or truth of a live container without reading its items.
 
-Input: a container and its source. Output: a number and guards on its range. A length that differed
-between calls (a list that grows with every training step) becomes a symbolic input of the graph.
+Input: a container and its source. Output: the length, and guards on its range. A length that has
+differed between calls (a list that grows with every training step) becomes a symbolic input of the
+graph.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["guard_length", "is_filled", "live_length"]
 
 def live_length(machine: Machine, live: Any, source: Source, added: int = 0) -> Value:
     """Return the length at the start of the frame plus `added`, as a Value that may be symbolic."""
-    # A guard on the length made all of 28 programs that keep histories in lists end in eager after
-    # some recompiles; with a symbolic length 22 of them stay compiled for 40 calls.
+    # With a guard on the length, all of 28 programs that append to a history list ended in eager
+    # after some recompiles; with a symbolic length 22 of them stay compiled for 40 calls.
     count = machine.wrap(length_of(live), Length(source))
     return binary(machine, "+", count, machine.constant(added)) if added else count
 
@@ -32,7 +33,7 @@ def guard_length(machine: Machine, source: Source, least: int, most: int | None 
 
 
 def is_filled(machine: Machine, live: Any, source: Source) -> bool:
-    """Return whether it had items at the start of the frame, guarded."""
+    """Return whether the container had items at the start of the frame, guarded."""
     filled = length_of(live) > 0
     if filled:
         guard_length(machine, source, 1)

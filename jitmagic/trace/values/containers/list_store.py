@@ -1,9 +1,9 @@
 """ListStore models the contents of a list or deque and the changes that the traced code made.
 
 Input: the items of a new container, or a live container. Output: its items, and the effects that
-update the live container at an exit. A read of all items guards all of them; a read of some guards
-only that these exist, so a list that only grows stays unread. The effects are the calls that
-changed it, or one that replaces all items if that is shorter.
+update the live container at an exit. A read of all items guards their number; a read of one guards
+only that it exists. Appends read nothing, so one variant serves a list of any length. The effects
+are the calls that changed it, or one that replaces all items if that is shorter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ListStore:
         self.kind = kind
         self.live: Any = None
         self.source: Source | None = None
-        self.path: Source | None = None  # a list or tuple of its items
+        self.path: Source | None = None  # reads a list or tuple of its items
         self.machine: Machine | None = None
         self._limit = limit
         self._items: list[Value] | None = self._grown([], list(items))
@@ -55,7 +55,10 @@ class ListStore:
 
     @classmethod
     def of_part(cls, machine: Machine, whole: Iterable[Any], path: Part) -> ListStore:
-        """Create the store of a new list that is a slice of a live one; it has no live effects."""
+        """Create the store of a new list that is a slice of a live one.
+
+        Its items are read from the live one, but changes of the new list are no effects on it.
+        """
         store = cls()
         store.machine, store.path, store._items = machine, path, None
         store.live = list(whole)[path.start : path.stop]
@@ -101,7 +104,7 @@ class ListStore:
         return sum(appended) - self._front
 
     def length(self) -> int:
-        """Return the number of items, and guard it alone."""
+        """Return the number of items and guard that number, but no item."""
         if self._items is not None:
             return len(self._items)
         machine, path = self._where
@@ -124,7 +127,7 @@ class ListStore:
         return live_length(machine, self.live, source, added)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Return whether there are any items, and guard that alone."""
+        """Return whether there are any items, and guard only that."""
         if self._items is not None:
             return bool(self._items)
         if self._front:
@@ -145,7 +148,7 @@ class ListStore:
         return [item for name, (more,) in self._changes if name in _GROWTH for item in more]
 
     def at(self, index: int) -> Value | None:
-        """Return an item and guard it alone; None if the caller must read all items."""
+        """Return one item and guard only that it exists; None if the caller must read them all."""
         appended = self._appended()
         if appended is None:
             return None
@@ -313,7 +316,7 @@ class ListStore:
         return Perform(builder.constant(method), (target, *arguments))
 
     def parts(self) -> list[Value]:
-        """Return the values it holds that the trace has read or added."""
+        """Return the values that the trace has read from the container or added to it."""
         if self._items is not None:
             return list(self._items)
         return [item for name, (more,) in self._changes or () if name in _GROWTH for item in more]

@@ -48,7 +48,7 @@ class DictValue(Value):
     """A dictionary; every mutation calls `changed`, which logs the effect.
 
     `attributes` has the known attributes of an OrderedDict (None: absent). `observed` is True once
-    the type is guarded.
+    the type is guarded: entries of a `__dict__` can be read without that guard.
     """
 
     __slots__ = ("attributes", "observed", "store")
@@ -67,7 +67,7 @@ class DictValue(Value):
 
     @classmethod
     def of(cls, machine: Machine, pairs: Iterable[Pair], kind: type = dict) -> DictValue:
-        """Create a dictionary; a repeated key keeps its first position and its last value."""
+        """Create a dictionary; a repeated key has its first position and its last value."""
         result = cls(kind=kind)
         for key, value in pairs:
             result.put(machine, key, value)
@@ -244,7 +244,7 @@ class DictValue(Value):
     # -- changing --------------------------------------------------------------------------------
 
     def put(self, machine: Machine, key: Value, value: Value) -> None:
-        """Do `self[key] = value` in the model alone; an equal key already there is retained."""
+        """Do `self[key] = value` without logging an effect; an equal key already there remains."""
         self.store.put(key.realize(machine).hash_key(machine), key, value)
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
@@ -408,7 +408,8 @@ def entries_of_live(
 ) -> DictValue:
     """Return the model of a dictionary whose entries C code accesses: a `__dict__` or module table.
 
-    It holds the attributes of `owner`, if given. Its type is guarded once it is used as an object.
+    It holds the attributes of `owner`, if given. Its type is guarded only when the program uses the
+    dictionary itself.
     """
 
     def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:

@@ -44,7 +44,7 @@ _PROTOCOLS = (
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Return whether the class only names fields of a tuple and overrides no special method."""
+    """Return whether the class is a named tuple that overrides no special method of tuple."""
     if not issubclass(kind, tuple) or not isinstance(getattr(kind, "_fields", None), tuple):
         return False
     own = [base for base in kind.__mro__ if base not in _BASES]

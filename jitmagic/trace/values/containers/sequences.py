@@ -2,7 +2,7 @@
 
 Input: live sequences, guarded by type with lazy items, or new ones. Output: items and new
 sequences. The contents of a list, and of a deque (deques.py), are in a ListStore (list_store.py).
-A list that only grows (`losses.append(loss)`) stays unread and may have any length.
+A list that the program only appends to (`losses.append(loss)`) is not read and may have any length.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ItemsValue(Value):
         return index
 
     def walk(self, machine: Machine) -> Iterable[Value]:
-        """Return the items for a loop that may run user code, such as `__eq__`."""
+        """Return a copy of the items to loop over, since user code (`__eq__`) may change them."""
         return list(self.items)
 
     def contains(self, machine: Machine, item: Value) -> Value:
@@ -228,7 +228,7 @@ class SizeValue(TupleValue):
 
 
 class StoredItems(ItemsValue):
-    """A base for lists and deques, whose mutable items are in a store."""
+    """A base for lists and deques, which are mutable; their items are in a ListStore."""
 
     __slots__ = ("store",)
     assigning: ClassVar[str]  # the word for a written index in CPython's IndexError
@@ -269,7 +269,7 @@ class StoredItems(ItemsValue):
         machine.effects.contents(self)
 
     def append(self, machine: Machine, item: Value, *, left: bool = False) -> None:
-        """Append an item without reading it or the others."""
+        """Append an item; neither it nor the others are read, so no guard is installed."""
         self.store.extend([item], left=left)
         machine.effects.contents(self)
 

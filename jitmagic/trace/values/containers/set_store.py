@@ -1,11 +1,11 @@
 """SetStore models the contents of a set or frozenset and the changes that the traced code made.
 
 Input: items, a live set, or a call that computes a set from others. Output: the members, their
-order if it is known, and the calls by which an exit builds the set or updates the live one. A
-length or a lookup in a live set guards no more than that; a read of all members guards all.
+iteration order if it is known, and the calls by which an exit builds the set or updates the live
+one. `len()` of a live set guards its length, a lookup one membership, a read of all members all.
 
-`mirror` is a Python set of Members that goes through the same calls. So CPython itself decides
-equality, order and which of two equal objects is retained.
+`mirror` is a Python set of Members to which the program's calls are applied too. So CPython itself
+decides equality, order and which of two equal objects is retained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Version = Callable[[Builder], Recipe]
 
 # A lookup of these runs no user code.
 _PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
-_ITEMWISE = ("update", "discard", "difference_update")  # determine membership of their items
+_ITEMWISE = ("update", "discard", "difference_update")  # decide membership of their items only
 _CONSTANTS = (int, str, bytes, bool, float, complex, type(None))  # a ValueEquals guard suffices
 
 
@@ -55,12 +55,12 @@ class Operand(NamedTuple):
     """An argument of a set method."""
 
     mirror: Any  # a set, dict or tuple of Members, or one Member
-    certain: bool  # the mirror has the order of the program's object
-    version: Version | None  # makes the recipe of its present state; None if there is none
+    certain: bool  # the mirror iterates in the order of the program's object
+    version: Version | None  # makes the recipe of its state at this call; None if impossible
 
 
 def _is_plain(members: Iterable[Member]) -> bool:
-    """Return whether all hashes are the same in every call, so none derives from an address."""
+    """Return whether all hashes are the same in every call: none derives from an address."""
     return all(type(member.token) in _PLAIN_ITEMS for member in members)
 
 
@@ -193,9 +193,9 @@ class SetStore:
 
     @property
     def is_ordered(self) -> bool:
-        """True if the order is known.
+        """True if the iteration order is known.
 
-        It is for at most one item, for an unchanged live set and for a set that known calls built.
+        So it is for at most one item, for an unchanged live set and for a set built by known calls.
         The order of the ints 0 to 4 depends neither on history nor on the hash seed.
         """
         if len(self.mirror) < 2 or (self._order is not None and not self._changes):
@@ -224,7 +224,7 @@ class SetStore:
         return live_length(machine, self.live, self.source)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Return whether there are any items, and guard that alone."""
+        """Return whether there are any items; for an unread live set guard only that."""
         if self._mirror is not None or self._changes or self.source is None:
             return self.length() > 0
         return is_filled(machine, self.live, self.source)
@@ -284,19 +284,19 @@ class SetStore:
         return popped
 
     def forget_order(self) -> None:
-        """Mark the order as unknown: CPython builds this set in other steps than the model."""
+        """Mark the order as unknown, where CPython builds the set by other steps than the model."""
         self.certain, self._items, self._start = False, None, None
 
     # -- exits -----------------------------------------------------------------------------------
 
     def operand(self) -> Operand:
-        """Return the present state of the set as an operand of another set's method."""
+        """Return a snapshot of the set, as an operand of another set's method."""
         return Operand(self.mirror, self.certain and _is_plain(self.mirror), self.version())
 
     def version(self) -> Version | None:
-        """Return a function that makes the recipe of an equal set in the present state.
+        """Return a function that makes the recipe of a copy of the set as it is now.
 
-        None if the order of such a set would differ.
+        None if the copy would iterate in another order.
         """
         changes, owner = tuple(self._changes), self.owner
         if self.source is not None:
@@ -335,7 +335,7 @@ class SetStore:
         )
 
     def parts(self) -> list[Value]:
-        """Return the values it holds that the trace has read or added."""
+        """Return the values that the trace has read from the set or added to it."""
         if self._mirror is not None:
             return [member.value for member in self._mirror]
         return [m.value for _, operands in self._changes for m in _members_of(operands)]

@@ -4,9 +4,9 @@ Input: the pairs of a new dictionary, or a live dictionary. Output: values by ke
 order, and the effects that update the live dictionary at an exit, one for each changed key. A
 lookup in a live dictionary guards only its key; a read of all pairs guards all keys.
 
-Keys are tokens (keys.py), so order and key equality are Python's. A live dictionary has one store
-per trace, even if the program reaches it both as an object and as the `__dict__` of one or several
-objects (`Machine.owners` has one of them).
+The model is a Python dict whose keys are tokens (keys.py), so order and key equality are Python's.
+A live dictionary has one store per trace, even if the program reaches it both as an object and as
+the `__dict__` of one or several objects (`Machine.owners` has one of them).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TableStore:
     ) -> TableStore:
         """Create the store of a live dictionary whose type is guarded.
 
-        `entry` makes the source of a value from a key that guards can look up. Values under other
-        keys are found by their position.
+        `entry(source, key)` is the source of a value, for a key that guards can look up. A value
+        under another key has a source by its position.
         """
         store = cls({}, type(live))
         store.machine, store.live, store.source, store.entry = machine, live, source, entry
@@ -94,14 +94,14 @@ class TableStore:
         return args[1] if name == "__setitem__" else None
 
     def can_find(self, text: Text) -> bool:
-        """Return whether a lookup of an unread str reads the original entries of a live dict."""
+        """Return whether a guard can look up an unread str: in a live dict without changes."""
         is_plain = self.is_read_by_key and type(self.live) is dict
         if not is_plain or self.source is None or isinstance(self.source, InstanceDict):
             return False
         return self._can_look_up(text[0])
 
     def has_at(self, text: Text) -> bool:
-        """Return whether the str is a key; the guard looks up the str of each call."""
+        """Return whether the str is a key, under a guard that looks up the str of each call."""
         found = text[0] in self.live
         assert self.machine is not None
         assert self.source is not None
@@ -110,9 +110,9 @@ class TableStore:
         return found
 
     def find_at(self, text: Text) -> Value | None:
-        """Return the value under an unread str, or None if the str itself must be guarded.
+        """Return the value under an unread str, or None if the str's value must be guarded.
 
-        Guards apply to the value that the str of a call finds.
+        At run time, guards check the value that the str of that call selects.
         """
         # With a guard on each key, 20 keys gave 9 variants and then eager; now they share one.
         value = dict.get(self.live, text[0])
@@ -124,11 +124,11 @@ class TableStore:
         return self.machine.lazy(value, ItemAt(self.source, text[1]), certain=False)
 
     def read_anywhere(self) -> None:
-        """Note that another call may read any key."""
+        """Note that a call of this variant may read any key."""
         self._whole = True
 
     def length(self) -> int:
-        """Return the number of keys, and guard it alone."""
+        """Return the number of keys and guard that number, but no key."""
         self._whole = True
         if self._pairs is not None or self._changes:
             return len(self.pairs)
@@ -146,14 +146,14 @@ class TableStore:
         return live_length(machine, self.live, self.source, growth)
 
     def is_filled(self, machine: Machine) -> bool:
-        """Return whether there are any keys, and guard that alone."""
+        """Return whether there are any keys, and guard only that."""
         self._whole = True
         if self._pairs is not None or self._changes or self.source is None:
             return self.length() > 0
         return is_filled(machine, self.live, self.source)
 
     def _growth(self) -> int | None:
-        """Return the number of keys added since the start; None if that needs all keys."""
+        """Return the number of keys added since the start; None if all keys must be read for it."""
         changes = [(name, token) for name, token, _ in self._changes if name]
         if any(name not in _ONE_KEY or not self._can_look_up(token) for name, token in changes):
             return None
@@ -167,7 +167,7 @@ class TableStore:
         return self._simple and not isinstance(token, Value) and is_plain_key(token)
 
     def _original(self, token: object) -> Value | None:
-        """Return the original value of a live dictionary under a key, and guard that key alone."""
+        """Return the value under a key at the start of the frame, and guard only that key."""
         if token not in self._known:
             assert self.machine is not None
             assert self.source is not None
@@ -207,7 +207,7 @@ class TableStore:
     # -- changing --------------------------------------------------------------------------------
 
     def put(self, token: object, key: Value, value: Value) -> None:
-        """Do `self[key] = value`; an equal key already there is retained."""
+        """Do `self[key] = value`; as in a dict, an equal key already there remains."""
         if self._pairs is not None:
             _apply(self._pairs, "__setitem__", token, (key, value))
         if self.source is None:
@@ -304,12 +304,12 @@ class TableStore:
         return tuple(builder(key) for key, _ in pairs), tuple(builder(value) for _, value in pairs)
 
     def parts(self) -> list[Value]:
-        """Return the values it holds that the trace has read or added."""
+        """Return the values that the trace has read from the dictionary or added to it."""
         if self._pairs is not None:
             return [part for pair in self._pairs.values() for part in pair]
         return [part for _, _, args in self._changes for part in args]
 
-    # -- two stores that may be one dictionary ---------------------------------------------------
+    # -- for aliasing checks of two stores that may model one dictionary (effects.py) ------------
 
     @property
     def is_read_by_key(self) -> bool:
@@ -317,7 +317,7 @@ class TableStore:
         return self._pairs is None and not self._changes
 
     def known(self) -> dict[object, Value | None]:
-        """Return the values read or written, by token; None stands for an absent key."""
+        """Return the values read or written, by token; None for an absent key."""
         if self._pairs is not None:
             return {token: value for token, (_, value) in self._pairs.items()}
         return {token: self.get(token) for token in (*self._known, *self.tokens(written=True))}

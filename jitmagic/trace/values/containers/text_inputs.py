@@ -1,9 +1,8 @@
-"""Finds str inputs that the program uses only for lookups, so that guards need not fix their value.
+"""Traces lookups by a str input (`table[name]`) without guarding the str's value.
 
-Input: an unread str of the call (a `Lazy`), constants that the program joins with it, and a
-container. Output: a source that finds the value under the str of each call. One variant then serves
-all strings that find values which pass its guards. Any other use realizes the str, and a guard
-fixes its value.
+Input: an unread str of the call (an unrealized `Lazy`), constants that the program joins with it,
+and a container. Output: a source that looks up the str of each call. One variant then serves every
+str whose entry passes the guards. Any other use realizes the str, and a guard fixes its value.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def text_input(value: Value) -> Text | None:
 
 
 def is_alike(found: object) -> bool:
-    """Return whether guards on the found object may pass for another object."""
+    """Return whether another object could pass the guards on the found one."""
     return not isinstance(found, _BY_VALUE)
 
 

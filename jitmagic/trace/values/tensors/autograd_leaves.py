@@ -1,10 +1,10 @@
 """Records `requires_grad_()`, which makes a tensor a leaf of the autograd graph or stops it.
 
 Input: the tensor's value and the flag. Output: the tensor's new node, with the flag on its meta
-tensor. A tensor from outside that is still unused gets the flag before the graph runs, as an input
-that requires grad. A used one keeps its memory: its new node is a `detach()`, and an effect sets
-the flag at the exit; a later backward that would reach this leaf is a graph break. A tensor made by
-the program is an ordinary result.
+tensor. There are three cases. A live tensor that the graph has not used yet gets the flag before
+the graph runs, as an input that requires grad. For a used one, the new node is a `detach()`, which
+shares its memory, and an effect sets the flag at the exit; it is a graph break if a later backward
+would reach this leaf. For a tensor computed in the graph, the new node is an ordinary result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASON = RefusedTorchCall.of(
 
 @dataclass(frozen=True, slots=True)
 class LeafChange:
-    """A change of `requires_grad`, or of a leaf's memory; `is_early`: before the graph runs."""
+    """A change of `requires_grad` or of a leaf's memory; an early one runs before the graph."""
 
     owner: Owner
     born: int
@@ -42,7 +42,7 @@ class LeafChanges(list[LeafChange]):
 
 
 def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
-    """Return the node with the flag, the same one if nothing changes. `owner` is a TensorValue."""
+    """Return the node with the flag: the current one if it has it. `owner` is a TensorValue."""
     graph = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
@@ -61,7 +61,7 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
 
 
 def _is_refused(owner: Any) -> bool:
-    """Return whether eager raises although the flag is set already: for an inference tensor."""
+    """Return whether eager raises although the flag is set: the tensor is an inference tensor."""
     made_there = owner.live is not None and owner.live.is_inference()
     return made_there and not torch.is_inference_mode_enabled()
 
@@ -74,7 +74,7 @@ def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     if live.is_inference() or owner.node.meta["spec"] is None:
         raise GraphBreak(_REASON)
     if wanted and any(_is_view_of(owner.meta, node) for node in notes.owners):
-        raise GraphBreak(_REASON)  # in eager these views get a history from here on
+        raise GraphBreak(_REASON)  # in eager these views have an autograd history from here on
     if wanted and _is_untouched(notes, owner):
         return _flag_before_graph(machine, owner)
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
@@ -82,8 +82,7 @@ def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
         return before  # the flag as at entry
-    # The live tensor gets its flag only at the exit, so a node of the same memory stands for the
-    # new leaf in the graph.
+    # The live tensor gets its flag only at the exit; until then a detached alias is the leaf.
     detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 
@@ -123,9 +122,10 @@ def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
 
 
 def output_leaves(graph: GraphBuilder) -> None:
-    """Output the leaves made by the program that results depend on, if there are no others.
+    """Output the leaves created in the graph that results depend on, if there are no others.
 
-    The autograd node of a graph serves its inputs, so that the graph is split after such leaves.
+    A graph's autograd node returns gradients of graph inputs only. As outputs, these leaves become
+    inputs of the next subgraph: the graph is split after them.
     """
     outputs = graph.differentiable_outputs() if graph.leaves else []
     reached = set(graph.reachable_leaves(outputs))
@@ -136,9 +136,10 @@ def output_leaves(graph: GraphBuilder) -> None:
 
 
 def check_leaves(notes: GraphNotes) -> None:
-    """Raise Unrestorable if a later backward reaches a tensor from outside that became a leaf in
-    the graph, which autograd does not see while the graph runs, or if it has views, whose history
-    changes with it.
+    """Raise Unrestorable if a live tensor that became a leaf shows after the exit.
+
+    That is so if a later backward reaches it, since autograd does not see the change while the
+    graph runs, or if it has views, whose history changes with it.
     """
     graph, changes = notes.graph, notes.of(LeafChanges)
     if not changes:

@@ -1,8 +1,9 @@
 """Records `tensor.data = other`: the same tensor object gets the memory of another tensor.
 
 Input: the tensor's value, and the one whose memory it takes. Output: the tensor's new node, a leaf
-if it requires grad; an effect at the exit rebinds the live tensor. Views of the tensor keep the old
-memory. A later backward that would reach such a leaf is a graph break (autograd_leaves.py).
+if it requires grad; an effect at the exit rebinds the live tensor. Views of the tensor still refer
+to the old memory. It is a graph break if a later backward would reach such a leaf
+(autograd_leaves.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["bind_data"]
 
 
 def bind_data(machine: Machine, owner: Any, value: Any) -> None:
-    """Record `owner.data = value`; views of the old memory keep it."""
+    """Record `owner.data = value`; views of the old memory still refer to it."""
     graph = machine.graph
     source: Any = getattr(value, "node", None)
     if source is not None and _is_same_memory(graph, owner.node, source):
@@ -50,8 +51,9 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
 
 
 def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
-    """Add the graph's writes to the version counter: the tensor keeps its own, new memory or not,
-    and autograd checks it.
+    """Add the number of the graph's writes to the tensor's version counter.
+
+    Autograd checks the counter, which `tensor.data = other` does not replace.
     """
     counted = builder.constant(increment_version)
     for _ in range(meta._version):

@@ -1,12 +1,12 @@
 """Makes tensors in a functools.lru_cache inputs of the graph, read from the cache at each call.
 
 Input: a cached function called with constants, and the tensors that the wrapped function returned
-while it was traced, under guards for its reads. Output: graph inputs. The tensors are shared with
-other callers: an exit that would return one, or a write to one, ends the trace before the call.
+while it was traced, under guards for its reads. Output: graph inputs. Other callers share the
+tensors, so returning one from the frame, or writing to one, is a graph break before the call.
 
-A cache that was filled under another state of torch (another default dtype) may hold another kind
-of tensor, which each call checks. A call that finds one starts over in eager and invalidates the
-variant, and the next call compiles with a graph break there.
+A cache that was filled under another state of torch (another default dtype) may hold a tensor of
+another spec, so each call checks it. On a mismatch eager runs the call from its start, the variant
+becomes invalid, and the next call compiles with a graph break at the cached call.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class _CacheRead:
         return held
 
     def _result_of(self, cached: Any) -> object:
-        """Return the cached result. Only the first item of a tuple calls the function, so that the
-        cache's statistics count one call.
+        """Return the cached result.
+
+        For a tuple, only the read of the first item calls the function, so that the statistics of
+        the cache count one call.
         """
         if not self.item:
             return cached(*self.args, **self.kwargs)
@@ -75,10 +77,10 @@ def tensors_of_cache(
     beneath: Sequence[Node],
     reason: BreakReason,
 ) -> Value | None:
-    """Return the cache's tensors as inputs, or None if the result is not made of tensors.
+    """Return the cached tensors as inputs, or None if the result is no tensor or tuple of tensors.
 
-    `beneath` are the nodes of the traced call, which must allow the cache to be read before the
-    graph runs. Raises GraphBreak with `reason` if they do not.
+    `beneath` has the nodes that tracing the call recorded. Raises GraphBreak with `reason` if they
+    do not allow the cache to be read before the graph runs.
     """
     parts = made.realized(machine) if type(made) is TupleValue else [made]
     tensors = [part for part in parts if isinstance(part, TensorValue) and part.source is None]
@@ -91,8 +93,8 @@ def tensors_of_cache(
     kwargs = {name: constant_argument(machine, arg, broken) for name, arg in call[1].items()}
     found: list[Value] = []
     for number, tensor in enumerate(tensors):
-        # A guard reads `refused`, so that the variant is dead after a mismatch and the next call
-        # compiles again, with a visible break at the cached call.
+        # A guard reads `refused`: after a mismatch the variant never matches again, and the next
+        # call compiles with a visible break at the cached call.
         item = None if tensor is made else number
         spec = _spec(graph, tensor)
         if spec is None:
@@ -107,7 +109,7 @@ def tensors_of_cache(
 
 
 def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
-    """Return the spec that the cached tensor must have; None if it is not known exactly."""
+    """Return the spec that the cached tensor must have; None if the trace cannot know it."""
     meta = made.meta
     as_at_entry = (graph.grad_enabled, graph.autocast) == graph.entry_modes
     certain = as_at_entry and made.node not in graph.unknown_strides
@@ -121,8 +123,9 @@ def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
 
 
 def _is_early(graph: GraphBuilder, nodes: Sequence[Node]) -> bool:
-    """Return whether nodes give the same result before the graph as in it: they draw no random
-    numbers and read no memory that the graph writes to.
+    """Return whether nodes compute the same result before the graph as in it.
+
+    That is so if they draw no random numbers and read no memory that the graph writes to.
     """
     read = dict.fromkeys(source for node in nodes for source in (node, *node.all_input_nodes))
     return not any(n.meta.get("random") for n in nodes) and not any(map(graph.writes.to, read))

@@ -1,8 +1,8 @@
 """Rewrites indexing by masks (`x[mask]`, `x[mask] = y`, `masked_select`) to integer indices.
 
-The indices are those of `nonzero`, whose size depends on data (graph/symbolic/data_sizes.py).
-torch's kernels do the same internally. Equal mask computations share their indices, so that
-`x[mask]` and `y[mask]` are known to have one size, and the backward needs no mask.
+The indices are those of `nonzero`, as inside torch's kernels; their number is an unbacked size
+(graph/symbolic/data_sizes.py). Equal mask computations share their indices, so that `x[mask]` and
+`y[mask]` have the same unbacked size, and the backward needs no mask.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEPTH = 8  # how far back two masks are compared
 
 
 class _Coordinates(dict[Hashable, tuple[Node, ...]]):
-    """The indices of the masks of one graph, by the computation of the mask."""
+    """Maps the computation of each mask of one graph to its indices."""
 
 
 def masks_to_indices(
@@ -63,8 +63,9 @@ def _is_sized_by_data(value: Any) -> bool:
 def _filled(
     machine: Machine, target: Target, args: list[Any], key: tuple[Any, ...]
 ) -> tuple[Target, list[Any]]:
-    """Rewrite `x[mask] = y` to `torch.where` if each row gets the same value and y needs grad: the
-    backward of where needs no data-dependent size.
+    """Rewrite `x[mask] = y` to `torch.where` if each row gets the same value and y needs grad.
+
+    The backward of where has no data-dependent size.
     """
     x, _, value = args
     if len(key) != 1 or not _is_mask(key[0]) or not _is_tensor(value):
@@ -95,8 +96,9 @@ def _is_mask(part: Any) -> bool:
 
 
 def _without_masks(machine: Machine, x: Node, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return the key with integer indices; None if it has no mask, or a mask does not fit the
-    tensor, for which torch raises.
+    """Return the key with integer indices, or None to record the key unchanged.
+
+    That is so if it has no mask, or if a mask does not fit the tensor, for which torch raises.
     """
     if not any(map(_is_mask, key)):
         return None

@@ -2,9 +2,9 @@
 
 Input: such a function (`F.normalize`, `Tensor.norm`). Output: guards on the names that its code,
 and the torch functions it calls, look up in torch's namespaces and in torch.Tensor. If the program
-has replaced one of them, the call is a graph break: the node would call the replacement or ignore
-it. Names are taken from the bytecode, not from a run, so names that a call does not reach are
-guarded too. That costs nothing: the guard of a namespace compares the version of its dictionary.
+has replaced one of them, the call is a graph break, since a node cannot follow the replacement's
+code. The names come from the bytecode, so they include some that a call does not reach. The guard
+of a namespace compares the version of its dictionary, so more names cost no time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _OTHER_OPERATORS = {
 
 @dataclass(slots=True)
 class _Names:
-    """The names that a function reaches. `found` maps the id of a namespace to the namespace and
-    its value for each name.
+    """The names that a function and its callees look up.
+
+    `found` maps the id of a namespace to (the namespace, the value of each name).
     """
 
     found: dict[int, tuple[dict[str, object], dict[str, object]]] = field(default_factory=dict)

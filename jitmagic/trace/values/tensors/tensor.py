@@ -1,4 +1,4 @@
-"""Models tensors of the program as a node of the graph with a meta tensor.
+"""Models a tensor of the program as a node of the graph with a meta tensor.
 
 Input: operators, methods, attributes and indexing on tensors. Output: graph nodes through `record`,
 or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of the
@@ -401,11 +401,11 @@ def record(
 ) -> Value:
     """Add a call of a torch function, operator or tensor method to the graph; return its result.
 
-    Raises GraphBreak if the call cannot be in a graph or eager raises.
+    Raises GraphBreak if the call cannot be in a graph, or if eager would raise.
     """
     graph = machine.graph
     name = call_name(target)
-    # A mode of user code sees each call of torch in eager, but not those of a compiled graph.
+    # A user's TorchFunctionMode or TorchDispatchMode sees eager's calls, not those of a graph.
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
     if target_name(target) in RAISING_ON_DATA and machine.catches():
@@ -446,7 +446,7 @@ def record(
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
-    """Lower an argument, but leave a ScalarValue as it is."""
+    """Lower a top-level argument; a ScalarValue stays, for call_with_scalars to choose its form."""
     value = value.realize(machine)
     if is_number(value.python_type(machine), name):
         value = value.operand(machine)
@@ -454,7 +454,7 @@ def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
-    """Return a value as an argument of a node: a node, a constant, or a structure of them."""
+    """Return the node argument for a value: a Node, a constant, or a structure of both."""
     value = value.realize(machine)
     if name == "operator getitem":
         value = value.as_index(machine)
@@ -486,7 +486,7 @@ def _bound(machine: Machine, part: Value, name: str) -> Any:
 
 
 def lift(machine: Machine, result: Any) -> Value:
-    """Return the value of a call's result, which has nodes in place of tensors."""
+    """Return the Value of a recorded call's result, in which Nodes stand for tensors."""
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):

@@ -1,9 +1,9 @@
 """Finds attributes of torch.Tensor that user code replaced or added.
 
 Input: the name of an attribute or special method that is about to be used on a tensor. Output: None
-if the class has torch's original, which the graph then calls by name. Otherwise the object that
-user code put there (an adapter's `Tensor.__add__`, a method of its own), bound to the tensor and
-traced like other user code. Either way, a guard checks the attribute of the class.
+if the class has torch's original, which the graph then calls by name; otherwise the object that
+user code stored on the class (an adapter's `Tensor.__add__`), bound to the tensor and traced like
+other user code. Either way, a guard checks the attribute of the class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PATHS: dict[type, Source] = {
 
 
 def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
-    """Return the attribute that user code put on the class; None if it is torch's or absent."""
+    """Return the attribute that user code set on the class; None if it is torch's or absent."""
     kind = tensor.python_type(machine)
     for attribute in ("__getattribute__", name):
         raw = guarded_attribute(machine, kind, attribute)
@@ -42,7 +42,8 @@ def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
 
 
 def call_user_method(machine: Machine, tensor: Value, name: str, args: Args) -> Value | None:
-    """Call a special method that user code put on the class; None if it is torch's. The result may
-    be NotImplemented."""
+    """Call a special method that user code set on the class; return None if it is torch's.
+
+    The result may be NotImplemented."""
     method = user_attribute(machine, tensor, f"__{name}__")
     return None if method is None else method.call(machine, args, {}).realize(machine)

@@ -1,8 +1,8 @@
 """Models `register_hook(f)` and `retain_grad()` of tensors computed in the trace.
 
-A backward in the same graph runs the hooks where eager does, as traced code, and sets `.grad`
-(trace/builtins/pytorch/differentiation.py). A hook that would run in a later backward cannot be in
-the graph; the check at the exit then makes its registration a graph break.
+If the backward is in the same graph, it runs the hooks where eager does, as traced code, and sets
+`.grad` (trace/builtins/pytorch/differentiation.py). A hook that would run in a later backward
+cannot be in the graph; a check at the exit then makes its registration a graph break.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def retains_gradient(machine: Machine, tensor: Any) -> bool:
 
 
 def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
-    """Return the hooks that a backward of these tensors runs, in the engine's order: those of
-    tensors computed last come first.
+    """Return the hooks that a backward of these tensors runs, in the order of the autograd engine.
+
+    Hooks of tensors that were computed last come first.
     """
     hooks = machine.notes.of(_TensorHooks)
     if not hooks:

@@ -1,4 +1,4 @@
-"""Makes live tensors graph inputs: parameters, buffers, globals, closures and attributes alike.
+"""Makes live tensors graph inputs, whether parameters, buffers, globals, attributes or cells.
 
 Input: a tensor object and its Source. Output: a placeholder of the graph and a TensorMatch guard;
 tensor data is never read. Unsupported tensors (subclasses, sparse, quantized, functorch-wrapped,
@@ -53,7 +53,7 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
 
 
 def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
-    """Guard the kind of an unsupported tensor; the next call may pass a supported one."""
+    """Guard what makes a tensor unsupported, since the next call may pass a supported one."""
     if type(obj) not in _CLASSES:
         machine.guard(TypeIs(source, type(obj)))
         return
@@ -71,8 +71,9 @@ def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
 
 
 def _are_all_refused(machine: Machine) -> bool:
-    """Return whether no tensor argument of the frame can be an input, and guard that. Lazy views
-    do not count: any operation makes a plain tensor of one.
+    """Return whether no tensor argument of the frame can be an input, and guard that.
+
+    False if one is a lazy (conjugate or negative) view: any operation makes it a plain tensor.
     """
     code, args = machine.snapshot.code, machine.snapshot.args
     tensors = [
@@ -101,7 +102,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
 def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
     """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
     spec = spec_of(obj)
-    # Dispatch keys tell conjugate, negative and functorch tensors from plain ones in one integer.
+    # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
     keys = torch._C._dispatch_keys(obj).raw_repr()
     if varying := machine.symbols.varying_dims(source, obj):
         shape = symbolic_shape(machine.symbols, source, spec, varying)

@@ -2,8 +2,8 @@
 
 Input: a tensor, the name of a method and its arguments. Output: the result, or None to record the
 call. The strides that a kernel chooses are unknown before it runs, so reading them is a graph
-break. The exception is `grad.is_contiguous()` in a user's backward: eager's autograd chooses the
-strides of a gradient freely, so the trace makes the gradient contiguous and answers True.
+break. The exception is `grad.is_contiguous()` in a user's backward: autograd gives no promise about
+the strides of a gradient, so the trace makes the gradient contiguous and answers True.
 """
 
 from __future__ import annotations

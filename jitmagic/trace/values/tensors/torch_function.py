@@ -2,10 +2,10 @@
 
 Input: live torch functions (C functions, public functions written in Python, methods of the class
 torch.Tensor, torch.ops operators). Output: a node through `record`, a constant if the result holds
-no tensor, or the graph break of trace/builtins/pytorch/torch_rules.py. Python code of torch that is
-inlined (torch.nn.modules) is left to the tracer.
+no tensor, or the graph break of trace/builtins/pytorch/torch_rules.py. torch's inlined Python code
+(torch.nn.modules) is modelled as FunctionValues (torch_namespaces.py) and not here.
 
-A function found inside torch has no guard of its own: its namespace has one (torch_namespaces.py).
+A function found in a namespace of torch needs no identity guard: one guard covers the namespace.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class TorchFunctionValue(BuiltinValue):
-    """A torch function, known by identity; `refusal` is the reason why no graph can call it."""
+    """A torch function, guarded by identity; `refusal` is the reason why no graph can call it."""
 
     __slots__ = ("refusal",)
     obj: Any
@@ -95,13 +95,13 @@ def _record_or_inline(
 ) -> Value:
     """Record a Python function of torch as one node, or inline it.
 
-    It is inlined if an argument cannot be in a node (a callable, an object), if its code reads
-    data, perhaps for a check alone, or if the node would raise. It is also inlined if a varying
-    number has no rule for the function: the operations inside may have one (a temperature).
+    It is inlined if an argument cannot be in a node (a callable, an object), if its code reads data
+    (often only to validate it), or if the node would raise. It is also inlined if it takes a
+    varying number and there is no rule for that: the operations inside may have one (temperature).
     """
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
-    # gumbel_softmax(tau=t) as one node was a variant for each temperature, then eager; inlined, its
-    # operations take the varying number.
+    # gumbel_softmax(tau=t) as one node recompiled for each temperature and ended in eager; inlined,
+    # its operations take the varying number.
     if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
         return _INLINERS[0](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
@@ -137,7 +137,7 @@ def torch_name(obj: Any) -> str:
 
 
 class TensorTypeMethod(BuiltinValue):
-    """A method taken from the class, like `torch.Tensor.add`."""
+    """An unbound method, read from the class: `torch.Tensor.add`."""
 
     __slots__ = ()
     obj: Any
@@ -155,8 +155,9 @@ class TensorTypeMethod(BuiltinValue):
 
 
 def _function_for(method: Any) -> Any:
-    """Return the function torch.<name> for an original method that user code has replaced on the
-    class, since the graph would call the replacement by name."""
+    """Return torch.<name> for an original method that user code has replaced on the class.
+
+    The graph calls methods by name, so a method node would call the replacement."""
     function = getattr(torch, method.__name__.strip("_"), None)
     if TENSOR.get(method.__name__) is not method or not isinstance(
         function, types.BuiltinFunctionType
@@ -172,7 +173,7 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
     if not (module == "torch" or module.startswith("torch.")):
         return None
     if isinstance(obj, types.FunctionType) and not is_library_made(obj):
-        return None  # functools.wraps made it look like torch's
+        return None  # a user's wrapper: functools.wraps copied torch's `__module__`
     if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
         if handler_of(obj) is not None:
             return TorchFunctionValue(obj, None, source)

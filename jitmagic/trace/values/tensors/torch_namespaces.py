@@ -2,8 +2,8 @@
 
 Input: an object found in a namespace or class of torch. Output: its value, without a Source. The
 namespace's one guard checks that it still holds the object (guards.NamespaceFacts), and recipes
-refer to the object itself, a constant of the process. A replacement that user code put there has a
-Source instead and is traced like user code. Mutable state in such a namespace is a graph break.
+refer to the object itself, a constant of the process. A monkey patch there has a Source instead and
+is traced like user code. Reading mutable state in such a namespace is a graph break.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class TorchModule(ModuleValue):
     __slots__ = ()
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        # torch's `__getattr__` imports some submodules on access, torch.onnx among them. Importing
-        # it early cost 43 of 312 ms of a first compile.
+        # torch's `__getattr__` imports some submodules on access, and so does this. Importing
+        # torch.onnx in advance cost 43 of the 312 ms of a first compile.
         if name not in vars(self.module):
             load_named(f"{self.module.__name__}.{name}")
         if type(self.module) is types.ModuleType or name in vars(self.module):

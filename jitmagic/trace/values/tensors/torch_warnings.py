@@ -1,7 +1,7 @@
-"""Emits warnings of torch's C++ for calls that the trace replaces.
+"""Emits the warnings of torch's C++ code that eager would give for calls that the trace replaces.
 
 Input: a call on stand-ins that warns for the same reason. Output: the warning on the user's line,
-if torch would show it. Most are shown once per process, and only torch knows which ones were.
+if torch would show it. Most are shown once per process, and only torch knows which it has shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["replay_warning"]
 
 
 def replay_warning(machine: Machine, name: str, call: Callable[..., Any], *stand_ins: Any) -> None:
-    """Make the call; a graph break if a filter turns the warning into an error, as eager raises."""
+    """Make the call, which warns; break the graph if a warning filter makes that an error."""
     try:
         with torch.inference_mode(False):
             call_from(machine.where(), call, stand_ins, {})
