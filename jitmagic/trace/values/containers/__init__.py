@@ -13,7 +13,7 @@ even if it is also the `__dict__` of an object.
     dict_objects             instances of dict subclasses
     read_only                types.MappingProxyType
     set_store, sets          set and frozenset, in CPython's order
-    keys                     tokens: hashable proxies for keys of dicts and sets
+    keys                     tokens, the hashable proxies for keys of dicts and sets
     text_inputs              str inputs that only select an entry, so their value has no guard
     lengths                  length and truth of a live container
     iterators                iterators that the traced code creates

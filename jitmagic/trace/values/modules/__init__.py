@@ -1,8 +1,8 @@
 """Models torch.nn.Module: live and new modules, their hooks, slices of containers.
 
-Calls go through to `forward`, which is inlined, with hooks around it as in Module._call_impl. A
-live module costs one guard for its type and one EntriesEmpty guard: no hooks, no own `forward`, no
-`__dict__` entry that shadows a parameter.
+A call inlines `forward`, with hooks around it as in Module._call_impl. A live module has one guard
+of its type and one EntriesEmpty guard, which checks several dictionaries at once: no hooks, no
+`forward` in the instance's `__dict__`, no `__dict__` entry that shadows a parameter.
 
     nn_module         live modules: attributes, parameter tables, calls
     new_modules       modules that the traced code creates

@@ -1,9 +1,9 @@
 """Traces full backward hooks of modules when the backward runs in the same graph.
 
 Input: a module with such hooks, the arguments of its call and the result. Output: the same tensors
-behind torch's BackwardHookFunction, with tensor hooks on them (tensor_hooks.py). If the backward
-runs outside the graph, the call breaks the graph. So do several arguments or results with
-gradients: only the autograd engine knows when all of their gradients have arrived.
+after torch's BackwardHookFunction, with tensor hooks on them (tensor_hooks.py). If the backward
+runs outside the graph, the call breaks the graph. So does a call with several arguments or results
+that require gradients: only the autograd engine knows when all of their gradients have arrived.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class BackwardHooks:
         self._outgoing = None
 
     def _at_inputs(self, machine: Machine, gradient: Value) -> Value:
-        if self._outgoing is None:  # the gradient does not flow through the results
+        if self._outgoing is None:  # the gradient did not come through the module's results
             return gradient
         nothing = machine.constant(None)
         seen = TupleValue([gradient if n == self._at else nothing for n in range(self._count)])
@@ -148,7 +148,7 @@ class BackwardHooks:
 
 
 class _GradientHook(Value):
-    """A tensor hook that calls a function of this module with the gradient."""
+    """A tensor hook implemented by a Python function of the tracer, which gets the gradient."""
 
     __slots__ = ("function",)
 

@@ -1,9 +1,9 @@
 """Traces the registration and removal of hooks on modules (RemovableHandle).
 
-Input: a new RemovableHandle for a table of hooks. Output: the handle as a new object. Its id is
-drawn only at an exit that returns the handle: it differs in every call, so no guard may contain it.
-The weak reference to the table is treated as alive, since a removal from a dead table has no
-visible effect.
+Input: a new RemovableHandle for a table of hooks. Output: the handle as a new object. Its id comes
+from torch's counter and differs in every call, so no guard may contain it; only an exit where the
+handle is live takes a number. The weak reference to the table is treated as alive, since a removal
+from a dead table has no visible effect.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a module with its own hooks, or global forward hooks; reading the tables guards their hooks.
 Output: the result of the call after the hooks; backward_hooks.py has the backward hooks. An
-`always_call` hook differs only if the forward raises, and then the trace breaks.
+`always_call` hook differs only if the forward raises, which is a graph break.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _call_pre_hook(
     positional: TupleValue,
     named: dict[str, Value],
 ) -> tuple[TupleValue, dict[str, Value]]:
-    """Call a pre-hook and return the positional and keyword arguments that it leaves."""
+    """Call a pre-hook and return the positional and keyword arguments that `forward` gets."""
     if not with_kwargs:
         changed = hook.call(machine, [module, positional], {}).realize(machine)
         if is_none(changed):

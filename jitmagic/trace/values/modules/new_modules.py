@@ -1,8 +1,8 @@
 """Models modules that the traced code creates, such as losses, activations and pools.
 
-Input: a call of a module class. Output: a value with attributes and tables that the inlined
-`__init__` fills; it is called like any module. An exit where it is live builds the object and sets
-its attributes, parameters included.
+Input: a call of a module class. Output: a Value with attributes and tables that the inlined
+`__init__` fills; calls of it are traced like those of any module. An exit where it is live builds
+the object and sets its attributes, parameters included.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
 
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    # A ScriptModule is a C++ object; RNNBase keeps weak references to its parameters.
+    # A ScriptModule is a C++ object; RNNBase stores weak references to its parameters.
     if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
         raise GraphBreak(Construction.of(what=f"{cls.live.__name__}()"))
     plain = cls.metaclass_attribute(machine, "__call__") is type.__call__

@@ -1,9 +1,9 @@
 """Models live nn.Modules: attributes, parameter tables, calls of `forward`, containers.
 
 Input: a live nn.Module, guarded by its exact type. Output: parameters and buffers as graph inputs,
-plain attributes, submodules, and inlined calls. Reading an attribute runs no user code. Methods of
-torch's own module classes are inlined under a guard of the class; the user's methods, monkey
-patches of torch classes included, are guarded by their code.
+plain attributes, submodules, and inlined calls. Reading an attribute while tracing runs no user
+code. Methods of torch's own module classes are inlined under a guard of the class; the user's
+methods, and monkey patches of torch classes, are guarded by their code.
 
 One EntriesEmpty guard per module checks that it has no hooks, no `forward` in its `__dict__`, and
 no `__dict__` entry that would shadow a parameter, buffer or submodule that was read. A module
@@ -139,9 +139,9 @@ class NNModuleValue(InstanceValue):
         return self.registered(machine, name) if self.in_tables[name] else None
 
     def _is_in_tables(self, machine: Machine, name: str) -> bool:
-        """Return whether torch's `__getattr__` handles a name that `__dict__` lacks; guarded.
+        """Return whether a lookup of the name reaches torch's `__getattr__`, if `__dict__` lacks it.
 
-        False if the class has the attribute, or if the user's `__getattr__` handles the name.
+        False if the class has the attribute or overrides `__getattr__`. Guarded.
         """
         plain = attribute_of_class(self.cls.live, name) is NOTHING
         plain = plain and self._uses_torch_getattr(machine)
@@ -235,7 +235,7 @@ class NNModuleValue(InstanceValue):
         raise self.no_attribute(machine, name)
 
     def _of_class(self, machine: Machine, name: str) -> Value:
-        """Return a class attribute, modelled as a whole if torch defined it."""
+        """Return a class attribute; one that torch defined needs no guard on its code."""
         builtin = self._of_torch(machine, name)
         if builtin is not None:
             return builtin

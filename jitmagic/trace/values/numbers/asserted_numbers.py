@@ -2,8 +2,8 @@
 
 Input: a number and a requirement: inside an interval, not zero, a finite result. Output: the number
 as a symbol with that range, and an assertion in the graph. If the assertion fails, eager runs the
-frame from its start (validation.py). A number whose value is known while tracing needs no
-assertion: its symbol is narrowed, and a guard checks that.
+frame from its start (validation.py). A number with a hint needs no assertion: the range of its
+symbol is narrowed, and a guard checks the range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["float_result", "is_nonzero", "require_within"]
 
 
 def require_within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) -> Expr:
-    """Return an expression of the same value that stays in an interval. Raises Specialize."""
+    """Return an expression equal to `expr` whose range is within `wanted`. Raises Specialize."""
     try:
         machine.symbols.require(expr, wanted, why)
     except Specialize:
@@ -41,8 +41,8 @@ def require_within(machine: Machine, expr: Expr, node: Any, wanted: Interval, wh
 def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
     """Return whether a divisor is not zero, by a guard or an assertion. Raises Specialize."""
     try:
-        # Narrowing the steps would fit one period of a cosine schedule; a check of the divisor
-        # before the graph fits all of them.
+        # For a cosine schedule, narrowing the range of the step would give a variant per period;
+        # checking the divisor before the graph runs serves all periods.
         return machine.symbols.decide("!=", expr, Integer(0), ints_by_steps=False)
     except Specialize:
         if nonzero_by_check(machine, expr):
@@ -54,8 +54,9 @@ def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
 
 
 def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
-    """Return the expression of a float result. The operation divides by a nonzero number, or Python
-    raises where the result is not finite, which is asserted. Raises Specialize.
+    """Return the expression of a float result, asserted to be finite where Python would raise.
+
+    Divisors have been checked by `is_nonzero`. Raises Specialize.
     """
     try:
         machine.symbols.require(expr, ANY_FLOAT, op)
@@ -70,8 +71,9 @@ def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
 
 
 def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
-    """Return whether only the graph knows the number and user code catches no error of it. A graph
-    that serves all sizes of its inputs has no assertions.
+    """Return whether the number has no hint and no `try` of the program can catch its error.
+
+    Also False in a subgraph, and in a graph with dynamic input sizes, which has no assertions.
     """
     graph = machine.graph
     if (

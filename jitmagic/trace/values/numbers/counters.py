@@ -1,8 +1,8 @@
-"""Models `tensor.item()` of a step counter, which an optimizer holds in a tensor.
+"""Models `tensor.item()` of a step counter, which an optimizer stores in a tensor.
 
 Input: a 0-dim CPU input of the graph that the trace only added to. Output: a ScalarValue whose
 symbol has no hint, so that only its range decides branches. If a branch needs more, the next
-attempt at the trace gives the symbol its value in this call, and guards the decisions.
+attempt at the trace uses this call's value as a hint, and guards the branches that it decides.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _CPU = torch.device("cpu")
 def read_counter(
     machine: Any, node: Node, live: torch.Tensor | None, source: Source | None
 ) -> Value | None:
-    """Return the value of `tensor.item()`, or None for a graph break. Optimizers of torch read
-    their step count so, and the trace follows their code.
+    """Return the value of `tensor.item()`, or None for a graph break.
+
+    torch's optimizers read their step count this way, and their code is inlined.
     """
     graph: GraphBuilder = machine.graph
     by_torch = belongs_to_torch(str(machine.frame.globals.live.get("__name__")))
@@ -54,9 +55,9 @@ def read_counter(
     added = _added(graph, node)
     if added is None or not 0 <= live.item() <= _LARGEST:
         return None
-    # The counters of all parameters are read in the same way: if one of them had to be known, all
-    # have to be. A counter in user code stays unknown: a program that acts at every tenth step
-    # would be compiled once for each count.
+    # All parameters' counters are read by the same code: if one needed a hint, all need one. A
+    # counter in user code gets none: a program that acts at every tenth step would be compiled once
+    # for each count.
     known = by_torch and any(isinstance(one, Count) for one in machine.symbols.constants)
     origin = KnownCount(source, added) if known else Count(source, added)
     if (refused := machine.symbols.constants.get(origin)) is not None:
@@ -71,7 +72,7 @@ def read_counter(
     # backend="eager" computes marked nodes by Python's arithmetic: a step of AdamW has eleven for
     # each parameter, and as tensor operations they made it 1.7x eager (0.84x with Python's).
     value.meta["python"] = True
-    # What is added to a whole number up to 2**24 is not rounded.
+    # Up to 2**24, float32 adds whole numbers without rounding.
     limits = Interval(float(added), largest if whole else 2 * _LARGEST)
     symbol = Symbol(describe(source), float, limits, origin, whole)
     machine.symbols.add(symbol, count if known else None)

@@ -2,9 +2,10 @@
 
 Input: a pure function (format, %, str.join, round) and its arguments, some of which vary. Output: a
 value that can be stored, returned, printed or logged, so that a log line costs neither a graph
-break nor a variant for each number. A float used in arithmetic is computed before the graph runs if
-all its arguments are inputs; its symbol has no hint. A use that needs the value while tracing (a
-key, a name, a comparison) specialises, as with the numbers themselves (scalars.py).
+break nor a variant for each number. If the program does arithmetic with a float result and all
+arguments are inputs, Python computes it before the graph runs; its symbol has no hint. A use that
+needs the value while tracing (a key, a name, a comparison) specialises, as for the numbers
+themselves (scalars.py).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PrecomputedOrigin:
 
 
 class DeferredValue(Value):
-    """The result of `function(*args)`, which raises for no values of the varying arguments."""
+    """The result of `function(*args)`, which never raises, whatever the varying arguments are."""
 
     __slots__ = ("_number", "args", "function", "kind")
     varies = True
@@ -135,7 +136,7 @@ class DeferredValue(Value):
 
 
 def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
-    """Return the number as an input of the graph; None if it depends on results of the graph."""
+    """Return the number, computed before the graph; None if it depends on results of the graph."""
     args = [arg.realize(machine) for arg in value.args]
     if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
         return None

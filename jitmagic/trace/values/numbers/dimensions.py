@@ -1,9 +1,10 @@
 """Models sizes of tensors as ints of the program: `x.shape[0]`, `len(x)`, `x.numel() // 2`.
 
-Input: a Size that differs from call to call. Output: another Size for arithmetic, a guarded answer
-for a comparison (`Context.decide`), a node of the graph for a torch call (`GraphBuilder.call`).
-Arithmetic with floats is that of a ScalarValue over the same symbols. A use that needs the int
-itself (an index, text) raises Specialize: the trace starts again with a constant in its place.
+Input: a Size, the symbolic expression of a dimension that differs from call to call. Output:
+another Size for arithmetic, a guarded answer for a comparison (`Context.decide`), a node of the
+graph for a torch call (`GraphBuilder.call`). Arithmetic with floats uses a ScalarValue over the
+same symbols. A use that needs the int itself (an index, text) raises Specialize: the trace starts
+again with a constant in place of the symbol.
 """
 
 from __future__ import annotations

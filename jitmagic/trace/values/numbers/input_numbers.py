@@ -1,9 +1,8 @@
 """Models the number in a one-element input: flags and counters that modules hold in buffers.
 
-Input: a CPU tensor from outside, not written to so far, read as a number or for its truth. Output:
-a symbol whose value in this call is known, so that a branch on it is decided and guarded (InRange)
-as one on a Python number is. A use of the value itself makes the next attempt at the trace break at
-the read.
+Input: a live CPU tensor, not written to so far, read as a number or for its truth. Output: a symbol
+whose hint is the tensor's value, so that a branch on it is decided and guarded (InRange) like one
+on a Python number. If a use needs a constant, the next attempt at the trace breaks at the read.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "
 
 
 def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
-    """Return the symbol of the number in an input; None if only running the graph gives it."""
+    """Return the symbol of the number in an input; None if guards cannot read it."""
     graph = machine.graph
     node = _whole(node)
     owner = machine.notes.owners.get(node) if node.op == "placeholder" else None

@@ -1,9 +1,9 @@
 """Models tensor data as a Python number: `tensor.item()`, `float(tensor)`, `int(tensor)`.
 
-Input: the node of a tensor with one element. Output: a ScalarValue whose symbol has no hint. It can
-be computed with, stored and returned, but decides nothing. A bool gives a TruthValue, which can be
-stored, returned and asserted. A use that needs more (a branch, text) makes the next attempt at the
-trace break at the read.
+Input: the node of a tensor with one element. Output: a ScalarValue whose symbol has no hint
+(unbacked). The program can compute with it, store it and return it. A bool gives a TruthValue,
+which can be stored, returned and asserted. If a use needs the value (a branch, text), the next
+attempt at the trace breaks at the read.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
 def call_with_known(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Record a call. Where torch reads a number out of a tensor argument, the number that the trace
-    knows takes the tensor's place, or else a symbol for it.
+    """Record a call; where torch reads a number from a tensor argument, pass the number instead.
+
+    It is a constant if the trace knows it, else a symbol, else this call's value as a speculation.
     """
     graph = machine.graph
     try:
@@ -127,8 +128,8 @@ def call_with_known(
     except DataDependent:
         if (rows := _with_speculated_rows(machine, target, args, kwargs)) is not None:
             return rows
-        # Numbers that the trace knows come first; those of this call are a guess, limited to
-        # library code.
+        # Known numbers and symbols come first: speculated ones can fail, and only library code may
+        # speculate.
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
         read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
         if any(isinstance(number, ScalarValue) for number in read.values()):
@@ -148,8 +149,9 @@ def _with_speculated(machine: Machine, node: Node) -> Any:
 def _with_speculated_rows(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Record `nonzero()`, `torch.where(mask)` or `repeat_interleave` with the number of rows of
-    this call, where that has to be known. Coordinates have eager's strides: each is contiguous.
+    """Record `nonzero()`, `torch.where(mask)` or `repeat_interleave` with a speculated row count.
+
+    Used where the count must be a constant. Coordinates have eager's strides: each is contiguous.
     """
     if target in _REPEATING and not kwargs and all(isinstance(arg, Node) for arg in args):
         total = speculated_int(machine, machine.graph.call("sum", args[-1:], {}, machine.lines()))
@@ -187,7 +189,7 @@ def with_known(graph: GraphBuilder, node: Node) -> Any:
 
 
 def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
-    """Return what `find` gives for a 0-dim tensor; the node if that is None."""
+    """Return `find(node)` for a 0-dim tensor; the node itself for others, or if that is None."""
     meta = node.meta["val"]
     if not isinstance(meta, torch.Tensor) or meta.dim():
         return node
@@ -224,8 +226,8 @@ class TruthValue(SymbolicNumber):
 def _read(machine: Machine, node: Node) -> Value | None:
     """Return the number in a tensor, or None for a graph break.
 
-    On a GPU the graph waits for the number, as eager does. A CUDA graph cannot wait during capture,
-    so with CUDA graphs the read is a break.
+    On a GPU the read synchronises, as in eager. Stream capture forbids that, so with CUDA graphs
+    the read is a graph break.
     """
     graph = machine.graph
     meta: torch.Tensor = node.meta["val"]
@@ -259,7 +261,7 @@ def _read(machine: Machine, node: Node) -> Value | None:
 
 
 def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:
-    """Record a copy on the CPU, which later writes to the tensor do not change."""
+    """Record a copy on the CPU, because later writes to the tensor must not change the number."""
     graph = machine.graph
     lines = machine.lines()
     if meta.requires_grad:
@@ -272,8 +274,9 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype
 
 
 def torch_constant(constant: Any, name: str) -> Any:
-    """Return a constant as torch interprets it: a dtype for `float`, Python's number for numpy's,
-    the numbers of a range.
+    """Return a constant in the form that a call takes it.
+
+    `float` becomes a dtype, a numpy scalar a Python number, a range the list of its numbers.
     """
     kind = type(constant)
     if kind is type:
@@ -290,9 +293,10 @@ def torch_constant(constant: Any, name: str) -> Any:
 
 
 def is_number(kind: type, name: str) -> bool:
-    """Return whether a call that accepts an operand of this class treats it as a number.
+    """Return whether the call `name` treats an operand of this class as a Python number.
 
-    Eager raises when a numpy.float32 is assigned to a tensor, and torch.tensor uses its dtype.
+    Exceptions are numpy scalars: eager raises when a numpy.float32 is assigned to a tensor, and
+    torch.tensor uses its dtype.
     """
     if name in _ASKING_FOR_DTYPES and kind in ARRAY_SCALARS[1:]:
         return False

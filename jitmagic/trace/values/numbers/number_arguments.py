@@ -1,11 +1,11 @@
 """Records calls with varying numbers that 0-dim tensors cannot replace: sizes, and other floats.
 
-Input: a call whose arguments hold nodes and, at the top level, ScalarValues. Output: the call in
-the graph. A float, or an int where a call takes floats, becomes a node that reads it when the graph
-runs (graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the
-same path for all numbers. Under a transform of torch.func the transform takes the number; its range
-is found after the function has been traced. Another int is a size, or a constant for one tuple of
-sizes. Any other float raises `Specialize`, which makes it a constant.
+Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: the call in the
+graph. A float, or an int where a call takes floats, becomes a node that reads it at run time
+(graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the same
+path for all numbers. In a function under a transform of torch.func, the transform's node takes the
+number; its range is found after the function has been traced. Any other int becomes a size. Any
+other float raises `Specialize`, which makes it a constant.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def call_with_numbers(
 
 
 def _varies(number: ScalarValue) -> bool:
-    """Return False for a float computed from sizes alone, which each tuple of sizes fixes."""
+    """Return False for a float computed from sizes only, a constant for each tuple of sizes."""
     return number.kind is int or not all(map(is_tensor_symbol, symbols_of(number.expr)))
 
 
@@ -76,8 +76,9 @@ def _as_number(
     key: int | str,
     number: ScalarValue,
 ) -> Node | None:
-    """Return a node for a float that the call reads when it runs, or None if it may not vary. The
-    number is narrowed to the range in which torch takes the same path.
+    """Return a node for a float that the call reads at run time, or None if it may not vary.
+
+    The number is narrowed to the range in which torch takes the same path.
     """
     graph = machine.graph
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
@@ -87,8 +88,8 @@ def _as_number(
         return lambda changed: _arguments({**others, key: changed})
 
     grad = graph.grad_enabled
-    # An int where torch takes a float (a probability) would otherwise be a constant, and each value
-    # a variant.
+    # An int where torch takes a float (a probability) would otherwise be specialised: one variant
+    # for each value.
     if number.kind is int:
         if not _is_given(number) or not takes_float(target, call(hints), hints[key], grad):
             return None
@@ -107,8 +108,9 @@ def _as_number(
 def _in_transform(
     machine: Machine, graph: GraphBuilder, number: ScalarValue, hint: float
 ) -> Node | None:
-    """Return a node of the root graph, which the function under the transform captures, or None. A
-    number computed inside the function has other values at other levels.
+    """Return a node of the root graph, which the function under the transform captures, or None.
+
+    A number computed inside the function may differ between levels of the transform.
     """
     root, tensor = graph.root, number.node
     if not isinstance(graph, TransformBuilder) or tensor is None or tensor.graph is not root.graph:
@@ -144,8 +146,9 @@ def keep_numbers_of_transform(
     captured: Sequence[Node],
     numbers: Mapping[Node, ScalarValue],
 ) -> None:
-    """Narrow the numbers that a transformed function captures to the range in which the transform
-    takes the same path; its levels may have other formulas than eager.
+    """Narrow the numbers that a transformed function captures to a range with one path in torch.
+
+    The range is searched with the transform applied: its rules differ from those of plain tensors.
     """
     metas = with_hints(tuple(node.meta["val"] for node in given))
     hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
@@ -184,7 +187,7 @@ def _hint(machine: Machine, arg: Any) -> Any:
 
 
 def _is_given(number: ScalarValue) -> bool:
-    """Return whether the number depends only on ints among the inputs, not on sizes."""
+    """Return whether the number depends only on inputs of the frame, not on sizes."""
     return all(isinstance(symbol.origin, Source) for symbol in symbols_of(number.expr))
 
 
@@ -194,8 +197,9 @@ def refuse_numbers(name: str, *numbers: ScalarValue) -> NoReturn:
 
 
 def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
-    """Yield the arguments of this call, and variants in which other varying arguments take samples
-    of their ranges: a call may compare two numbers.
+    """Yield the arguments of this call, then ones with samples for other varying arguments.
+
+    torch's path may depend on two numbers at once, which a call may compare.
     """
     yield hints
     for name, arg in given.items():

@@ -2,7 +2,7 @@
 
 Eager reads the integer and returns a view of x. Here the result is a copy of the selected part, by
 a 1-element index. So neither the copy nor x may be written to, and the copy may not leave the
-frame; otherwise the graph ends before the index. On a GPU the index is always a graph break: an
+frame; otherwise the graph breaks before the index. On a GPU the index is always a graph break: an
 index out of range is a device-side assert there, where eager raises IndexError. An assignment is an
 `index_put_` on the view that the other parts of the key select.
 """
@@ -42,7 +42,7 @@ class _Part:
     indices: Sequence[Node]
     before: int
     unwritten: Sequence[int]  # how often the indices had been written to
-    is_stored: bool = False  # the first write to `whole` stores the copy back to the same index
+    is_stored: bool = False  # the first write to `whole` after it is `whole[key] = copy`
 
 
 class _Parts(list[_Part]):
@@ -52,7 +52,8 @@ class _Parts(list[_Part]):
 def index_at_numbers(
     machine: Machine, owner: Any, key: Value, lift: Callable[[Machine, Node], Value]
 ) -> list[Value]:
-    """Return the tensor to index and the key; unchanged if no part of the key is a 0-dim integer.
+    """Return the tensor to index and the key, both unchanged without a 0-dim integer in the key.
+
     `owner` is a TensorValue, and `lift` makes one."""
     graph = machine.graph
     key = key.realize(machine)
@@ -202,12 +203,12 @@ def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
 
 
 def _is_true_where_read(graph: GraphBuilder, part: _Part) -> bool:
-    """Return whether the copy equals the part of `whole` at every read of either."""
+    """Return whether no read could tell the copy from a view: both are equal at each read."""
     own, writes = graph.writes.to(part.copy), graph.writes.to(part.whole)[part.before :]
     if not own and not writes:
         return True
-    # `cm[a, b] += 1` writes to the copy and stores it back, which gives the same memory as a write
-    # to the view, but another autograd history.
+    # `cm[a, b] += 1` writes to the copy and stores it back. The memory is as after a write to the
+    # view, but the autograd history differs.
     if (own and not part.is_stored) or _takes_part_in_autograd(part):
         return False
     position = {node: n for n, node in enumerate(graph.graph.nodes)}

@@ -28,14 +28,14 @@ from ...result import GraphInput
 
 __all__ = ["PartialRun"]
 
-_MOST_NODES = 4096  # of one query
-# Of the cached results. Only nodes that a query needs count: with its whole graph, Longformer on
-# 512 tokens exceeded the limit and had 10 breaks.
+_MOST_NODES = 4096  # that one query runs
+# The largest total size of the cached results. Only nodes that a query needs are run: with the
+# whole graph, Longformer on 512 tokens exceeded the limit and had 10 breaks.
 _MOST_ELEMENTS = 1 << 24
 
 
 class PartialRun:
-    """The values computed so far. `value_of` returns None where running is unsafe or fails."""
+    """Caches the values computed so far. `value_of` returns None if running is unsafe or fails."""
 
     def __init__(self) -> None:
         self._clear()
@@ -47,7 +47,7 @@ class PartialRun:
 
     def _clear(self) -> None:
         self._values: dict[Node, Any] = {}
-        self._elements = 0  # in them
+        self._elements = 0  # total number of elements in `_values`
         self._generator: torch.Tensor | None = None  # the state after the draws so far
 
     def value_of(
@@ -84,8 +84,9 @@ class PartialRun:
             self._scanned, node = node, node.next
 
     def _needed(self, wanted: Node, graph: GraphBuilder) -> list[Node]:
-        """Return the nodes to run, in order: the producers of a node, and earlier writes to their
-        results. A draw needs all earlier draws, which advance the generator.
+        """Return the nodes to run, in order: the producers of a node and earlier writes to them.
+
+        A random draw needs all earlier draws, which advance the generator.
         """
         needed, waiting = set[Node](), [wanted, *graph.writes.to(wanted)]
         while waiting:

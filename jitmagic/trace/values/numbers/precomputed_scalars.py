@@ -1,9 +1,9 @@
 """Precomputes numbers in Python before the graph runs, from ints among the inputs.
 
-Input: an expression of such ints. They often count calls (the steps of a scheduler), so that one
-graph for each value would be one for each call. Output: the Source of the number, which a native
-program computes by Python's own functions, exactly as Python does. A divisor of one sign is
-checked to be nonzero in the same way.
+Input: an expression over such ints. They often count calls (a scheduler's steps), so specialising
+them would recompile in each call. Output: the Source of the number. A native program computes it by
+Python's own functions, so it equals Python's result exactly. The same program can check that a
+divisor is nonzero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["nonzero_by_check", "precompute", "precompute_call"]
 _LEAST = 5e-324  # the float next to zero
 
 
-# As constants, math.cos and ** of a scheduler's step made a variant for each step, and the training
+# Specialised, math.cos and ** of a scheduler's step gave a variant for each step, and the training
 # step ran in eager after eight of them.
 def precompute(machine: Machine, name: str, expr: Expr) -> Drawn | None:
     """Return the Source of the number; None if it depends on more than ints among the inputs."""
@@ -33,8 +33,9 @@ def precompute(machine: Machine, name: str, expr: Expr) -> Drawn | None:
 
 
 def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
-    """Return whether a check before the graph, which holds in this call, proves an expression to
-    be nonzero. Where the check fails, eager runs the frame from its start and raises.
+    """Add a check before the graph that an expression is nonzero; return whether that works.
+
+    In a call where the check fails, eager runs the frame from its start and raises.
     """
     found = machine.symbols.range_of(expr)
     if found is None or found.nan or (found.low < 0 < found.high):
@@ -70,8 +71,10 @@ def precompute_call(
     symbols: Sequence[Symbol],
     perform: Callable[[tuple[Any, ...]], object],
 ) -> Drawn | None:
-    """Return the Source of `perform(values of the symbols)`. None if the expressions depend on more
-    than inputs, or Python does not compute them as the graph does.
+    """Return the Source of `perform(values of the symbols)`, or None.
+
+    None if the expressions depend on more than inputs, or Python and the graph compute them
+    differently.
     """
     if not all(map(machine.symbols.is_given_or_computed, exprs)):
         return None

@@ -1,9 +1,9 @@
 """Uses a number read from a tensor as a size: `zeros(n)`, `x[:n]`, `split(x, lengths.tolist())`.
 
 Input: an expression over symbols of such numbers. Output: a Size over unbacked symbols, which are
-read from the graph's tensors where calls need them (graph/symbolic/size_nodes.py). Numbers are
-assumed to be valid sizes. For an invalid one the graph raises, and eager runs the frame from its
-start; where that is impossible, the graph ends before the read.
+read from the graph's tensors where calls need them (graph/symbolic/size_nodes.py). The trace
+assumes that the numbers are valid sizes. For an invalid one the graph raises, and eager runs the
+frame from its start; if the frame cannot be restarted, the graph breaks before the read.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
-Input: a call whose arguments hold nodes and, at the top level, ScalarValues. Output: calls that
-take 0-dim tensors and give the same result. FORMS maps each operation to its rule. A number is
+Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: calls that take
+0-dim tensors and compute the same result. FORMS maps each operation to its rule. A number is
 converted in one of these ways:
 
-    promoted   to the dtype in which a tensor and a Python number are computed
+    promoted   to the dtype that type promotion gives for the tensor and a Python number
     factor     to the precision of the computation: float32 for 16-bit floats, rounded once at
                the end
-    term       rounded to the dtype first where the tensors are on the CPU; GPU kernels do not
-    filled     to the tensor's own dtype, which has to hold it, or eager raises
-    limited    as `promoted`, and eager checks that the tensor's dtype holds it
+    term       as `factor`, but on the CPU rounded to the tensor's dtype first, as its kernels do
+    filled     to the tensor's own dtype; eager raises if it cannot hold the number
+    limited    as `promoted`, but eager raises if the tensor's dtype cannot hold the number
 
-Numbers never widen a tensor of their own kind; a float turns ints into floats. Guards keep an int
-in the range of an integer dtype, so that nothing wraps around. A call without a rule records the
-number itself or a size (number_arguments.py), or raises `Specialize`, which makes it a constant.
+By type promotion, numbers never widen a tensor of their own kind; a float turns ints into floats.
+Guards restrict an int to the range of an integer dtype, so that it does not wrap around. A call
+without a rule records the number itself or a size (number_arguments.py), or raises `Specialize`,
+which makes the number a constant.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class _Call:
         return made
 
     def common(self, tensor: Node, kind: type) -> torch.dtype:
-        """Return the dtype in which a tensor and a Python number are computed."""
+        """Return the dtype that type promotion gives for a tensor and a Python number."""
         dtype = _dtype(tensor)
         if kind is float and dtype not in _FLOATS:
             return default_dtype(self.machine) if not dtype.is_complex else dtype
@@ -163,7 +164,7 @@ def _dtype(node: Node) -> torch.dtype:
 
 
 def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarValue] | None:
-    """Return the tensor and the number of a call with just these, in either order, or None."""
+    """Return (tensor, number) if the call has just these arguments, in either order, else None."""
     if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, ScalarValue}:
         return None
     first, second = args
@@ -181,7 +182,7 @@ def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torc
 
 
 class _CannotWrite(Exception):
-    """Raised for an in-place call whose result has another dtype than the target, as in eager."""
+    """Raised for an in-place call whose result has another dtype than its target; eager raises."""
 
 
 Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
@@ -361,8 +362,9 @@ def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
-    """Return a limit as a tensor, or None for zero: a tensor limit of zero can give a zero of
-    another sign than a number does.
+    """Return a limit as a tensor, or None for zero.
+
+    With a zero as a tensor limit, the result can be a zero of another sign than with a number.
     """
     if isinstance(value, ScalarValue):
         if dtype in _FLOATS and not call.machine.symbols.decide("!=", value.expr, Integer(0)):

@@ -5,10 +5,10 @@ them. Output: 0-dim int64 and float64 nodes of the graph. Each has an expression
 (symbols/scalar.py), from which its range is computed. The contract:
 
   * Results equal Python's. An operation is recorded only if ranges prove that it does not raise,
-    that an int stays in 64 bits, and that no int is rounded as a float. `Context.require` narrows
-    the symbols until they do. `**` and math functions other than sqrt may differ from libm in the
-    last bit.
-  * A branch is decided by ranges, else as in this call, with a guard (`Context.decide`).
+    that an int fits 64 bits, and that no int is rounded as a float. If they prove too little,
+    `Context.require` narrows the symbols under guards. `**` and math functions other than sqrt may
+    differ from libm in the last bit.
+  * A branch is decided by ranges, else by the hint, with a guard (`Context.decide`).
   * An int computed from arguments and sizes is a size where a call takes one (`as_size`).
   * A use that needs the value itself (`as_constant`, `refuse`: text, keys, ranges) raises
     Specialize. The trace starts again without that symbol and reports where it was needed.
@@ -80,7 +80,7 @@ _TO_INT = ("floor", "ceil", "trunc", "round")
 
 
 class SymbolicNumber(Value):
-    """A number that differs from call to call; a use of its value specialises (`refuse`)."""
+    """A number that differs from call to call; a use that needs a constant raises Specialize."""
 
     __slots__ = ()
     varies = True
@@ -96,18 +96,19 @@ class SymbolicNumber(Value):
         self.refuse(machine, "hash()")
 
     def as_scalar(self, machine: Machine) -> ScalarValue | None:
-        """Return the number with its node; None if it does not compute as ints and floats do."""
+        """Return the number as a ScalarValue; None if its arithmetic is not an int's or float's."""
         return None
 
     def as_size(self, machine: Machine) -> Any:
-        """Return the number as an int, a Size or a SizeFloat; None if it depends on more than ints
-        among the inputs.
+        """Return the number as an int, a Size or a SizeFloat.
+
+        None if it depends on more than sizes and ints among the inputs.
         """
         return None
 
 
 class ScalarValue(SymbolicNumber):
-    """An int or a float, by `kind`. `node` is its value in the graph; None for a constant."""
+    """An int or float, as `kind` says; `node` computes it in the graph (None: a constant)."""
 
     __slots__ = ("expr", "kind", "node")
 
@@ -187,7 +188,7 @@ class ScalarValue(SymbolicNumber):
         return self.apply(machine, "neg" if op == "-" else "invert")
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Return the result of the methods behind float(), int(), abs(), round(), math.floor()."""
+        """Return the result of a special method that float(), int(), abs() or round() calls."""
         op = _METHODS.get(name)
         if op is None or args or kwargs:
             self.refuse(machine, f".{name}()")
@@ -217,7 +218,7 @@ class ScalarValue(SymbolicNumber):
         return ScalarValue(int, expr, python_node(machine, "to", node, torch.int64))
 
     def as_float(self, machine: Machine) -> ScalarValue:
-        """Return `float(self)`, narrowed to where it is exact."""
+        """Return `float(self)`; guards narrow an int to the range where that is exact."""
         if self.kind is float:
             return self
         if isinstance(self.expr, Integer):
@@ -275,7 +276,7 @@ def scalar_input(machine: Machine, name: str, source: Source, kind: type) -> Nod
 def unknown_number(
     machine: Machine, origin: Hashable, source: Drawn, kind: type, limits: Interval | None = None
 ) -> ScalarValue:
-    """Return a number computed before the graph runs, of which only the limits are known."""
+    """Return a number computed before the graph runs: its symbol has limits but no hint."""
     limits = limits or (INT64 if kind is int else ANY_FLOAT)
     symbol = Symbol(f"{source.name}()", kind, limits, origin)
     machine.symbols.add(symbol, None)
@@ -293,7 +294,7 @@ def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
 
 
 def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> ScalarValue:
-    """Return the item if `item op best`, else `best`: a step of `min` ("<") or `max` (">")."""
+    """Return `item` if `item op best`, else `best`: one step of `min` ("<") or `max` (">")."""
     known = machine.symbols.known(op, item.expr, best.expr)
     if known is None and best.kind is item.kind:
         a, b = best.argument(machine, full=True), item.argument(machine, full=True)
@@ -305,8 +306,10 @@ def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> 
 
 
 def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> Value:
-    """Return the answer of a comparison. If only the graph knows it: the answer that does not lead
-    to a raise, which is asserted, else a value that is resolved when the program branches on it."""
+    """Return the answer of a comparison, a bool if ranges, hints or an assertion decide it.
+
+    The assertion is possible if the program would only raise for the other answer. Otherwise the
+    result is an UnresolvedComparison."""
     symbols, exprs = machine.symbols, (left.expr, right.expr)
     unlike = left.kind is not right.kind
     if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
@@ -323,8 +326,9 @@ def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) 
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
-    """Return whether no number equals a value, or it is a tensor, whose operator comes next.
+    """Return whether a comparison of a number with the value is NotImplemented.
 
+    So it is for types that equal no number, and for tensors, whose reflected operator comes next.
     Subclasses of numbers, and classes with an `__eq__`, may equal one.
     """
     kind = other.python_type(machine)
@@ -332,7 +336,7 @@ def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
 
 
 def python_node(machine: Machine, target: Any, *args: Any) -> Node:
-    """Record an operation on numbers, computed in Python's precision."""
+    """Record an operation on numbers; the mark makes it compute in Python's precision."""
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
     node.meta["python"] = True
     return node
@@ -341,7 +345,7 @@ def python_node(machine: Machine, target: Any, *args: Any) -> Node:
 def _made(
     machine: Machine, op: str, kind: type, operands: tuple[ScalarValue, ...], args: list[Any]
 ) -> ScalarValue:
-    """Return the result of an operation that is one node."""
+    """Record an operation as one node and return its result."""
     expr = apply(op, kind, *(operand.expr for operand in operands))
     if kind is float:
         made = python_node(machine, _NODES[op], *args)
@@ -357,13 +361,15 @@ def _made(
 
 
 def _is_of_ints(value: ScalarValue) -> bool:
-    """Return whether a number is computed from ints, so that it must equal Python's exactly."""
+    """Return whether a number is computed from an int, so that it must equal Python's exactly."""
     return any(symbol.kind is int for symbol in symbols_of(value.expr))
 
 
 def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> ScalarValue:
-    """Return a float that Python computes: from sizes once for each tuple of sizes, from int inputs
-    at each call, since they often count calls.
+    """Return a float that Python computes, not the graph.
+
+    From sizes, it is computed once for each tuple of sizes; from int inputs, in each call, since
+    these often count calls.
     """
     expr = apply(op, float, *(operand.expr for operand in operands))
     symbols = symbols_of(expr)
@@ -381,7 +387,7 @@ def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue)
     operands = left, right
     if op == "**" and _is_replaced(left.expr, right.expr) and any(map(_is_of_ints, operands)):
         return _of_sizes(machine, op, operands)
-    # The constant becomes a tensor: torch divides a number by a tensor as reciprocal() * number,
+    # A constant dividend becomes a tensor: torch computes number / tensor as reciprocal() * number,
     # which rounds twice.
     full = op in ("/", "//", "%")
     args = [left.argument(machine, full), right.argument(machine, op == "%")]

@@ -1,13 +1,14 @@
 """Speculates on data-dependent values in library code: assumes the values of this call.
 
 Input: the number in a one-element tensor, needed by a branch or as a constant. Output: its value in
-this call, computed by running the graph so far on the call's inputs. The value is a guess about
-other calls, which the graph asserts (validation.py). A call with another value runs in eager, and
-after frequent mispredictions the frame is traced without speculation (frame/ledger.py). If the
-value cannot be computed, the graph break stays.
+this call, computed by running the graph so far on the call's inputs. The trace assumes the same
+value in later calls, and the graph asserts that (validation.py). A call with another value runs in
+eager, and after frequent mispredictions the frame is traced without speculation (frame/ledger.py).
+If the value cannot be computed, the read is a graph break.
 
-Speculation is limited to code of installed packages, which the user cannot edit: a flag about a
-padding mask, the first batch of a statistic. In user code the break's message says what to do.
+Speculation is limited to code of installed packages, which the user cannot edit: whether a padding
+mask is all true, whether a statistic has seen a batch. In user code, the message of the graph break
+says what to change.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
     may_speculate, filename = machine.may_speculate, machine.frame.program.code.co_filename
     if may_speculate is None or graph is not graph.root or not may_speculate(filename):
         return None
-    # One run per trace: with one per query, 20 iterations of LBFGS (98 branches) took 7.0 s to
-    # trace instead of 1.9 s.
+    # All queries of a trace share one run: with a run per query, tracing 20 iterations of LBFGS (98
+    # branches) took 7.0 s instead of 1.9 s.
     run = notes.of(PartialRun)
     found: torch.Tensor | None = run.value_of(node, graph, notes.inputs, machine.snapshot)
     return found

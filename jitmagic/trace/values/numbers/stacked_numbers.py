@@ -1,7 +1,7 @@
 """Records `torch.tensor([lr, 1.0])` of varying numbers or 0-dim tensors as a `torch.stack`.
 
 Input: the arguments of torch.tensor. Output: the tensor, or None if no item is such a number or an
-item is not a number. A list of sizes alone is an ordinary argument and is not handled here.
+item is not a number. A list of sizes only is an ordinary argument and is not handled here.
 """
 
 from __future__ import annotations

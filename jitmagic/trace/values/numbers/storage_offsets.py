@@ -1,8 +1,8 @@
 """Guards calls with an offset from the start of a storage: as_strided and similar operators.
 
-Input: a call about to be recorded. Output: a guard that a graph input begins where its storage
-does, so that storage offsets equal offsets into the input; otherwise a graph break. An omitted
-offset counts from the tensor's first element and needs no guard.
+Input: a call about to be recorded. Output: a guard that a graph input has storage offset 0, so that
+offsets into the storage equal offsets into the input; otherwise a graph break. An omitted offset
+counts from the tensor's first element and needs no guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Models a comparison of numbers read from tensors that their ranges do not decide.
+"""Models a comparison of unbacked numbers (read from tensors) that their ranges do not decide.
 
-Input: two numbers and an operator. Output: a bool whose value only the graph knows. It can be
-passed to torch._check or returned; a branch on it specialises, as one on the numbers does.
+Input: two numbers and an operator. Output: a bool whose value only the graph knows, like a SymBool.
+It can be passed to torch._check or returned; a branch on it specialises the numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class UnresolvedComparison(Value):
         return self.truth(machine)
 
     def truth(self, machine: Machine) -> bool:
-        """Return the answer; if one side of the branch only raises, the other is asserted."""
+        """Return the answer of a branch on it; if one side only raises, assert the other."""
         symbols = machine.symbols
         if not symbols.has_hints(self.exprs) and symbols.known(self.op, *self.exprs) is None:
             answer = asserted_truth(machine, self.node())

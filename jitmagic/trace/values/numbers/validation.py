@@ -1,9 +1,9 @@
 """Turns branches on tensor data into assertions if one side only raises, or is rarely taken.
 
 Input: the truth of a tensor, needed by a conditional jump. Output: the side to continue with, and a
-node that makes the graph raise where the other side would be taken. Eager then runs the frame from
-its start and raises what the program raises. Where the frame cannot start over
-(trace/residual/undo.py), the branch stays a graph break.
+node that makes the graph raise if the program would take the other side. Eager then runs the frame
+from its start, and raises what the program raises. If the frame cannot be restarted
+(trace/residual/undo.py), the branch is a graph break.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .speculation import number_in_this_call, tensor_in_this_call
 
 __all__ = ["assert_data", "asserted_truth", "speculated_int", "speculated_list"]
 
-# torch.distributions returns False early for a matrix that is not square or symmetric, and the
-# caller of the check raises. So the branch itself does not raise, but True is the side to take.
+# These checks of torch.distributions return False early for a matrix that is not square or
+# symmetric, and their caller raises. Neither side of the branch raises, but True is the valid one.
 _WANTED_TRUE = (type(positive_definite).check.__code__, type(symmetric).check.__code__)
 _INTEGERS = (torch.int64, torch.int32, torch.bool)
 _MOST_SPECULATED = 4096  # numbers of a list
@@ -41,16 +41,16 @@ _BOOL_CONVERSIONS = ("TO_BOOL", "COMPARE_OP")
 
 
 def asserted_truth(machine: Any, node: Node) -> bool | None:
-    """Return the truth of `node` with which the program continues; the graph asserts it.
+    """Return the truth of `node` with which the trace continues; the graph asserts it.
 
-    None if neither side of the branch raises, or user code handles the error: then it may occur at
-    every call, and eager would have to repeat each of them.
+    None if neither side of the branch raises, or user code catches the error. A caught error may
+    occur in every call, and eager would have to rerun each of them.
     """
     wanted = likely_truth(machine.graph, node)
     if wanted is None and not machine.catches():
         wanted = _side_without_raise(machine.frame)
     taken = wanted is None
-    if taken:  # neither side raises: eager has to be able to start over and take the other
+    if taken:  # neither side raises, so eager must be able to restart and take the other one
         wanted = truth_if_finite(machine.graph, node)
         if wanted is None:
             return _speculated_truth(machine, node)
@@ -123,8 +123,9 @@ def _require_restart(machine: Any, node: Node) -> None:
 
 
 def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
-    """Make the graph raise unless the truth of a one-element tensor is `wanted`. Return False if
-    the tensor has more elements, so that `bool()` itself raises.
+    """Make the graph raise unless the truth of a one-element tensor is `wanted`.
+
+    Returns False if the tensor has several elements, for which `bool()` itself raises.
     """
     if math.prod(node.meta["val"].shape) != 1:
         return False
@@ -151,7 +152,7 @@ def _side_without_raise(frame: Frame) -> bool | None:
 
 
 def _raises(program: Program, start: int) -> bool:
-    """Return whether every path ends in a `raise` within the few instructions of a message."""
+    """Return whether every path reaches a `raise` within the few instructions of a message."""
     waiting, seen = [start], set[int]()
     while waiting:
         at = waiting.pop()

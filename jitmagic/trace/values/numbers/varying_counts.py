@@ -1,9 +1,9 @@
 """Models iterables with a varying number of items: `range(n)`, the rows of a tensor.
 
-Input: sizes and ints that are symbols. Output: iterators that Python advances at the head of a loop
-that stays a loop (rolled.py). The trace itself can take the first item if it exists in every call
-(peeled.py). Any other use specialises. The test of a `while` loop is recognised by the symbol that
-it reads at each iteration.
+Input: sizes and ints that are symbols. Output: iterators that Python advances at run time, in a
+loop that is not unrolled (rolled.py). The trace can peel the first iteration if the first item
+exists in every call (peeled.py). Any other use specialises. The test of a `while` loop is
+recognised by the symbol that it reads in each iteration.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
 
 
 def loop_test_position(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
-    """Return the instruction of the root frame that reads a number, and the trace step, if it may
-    be the test of a `while` loop: no `for` loop is running. The second iteration of a loop that may
-    be rolled is a graph break.
+    """Return (instruction of the root frame, trace step) of a read that may test a `while` loop.
+
+    None inside a `for` loop or an inlined function. If the loop may be rolled, the same read in a
+    second iteration is a graph break, where the rolled loop begins.
     """
     root = machine.root
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
@@ -151,8 +152,10 @@ class VaryingRows(Value):
 
 
 def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value | None:
-    """Return the first item of `tensor.unbind(dim)`. None if there may be no item, or the tensor
-    requires grad: eager refuses writes to a result of a multi-output view, not to `select`.
+    """Return the first item of `tensor.unbind(dim)`, computed by `select`.
+
+    None if there may be no item, or the tensor requires grad: eager refuses in-place writes to a
+    result of a multi-output view, but not to one of `select`.
     """
     number = _size(machine, count)
     if number is None or tensor.meta.requires_grad or not _is_known(machine, "<", 0, number):
@@ -197,8 +200,8 @@ class VaryingIterator(IteratorValue):
         self.first, self.taken = first, 0
 
     def next(self, machine: Machine) -> Value | None:
-        # The first iteration often finds other things than the rest: an LSTM's states are one
-        # tensor of zeros, `h` is None. Peeling it into the frame saves a variant of the body.
+        # Inputs of the first iteration often differ from later ones: an LSTM's states are one
+        # tensor of zeros, or `h` is None. Peeling it saves a variant of the loop body.
         if self.first is not None and not self.taken and peels(machine):
             item = self.first(machine)
             if item is not None:

@@ -1,13 +1,13 @@
 """Models arrays and numbers of numpy by tensors of the graph.
 
 An array of numpy is a tensor of the graph with another interface. A call of a numpy function runs
-torch's emulation of numpy on stand-ins, and the torch calls that it makes become nodes. Before
-that, a probe runs the function of numpy and the emulation on sample values; if they disagree, the
-call is a graph break. With varying sizes, the probe runs at several size tuples.
+torch's emulation of it (torch._numpy) on meta tensors, and the torch calls that it makes become
+nodes. Before that, a probe runs numpy's function and the emulation on sample values; if their
+results differ, the call is a graph break. With varying sizes, the probe runs at several size tuples.
 
     arrays         ArrayValue, and `emulate`, which records a call
     emulation      the private instance of torch._numpy
-    library_code   records the torch calls of library code that runs on stand-ins
+    library_code   records the torch calls of library code by running it on meta tensors
     probe          compares numpy and the emulation on sample values
     sized_arrays   probes a call at several size tuples
     floats         scalars of numpy that vary, as floats

@@ -2,8 +2,8 @@
 
 Input: functions, methods and operators of numpy on arrays, live ones or views of tensors. Output:
 the tensor operations of torch's emulation of numpy, if a probe (probe.py) finds that they agree
-with numpy. An array has no node of its own: it shares its tensor's memory, so that each sees writes
-to the other. At an exit, a real array of that memory is created.
+with numpy. An array has no node of its own: it shares its tensor's memory, so that a write to one
+shows in the other. An exit creates a real array over that memory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DtypeValue(BuiltinValue):
 
 
 class ArrayValue(Value):
-    """An array, or a scalar whose value is a 0-dim tensor: `kind` is its class."""
+    """An array, or a numpy scalar as a 0-dim tensor; `kind` is the Python class of the object."""
 
     __slots__ = ("_number", "kind", "tensor")
     holds_data = True
@@ -257,7 +257,7 @@ def emulate(
     pointwise: bool = False,
     label: object = None,
 ) -> Value:
-    """Record a call of a function of numpy, or of one that accepts arrays of both libraries.
+    """Record a call of a numpy function, or of one for arrays of both libraries (an operator).
 
     Raises GraphBreak if the emulation does not agree with numpy.
     """
@@ -312,7 +312,7 @@ def _wrapped(
     results: Sequence[Any],
     emulated: Any,
 ) -> Value:
-    """Return the values of the results, after checks against the probe's at each size tuple."""
+    """Return the Values of the results, which must match the probe's at each size tuple."""
     result = results[0]
     sized.check(len({type(one) for one in results}) == 1, "results of several kinds")
     if isinstance(result, tuple | list):
@@ -353,7 +353,7 @@ def _sizes(machine: Machine, sizes: Iterable[Any]) -> Value:
 
 
 class _Arguments:
-    """Converts the arguments of a call: constants as they are, each array as a Slot."""
+    """Converts the arguments of a call for the probe: each array to a Slot, constants unchanged."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.machine, self.name = machine, name
@@ -418,7 +418,7 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
 
 
 def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
-    """Return the specs with a storage number and offset for arrays that share memory."""
+    """Return the specs, with a storage index and an offset for arrays that share memory."""
     storages = [storage_under(_tensor(storage).meta) for storage in arrays]
     groups = list(dict.fromkeys(storages))
     return tuple(

@@ -2,8 +2,9 @@
 
 Output: for a function of numpy, the function of the same name on tensors; conversions between the
 dtypes of both. torch determines which functions exist; probe.py checks whether one agrees with
-numpy. Invariant: the state of the process does not change. The instance of `import torch._numpy`
-would read settings of torch.compile and briefly set torch's default dtype, for all threads.
+numpy. Invariant: the state of the process does not change. The shared `import torch._numpy` would
+break it: that instance reads settings of torch.compile and briefly sets torch's default dtype, for
+all threads.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ PARTS = ("linalg", "fft")  # of numpy's namespace; numpy itself draws random num
 
 
 class _Frequencies:
-    """Stands in for `torch.fft` in the emulation: its factories make float64 as numpy's do, where
-    torch uses its default dtype."""
+    """Replaces `torch.fft` in the emulation: the factories make float64 as numpy's do.
+
+    torch's own use its default dtype."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(torch.fft, name)
@@ -48,7 +50,7 @@ class _Frequencies:
 
 
 class _Torch:
-    """Stands in for `torch` in the emulation's modules that make arrays from Python numbers."""
+    """Replaces `torch` in those modules of the emulation that make arrays from Python numbers."""
 
     fft = _Frequencies()
 

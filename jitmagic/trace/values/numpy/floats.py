@@ -1,8 +1,8 @@
 """Models floats of numpy that differ from call to call: a learning rate from `np.linspace`.
 
 Input: a scalar of numpy at a Source that varies. Output: a 0-dim array, which is made from the
-scalar before the graph runs. torch treats it as a Python float without a hint, numpy as its scalar.
-A use of its value (a branch, text, a key) makes it a constant: `Specialize`.
+scalar before the graph runs. Calls of torch treat it as a symbolic float without a hint, calls of
+numpy as a scalar. A use of its value (a branch, text, a key) makes it a constant: `Specialize`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
     machine.guard(TypeIs(source, kind))
-    # An input of the graph is memory, which a scalar does not expose: an array is made before it.
+    # A graph input needs memory, which a scalar does not expose, so an array is made first.
     drawn = machine.effects.draw(ConstantValue(obj, source), np.asarray, describe(source))
     spec = TensorSpec((), (), torch_dtype(obj.dtype), _CPU)
     tensor = drawn_tensor(machine, drawn.name, ArrayMemory(drawn), spec)

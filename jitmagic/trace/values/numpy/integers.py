@@ -137,7 +137,7 @@ def _wrap_varying(machine: Machine, obj: object, source: Source) -> Value | None
     symbols, number = machine.symbols, IntOf(source)
     if not {source, number} & (symbols.varying or frozenset()) or number in symbols.constants:
         return None
-    # As constants, seven lengths from an array took seven compiles, as symbols two.
+    # Seven lengths from an array took seven compiles as constants, and two as symbols.
     machine.guard(TypeIs(source, type(obj)))
     made = varying_number(machine, obj.item(), number)  # type: ignore[attr-defined]
     return None if made is None else NumpyInt(type(obj), made, source)

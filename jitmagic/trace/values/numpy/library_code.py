@@ -1,8 +1,8 @@
 """Records the torch calls of library code by running it, instead of tracing its bytecode.
 
-Input: tensors of the trace that the code works on. Output: their meta tensors as stand-ins; a torch
-call on one is recorded as if the program had made it. It serves code whose Python steps no user can
-observe: the emulation of numpy, composites of C++.
+Input: the tensors of the trace that the code takes. Output: their meta tensors as stand-ins; a torch
+call on one is recorded as if the program had made it. This is valid only for code whose Python
+steps no user can observe: the emulation of numpy, C++ operators that are composites of others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNARY = {f"__{name}__": op for op, name in UNARY_METHODS.items()}
 
 
 class Recorder(TorchFunctionMode):
-    """A mode that turns calls of torch's functions and methods into nodes of the graph."""
+    """A TorchFunctionMode that turns calls of torch's functions and methods into graph nodes."""
 
     def __init__(self, machine: Machine, name: str = "numpy") -> None:
         super().__init__()

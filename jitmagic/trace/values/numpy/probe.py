@@ -4,10 +4,10 @@ Input: a Call with a function of numpy, its counterpart on tensors, and the argu
 Slots with ArraySpecs (shape, strides, dtype). Output: a Verdict with the kinds of the results and
 whether an argument is written to, or the reason why the call is not recorded.
 
-Both functions run on values at which libraries differ: signed zeros, infinities, nan, the largest
-integers, halves, negative numbers. The results must agree in class, dtype, shape, strides, memory
-shared with the arguments, and, to rounding, in values. The program's own data is not read or
-changed.
+Both functions run on values for which implementations tend to differ: signed zeros, infinities, nan,
+the largest integers, halves, negative numbers. The results must agree in class, dtype, shape,
+strides, memory shared with the arguments, and, to rounding, in values. The program's own data is
+not read or changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPECIAL = (
     float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
 _WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
-# Sums are computed in another order by the two libraries, so that values agree to rounding alone.
+# The two libraries add in different orders, so values agree only to rounding.
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 _INTS = (torch.int16, torch.int32, torch.int64)
 _MOST = 512  # cached verdicts
@@ -56,9 +56,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """The layout of an argument or result. `kind`: np.ndarray, a scalar class of numpy, or
-    torch.Tensor. Arrays of one `storage` share memory, in which each begins at its `offset`; None
-    means that the array shares its memory with no other."""
+    """The layout of an argument or result.
+
+    `kind` is np.ndarray, a scalar class of numpy, or torch.Tensor. Arrays with the same `storage`
+    index share memory, in which each begins at its `offset`; None means memory of its own."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
@@ -74,8 +75,10 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call to probe. `pointwise`: no element of a result depends on more than one element of each
-    argument. `name` identifies a function that is created for one call."""
+    """A call to probe.
+
+    `pointwise`: no element of a result depends on more than one element of each argument. `name`
+    identifies a function that is created anew for each call, in place of its id."""
 
     real: Callable[..., Any]
     emulated: Callable[..., Any]
@@ -98,7 +101,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An array result; `same` is the index of the argument that it is itself."""
+    """An array result; `same` is the index of the argument that is returned as the result."""
 
     spec: ArraySpec
     same: int | None = None
@@ -113,8 +116,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a probe: `result` is a Result, a Fact, or a tuple or list of them; `refusal`
-    is the reason why the call is not recorded, else empty."""
+    """The outcome of a probe.
+
+    `result` is a Result, a Fact, or a tuple or list of them; `refusal` is the reason why the call
+    is not recorded, or empty; `writes` says whether the call writes to an argument."""
 
     refusal: str = ""
     result: Any = None
@@ -158,7 +163,7 @@ def _probe(call: Call) -> Verdict:
 
 @dataclass
 class _Side:
-    """The run of one of the two libraries: arguments, their memory, and the result or error."""
+    """One library's run of the call: its arguments, their memory, and the result or error."""
 
     arrays: list[Any]
     memory: list[torch.Tensor]
@@ -183,8 +188,10 @@ def _round(call: Call, number: int) -> tuple[Any, bool]:
 
 
 def _indexes(call: Call) -> list[int]:
-    """Return the arrays that index the first one by ints; the samples stay in its bounds. An index
-    out of bounds raises IndexError in the graph as in numpy, and eager reruns the call.
+    """Return the arguments that are integer indices of the first; their samples stay in bounds.
+
+    An index out of bounds needs no probe: the graph raises IndexError as numpy does, and eager
+    reruns the call.
     """
     if call.real not in (operator.getitem, operator.setitem) or not all(call.slots[0].shape):
         return []
@@ -315,7 +322,7 @@ def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
 
 
 def _pool(dtype: torch.dtype) -> torch.Tensor:
-    """Return the values of a dtype at which libraries differ."""
+    """Return values of a dtype for which implementations tend to differ."""
     if dtype is torch.bool:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
@@ -329,7 +336,7 @@ def _pool(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _all_pairs(call: Call) -> None:
-    """Compare on each pair of such values of two arguments, in arrays of any size.
+    """Compare the libraries on each pair of `_pool` values of two arguments, as 1-dim arrays.
 
     The pairs are formed for the first argument and one other at a time.
     """

@@ -1,9 +1,9 @@
 """Probes a call of numpy on arrays of varying sizes at several size tuples.
 
-Input: a Call in which sizes of arrays, and ints that are sizes, are Sizes. Output: the call at size
-tuples that the guards admit, that of this call first, and the probe's verdicts. If the results
-differ in more than sizes, the sizes become constants and the trace starts over. The same happens
-for a varying int with a narrow dtype, for which numpy raises if it does not fit.
+Input: a Call in which sizes of arrays, and ints that are sizes, are Sizes. Output: the call at
+several size tuples that the guards admit, beginning with this call's, and the probe's verdicts. If
+the results differ in more than sizes, the sizes become constants and the trace starts over. So it
+does for a varying int in a call with a narrow dtype: numpy raises if the dtype cannot hold it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDE = frozenset(
 
 
 class SizedCall:
-    """A call at several size tuples: this call's first; a single empty one if no size varies."""
+    """A call at several size tuples, this call's first; without varying sizes at one, empty."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -56,8 +56,9 @@ class SizedCall:
             raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
 
     def results(self, first: Any) -> list[Any]:
-        """Return the results at each size tuple, beginning with `first`, that of this call. It is
-        called after the call is recorded, whose guards limit the size tuples."""
+        """Return the results at each size tuple; `first` is the result in this call.
+
+        Must be called after the call is recorded, because its guards limit the size tuples."""
         if self._context is None:
             return [first]
         self.size_tuples += other_size_values(self._context, self._symbols)
@@ -68,7 +69,7 @@ class SizedCall:
         made = [one.spec for one in _leaves(first) if isinstance(one, Result)]
         dtypes = {spec.dtype for spec in (*self._call.slots, *made)}
         self.check(not self._numbers or dtypes <= _WIDE, "an int that the dtype may not hold")
-        # The probe compares to a fixed tolerance, which holds at the sizes that it tried.
+        # The probe's tolerance is fixed, so its verdict holds only for sizes like those it tried.
         self.check(torch.float16 not in dtypes, "rounding errors of float16 grow with the sizes")
         return results
 

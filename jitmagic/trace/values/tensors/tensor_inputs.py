@@ -73,7 +73,7 @@ def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
 def _are_all_refused(machine: Machine) -> bool:
     """Return whether no tensor argument of the frame can be an input, and guard that.
 
-    False if one is a lazy (conjugate or negative) view: any operation makes it a plain tensor.
+    False if one is lazy (conjugate, negative or zero): any operation makes it a plain tensor.
     """
     code, args = machine.snapshot.code, machine.snapshot.args
     tensors = [
