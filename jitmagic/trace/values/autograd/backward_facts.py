@@ -1,14 +1,14 @@
-"""Records the facts of Python's state that the backward of an autograd function relies on.
+"""Records the facts about Python state that the backward of an autograd function relies on.
 
-Input: the values that the forward stored on `ctx`, and the class. Output: separate values for the
-backward, read from the objects that a call saves for it (`SavedRef`, guards/source.py), and the
-facts read from them. These are guards of the frame and of each backward. If one fails when the
-backward runs, the user's own backward runs, on a rebuilt `ctx` (rebuilt_objects.py).
+Input: the values that the forward stored on `ctx`, and the class. Output: separate Values for the
+backward, whose sources are the objects that a call saves for it (`SavedRef`, guards/source.py), and
+the facts read from them. These are guards of the frame and of each run of the backward. If one
+fails when the backward runs, the user's own backward runs, on a rebuilt `ctx` (rebuilt_objects.py).
 
-An object has one value in the frame and another in the backward, because facts that the frame read
-may not hold later. Writes of the frame are not visible in the backward: a fact that they change
-fails. A tensor is the same value in both. A list, cell or function created by the frame is copied;
-it may not change afterwards, nor escape from the frame.
+An object has one Value in the frame and another in the backward, because facts that the frame read
+may not hold later. The backward's model does not see writes of the frame: if they change a fact,
+its guard fails. Tensors have the same Value in both. A list, cell or function created by the frame
+is copied; it must not change afterwards, nor escape from the frame.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ class BackwardFacts:
     # -- values of the backward ------------------------------------------------------------------
 
     def rebind(self, value: Value) -> Value:
-        """Return the value that stands in the backward for a value of the frame."""
+        """Return the backward's Value for a Value of the frame; the same one each time."""
         value = unwrapped(value)
         if id(value) not in self._values:
             self._values[id(value)] = value, self._new_value(value)
         return self._values[id(value)][1]
 
     def _new_value(self, value: Value) -> Value:
-        # A number saved by the forward cannot change; read anew as a constant, it made a variant
-        # for each value (10 graphs for 10 values, now 2).
+        # A number that the forward saved cannot change, so the frame's symbol is still valid. Read
+        # anew as a constant, 10 values gave 10 graphs (now 2).
         if isinstance(value, TensorValue | DimensionValue | ScalarValue):
             if isinstance(value, TensorValue) and value.live is not None and value.source:
                 self._held.index(value.source)  # the backward checks its version counter
@@ -200,9 +200,10 @@ class BackwardFacts:
         return live
 
     def shared(self, obj: object, source: Source) -> Value | None:
-        """Return the frame's value of a tensor that the backward reads, or of a varying number that
-        the call itself saves and no write can change; else None. A guard checks that the path still
-        leads to the same tensor in the backward.
+        """Return the frame's Value of a tensor, or of a varying number that the call saves.
+
+        None for any other object. No write can change such a number; for a tensor, a guard of the
+        backward checks that its source still reads the same tensor.
         """
         is_number = isinstance(source, SavedRef) and type(obj) in (int, float)
         if not is_number and not isinstance(obj, torch.Tensor):
@@ -212,7 +213,7 @@ class BackwardFacts:
             value = self._machine.wrap(obj, path)
         if is_number:
             return value if isinstance(value, ScalarValue) else None
-        # The path may lead to another tensor when the backward runs: user code may rebind it.
+        # User code may rebind the path to another tensor before the backward runs.
         held = SavedRef(self._held.index(path), describe(path))
         if source != held:
             self._machine.guard(SameObject(source, held))
@@ -221,10 +222,10 @@ class BackwardFacts:
     # -- facts -----------------------------------------------------------------------------------
 
     def book_for(self, guard: Guard) -> GuardBook:
-        """Return the guard book for a fact that the backward relies on."""
+        """Return the guard book, the frame's or the backward's, that a new guard belongs to."""
         sources = KINDS[type(guard)].sources(guard)
         roots = [_root(source) for source in sources]
-        # An InRange guard is about sizes of the call, or about the length of a saved object.
+        # InRange guards are about sizes of the call, which are fixed, or a saved object's length.
         if isinstance(guard, _OF_CALL) and not any(isinstance(root, SavedRef) for root in roots):
             return self._frame.book
         for source, root in zip(sources, roots, strict=True):
@@ -234,7 +235,7 @@ class BackwardFacts:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Trace the backward in this block; its facts become guards of the frame as well."""
+        """Make reads in this block (the trace of the backward) facts, also guards of the frame."""
         machine, mark = self._machine, len(self._frame.book)
         # A number read in the backward may differ from the one that the forward used.
         none = None if self._numbers is None else frozenset[Source]()
@@ -258,7 +259,7 @@ class BackwardFacts:
             symbols.varying = before
 
     def _close(self) -> tuple[Guard, ...]:
-        """Finish the facts and return them as guards of the frame."""
+        """Finish the list of facts, and return them as guards on the frame's sources."""
         for guard in self.known.unread():
             self.known.book.add(guard, self._machine.where)
         _, *guards = self.known.book.finish(self._machine.entry_state)
@@ -266,7 +267,7 @@ class BackwardFacts:
         return tuple(self._moved(guard) for guard in guards)
 
     def _moved(self, part: Any) -> Any:
-        """Return a guard or Source with paths from the frame in place of SavedRefs."""
+        """Return a guard or Source with the frame's sources in place of SavedRefs."""
         if isinstance(part, SavedRef):
             return list(self._held)[part.index]
         if isinstance(part, Guard | Source):
@@ -303,13 +304,13 @@ class BackwardFacts:
 
 
 def _can_be_made(value: InstanceValue) -> bool:
-    """Return whether the frame created a plain object that has attributes only."""
+    """Return whether the frame created a plain object, whose state is its attributes only."""
     is_plain = type(value) in (InstanceValue, NewModuleValue) and value.source is None
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
 
 def release_facts(notes: GraphNotes) -> None:
-    """Release the referenced objects at once: reference cycles would wait for the collector."""
+    """Drop the references now: the facts are in cycles, which only the gc would free later."""
     for facts in notes.root.of(_AllFacts):
         vars(facts).clear()
 
@@ -330,7 +331,7 @@ def check_read_state(machine: Machine) -> BackwardFacts | None:
 
 
 def unwrapped(value: Value) -> Value:
-    """Return the value of a Lazy that has been read; other values as they are."""
+    """Return the realized value of a Lazy, if it has one; other values unchanged."""
     return value.real if isinstance(value, Lazy) and value.real is not None else value
 
 

@@ -1,8 +1,9 @@
 """Models `ctx`, by which the forward of an autograd function passes values to its backward.
 
 Input: attribute writes and method calls of the forward (or setup_context). Output: the saved
-tensors and marks for the node that the call becomes, and the attributes for the backward, which may
-only read them. torch creates the real object when the graph runs, so it cannot leave the function.
+tensors and marks (mark_dirty, ...) for the node that the call becomes, and the attributes, which
+the backward can only read. torch creates the real object when the graph runs, so `ctx` cannot
+escape from the function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models reads, writes and deletions of `.grad`; backward() and zero_grad() write it too.
 
-Output: the gradient's value, guarded if it existed before the call, and an effect at the exit for
-each tensor whose `.grad` changed. After `p.grad = g`, both names refer to one value.
+Output: the gradient's Value, guarded if it existed before the call, and an effect at the exit for
+each tensor whose `.grad` changed. After `p.grad = g`, both expressions give the same Value.
 """
 
 from __future__ import annotations

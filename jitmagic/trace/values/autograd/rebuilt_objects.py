@@ -2,8 +2,8 @@
 
 Input: values of the frame that were stored on the `ctx` of an autograd function, or passed to a
 function that is recomputed. Output: functions that build the objects from the tensors and sizes
-that the graph saved (`left`) and from the objects that the call saved (`held`). Objects created by
-the frame are built anew each time; the others are the saved objects themselves.
+that the graph saved (`left`) and the live objects that the call saved (`held`). Objects created by
+the frame are built anew each time; live objects are taken from `held`.
 """
 
 from __future__ import annotations

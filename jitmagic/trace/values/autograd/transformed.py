@@ -1,9 +1,10 @@
 """Models functions returned by transforms of torch.func, and calls of them.
 
 Input: a transform, the function under it (any callable value), the arguments of a call. Output: one
-node (graph/transforms.py), in three steps. torch's own transform runs on meta tensors to find the
-arguments of the inner function. The function is traced on plain tensors like these, as a separate
-graph. The transform then runs over that graph on meta tensors, for its results or errors.
+node (graph/transforms.py), made in three steps. (1) torch's own transform runs on meta tensors to
+find the arguments with which it calls the function. (2) The function is traced on plain tensors of
+the same specs, as a separate graph. (3) The transform runs over that graph on meta tensors, which
+gives the results or eager's error.
 
 The function's Python code is traced once. If torch would run it several times, side effects on
 outer objects are a graph break.
@@ -122,8 +123,9 @@ def call_transformed(
 
 
 class _ProbedCall(BaseException):
-    """Raised through torch's transform with the inner function's arguments. A BaseException, so
-    that no `except Exception` in torch catches it."""
+    """Raised through torch's transform, to report the arguments with which it calls the function.
+
+    It is a BaseException, so that no `except Exception` in torch catches it."""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -181,7 +183,7 @@ class _Call:
             Pattern(placed, spec),
         )  # fmt: skip
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
-        # torch may run the function several times; the trace ran its Python code once.
+        # torch may run the function several times, but its Python code was traced once.
         if target.runs > 1 and observed.touched:
             self._refuse("it runs several times and has side effects")
         if region.numbers and outer.root is outer:
@@ -196,7 +198,7 @@ class _Call:
         return next(iter(devices), torch.device("cpu"))
 
     def _probe(self, arguments: Pattern) -> _ProbedCall:
-        """Return the arguments with which torch calls the function, as the level's meta tensors."""
+        """Return the arguments with which torch calls the function: meta tensors of its level."""
 
         def probe(*args: Any, **kwargs: Any) -> Any:
             raise _ProbedCall(args, kwargs)
@@ -242,7 +244,7 @@ class _Call:
 
 
 class _ObservedEffects:
-    """Forwards to the log of effects and notes whether any effect was recorded."""
+    """Forwards to the log of effects and notes any access, which may have recorded an effect."""
 
     def __init__(self, log: Any) -> None:
         self.log, self.touched = log, False

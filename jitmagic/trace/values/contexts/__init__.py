@@ -1,8 +1,9 @@
 """Models context managers and the state of threads: modes, devices, locks, random generators.
 
-A `with` block changes the state of the trace alone. At a graph break inside the block, an effect
-sets the state of the thread and the block's `__exit__` is rebuilt as that of a live context which
-is already entered. A block for which that is impossible breaks the graph before it.
+A `with` block changes only the state of the trace, not that of the thread. At a graph break inside
+the block, an effect sets the thread's state, and the recipe of the block's `__exit__` builds a
+context that is already entered, for the resume function to exit. If that is impossible, the graph
+break moves before the block.
 
     contexts          no_grad, enable_grad, set_grad_enabled
     inference         inference_mode and inference tensors

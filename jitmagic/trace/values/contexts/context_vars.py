@@ -1,9 +1,9 @@
 """Models contextvars.ContextVar: reads, and `set` with a `reset` in the same trace.
 
-Input: a live variable, known by identity. Output: its value, which is guarded and must be a
-constant if it was set before the call. A `set` that a `reset` undoes has no effect at the exit; one
-that lasts is an effect. If its token is live at an exit, the trace breaks before the `set`, since
-only Python can create the token.
+Input: a live variable, guarded by identity. Output: its value, which is guarded and must be a
+constant if it was set before the call. A `set` that a `reset` undoes records no effect, any other
+one does. If its token is live at an exit, the graph break moves before the `set`, since only a real
+`set` can create a token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ContextVarValue(IdentityValue):
         return found
 
     def watch(self, machine: Machine) -> None:
-        """Set the variable at exits where it is still set."""
+        """Register a hook that sets the variable at exits where the trace has left it set."""
         if not self.watched:
             self.watched = True
             machine.at_exit(self._at_exit)

@@ -1,9 +1,9 @@
 """Models grad mode: no_grad, enable_grad and set_grad_enabled as contexts, calls and decorators.
 
-Input: these classes, and live instances of them. Output: changes of the grad mode of the graph. A
-graph break inside such a block sets the thread to the traced mode (an effect) and puts a live
-context, already entered, on the stack. inference.py has inference_mode. torch.autocast is Python
-code and is inlined; builtins/pytorch/autocast.py has the functions that it calls.
+Input: these classes, and live instances of them. Output: changes of the grad mode of the graph. At
+a graph break inside such a block, an effect sets the thread to the traced mode, and a context that
+is already entered is built on the stack. inference.py has inference_mode. torch.autocast is written
+in Python and is inlined; builtins/pytorch/autocast.py has the functions that it calls.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def set_grad_mode(machine: Machine, mode: bool) -> None:
     if "grad mode" not in machine.notes.marks:
         machine.notes.marks.add("grad mode")
         entry = graph.grad_enabled
-        # One hook per trace: an exit compares the final mode with that of the entry.
+        # One hook per trace suffices: an exit compares the final mode with that of the entry.
         machine.at_exit(lambda builder: _set_mode_at_exit(graph, entry, builder))
     graph.set_grad_enabled(mode)
 
@@ -180,7 +180,7 @@ class _GradModeExit(Value):
 
 
 def exit_of_entered_context(kind: type, previous: bool) -> Callable[..., Any]:
-    """Return the `__exit__` of a grad-mode context, as if entered in the mode `previous`."""
+    """Return the `__exit__` of a grad-mode context that restores the mode `previous`."""
     context = torch.no_grad() if kind is torch.set_grad_enabled else kind()
     context.prev = previous
     leave: Callable[..., Any] = context.__exit__
@@ -250,7 +250,7 @@ class _SetGradEnabled(GradContext):
 
 
 def applied_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
-    """Build a set_grad_enabled object without changing the mode, which the trace has done."""
+    """Build a set_grad_enabled object without its constructor, which would set the mode again."""
     setter = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
     setter.mode, setter.prev = mode, previous
     return setter
@@ -291,7 +291,7 @@ def _wrap_context(machine: Machine, obj: Any, source: Source) -> Value:
 
 
 class _LiveContext(GradContext):
-    """A live context, whose block a resume function may be in."""
+    """A live context; a resume function may run inside its block and call its `__exit__`."""
 
     __slots__ = ("live",)
 

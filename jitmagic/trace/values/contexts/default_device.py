@@ -1,8 +1,8 @@
 """Models the default device of tensor factories: set_default_device and `with torch.device(...)`.
 
 Input: the device in the entry guard, the devices that the program sets, and the traced frames.
-Output: the `device` argument of a factory. An exit sets the device that set_default_device left; a
-graph break inside a block puts a live context, already entered, on the stack.
+Output: the `device` argument of a factory. An exit sets the last device of set_default_device; at a
+graph break inside a block, a context that is already entered is built on the stack.
 
 torch implements the default device as a TorchFunctionMode (torch/utils/_device.py), which
 intercepts a torch function and calls it again with the mode disabled. So factories inside Python
@@ -42,7 +42,7 @@ def default_device(machine: Machine) -> torch.device | None:
     depth = 0
     if traced.blocks:
         device, depth = traced.blocks[-1]
-    # A frame of a torch function that the mode has intercepted runs with the mode off.
+    # The mode is off in the frame of a torch function that it has intercepted.
     disabled = device is None or any(f.past_default_device for f in machine.frames[depth:])
     return None if disabled else device
 

@@ -1,9 +1,9 @@
 """Models torch.inference_mode, whose block creates inference tensors.
 
-Input: `torch.inference_mode()` while the mode is off. Output: a block without gradients, and
-recipes that turn the block's results into inference tensors at an exit. After the block, uses that
-eager refuses break the graph: writing to an inference tensor, or saving it for a backward. A graph
-break inside a block moves before the block.
+Input: `torch.inference_mode()` while the mode is off. Output: a block traced under no_grad, and
+recipes that turn the block's results into inference tensors at an exit. After the block, uses for
+which eager raises break the graph: writing to an inference tensor, or saving it for a backward. A
+graph break inside a block moves before the block.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InferenceBlock(WithoutOperators):
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         graph = machine.graph
         leave = _InferenceExit(self, graph.grad_enabled, graph.inference.is_on, machine.step)
-        # Within an inference_mode of the caller the block changes nothing.
+        # If the caller has entered inference_mode already, the block changes nothing.
         if not torch.is_inference_mode_enabled():
             self.set_grad_mode(machine, False)
             graph.inference.is_on = graph.inference.used = True
@@ -82,7 +82,7 @@ class _InferenceExit(WithoutOperators):
 
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return an inference tensor with the same memory."""
-    # torch cannot convert a tensor: one that is new in the mode takes over the storage.
+    # torch cannot convert a tensor, but a new one, created in the mode, can share its storage.
     with torch._C._InferenceMode(True):  # type: ignore[attr-defined]
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]
@@ -109,10 +109,10 @@ def is_inference_result(node: Node) -> bool:
 
 
 def refuse_inference_arguments(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
-    """Break if eager may refuse an inference tensor among the arguments of a call.
+    """Break if eager may raise because an argument of the call is an inference tensor.
 
-    Also breaks if eager's result may differ in being an inference tensor. Returns the versions of
-    the tensors that the call must not write to.
+    Also breaks if the result may be an inference tensor in eager but not here, or vice versa.
+    Returns the versions of the tensors that the call must not write to.
     """
     graph = notes.graph
     if graph.inference.is_on or torch.is_inference_mode_enabled():

@@ -1,8 +1,8 @@
 """Models `with torch.backends.cudnn.flags(enabled=False):` around CPU code.
 
 Input: such a call with constants. Output: a block that sets nothing, since CPU operations do not
-use cuDNN. An operation on another device in it breaks the graph. A graph break inside puts a live
-block, already entered, on the stack.
+use cuDNN. An operation on another device in it breaks the graph. At a graph break inside, a block
+that is already entered is built on the stack.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Models random generators of Python and numpy: `random.random()`, `rng.normal(size=3)`.
 
 Input: a live generator, or one of its bound methods, such as the functions of `random` and
-`numpy.random`. Output: draws (`Drawn`), which the frame does in order before the graph runs; only
-another draw can change the result of a draw. A number becomes a symbol without a hint, an array
-becomes a graph input.
+`numpy.random`. Output: draws (`Drawn`), which run in program order before the graph. That is valid
+because the result of a draw depends only on earlier draws. A number becomes a symbol without a
+hint, an array becomes a graph input.
 
 The tracer never draws from the live generator. A freshly seeded generator of the same class shows
 the type and shape of the result, so code that needs the number itself breaks at the draw.
@@ -188,14 +188,14 @@ def _drawn(
 
 
 def _specialized(machine: Machine) -> Any:
-    """Return the symbols that a former attempt had to specialise."""
+    """Return the symbols that an earlier attempt at the trace had to specialise."""
     return machine.symbols.constants
 
 
 def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any:
     """Return a constant argument of a draw, or raise `broken`.
 
-    A symbolic size breaks, too: one graph for all sizes is worth more than the draw.
+    A symbolic size breaks too, instead of being specialised: a graph for all sizes is worth more.
     """
     real = value.realize(machine)
     parts = [real, *(part.realize(machine) for part in real.parts())]
@@ -242,8 +242,8 @@ def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -
 def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
     """Allow the drawn number as an index, bound or size.
 
-    If its value turns out invalid, eager reruns the frame with the same draws. That is too slow for
-    numbers that are often negative (shifts in both directions), which the caller excludes.
+    If its value is invalid in a call, eager reruns the frame with the same draws. That is too slow
+    for numbers that are often negative (shifts in both directions), which the caller excludes.
     """
     (symbol,) = symbols_of(number.expr)
     assert number.node is not None

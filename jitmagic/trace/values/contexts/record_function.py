@@ -1,7 +1,7 @@
 """Models torch.profiler.record_function, which names a block for a profiler.
 
 Input: a call of the class while no profiler runs, which is guarded. Output: a block without effect.
-A graph break inside it puts a live block, already entered, on the stack.
+At a graph break inside it, a block that is already entered is built on the stack.
 """
 
 from __future__ import annotations

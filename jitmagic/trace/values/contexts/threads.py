@@ -1,9 +1,9 @@
 """Models locks and threading.local.
 
-Input: a live lock. A block that holds it and only reads Python state is equivalent to one that ran
-at the guard check, which tests that the lock is free or owned by this thread. Kernels and effects
-run later. For a block that has any, frame/locked.py acquires the lock first and then checks the
-guards again. At most one lock per frame can do that, and the frame must be one graph.
+Input: a live lock. If a block under the lock only reads Python state, a guard that the lock is free
+or owned by this thread suffices: the reads are then valid at the time of the guard check. Kernels
+and effects run later. So if the block has any, frame/locked.py acquires the lock for the whole
+frame and checks the guards again. That works for one lock per frame, and only without graph breaks.
 
 Input: a live `threading.local`. Its attributes are read, by guards too, in the calling thread; they
 must be constants.
@@ -33,7 +33,7 @@ _ABSENT = "<no such attribute>"  # a string, so that guards can compare it; no p
 
 
 class LockValue(IdentityValue):
-    """A lock; `held` counts its acquisitions, `done` is the trace's work before the first one."""
+    """A lock; `held` counts acquisitions, `done` is `_done()` when the block was entered."""
 
     __slots__ = ("born", "done", "held", "machine", "text")
 
@@ -58,10 +58,10 @@ class LockValue(IdentityValue):
             machine.at_exit(self._at_exit)
 
     def _at_exit(self, builder: Any) -> None:
-        """Refuse an exit while the lock is held, or a break in a frame that acquires it to run.
+        """Refuse an exit while the lock is held, or a graph break if the whole frame acquires it.
 
-        The guard that it is free is installed only here, and not if frame/locked.py acquires the
-        lock: the guards are then checked again while it is held.
+        The guard that the lock is free is installed here, but not if frame/locked.py acquires the
+        lock: it checks the guards again while it holds the lock.
         """
         if self.held:
             raise Unrestorable("a lock that is held", self.born)
@@ -72,7 +72,7 @@ class LockValue(IdentityValue):
 
 
 def _done(machine: Any) -> tuple[int, int]:
-    """Return the number of effects and of operations so far."""
+    """Return (number of effects, number of operations) that the trace has recorded so far."""
     graph = machine.graph
     return machine.effects.changes, len(graph.graph.nodes) - len(graph.inputs)
 
@@ -108,7 +108,7 @@ def _text_of(lock: LockValue, machine: Machine) -> str:
 
 def _acquire_for_frame(machine: Any, lock: LockValue) -> None:
     """Have frame/locked.py hold the lock while the whole frame runs."""
-    # One lock alone: acquiring two in another order than other threads may deadlock.
+    # Only one lock: acquiring two in another order than other threads do may deadlock.
     if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
         raise GraphBreak(_cannot_hold(lock))
     machine.effects.lock = lock.live
@@ -169,7 +169,7 @@ class ThreadLocalValue(IdentityValue):
         return known
 
     def _use(self, machine: Machine, *, changing: bool = False) -> None:
-        """Mark its dictionary as used, since the program may also reach it by another path."""
+        """Record a use of its dictionary, to detect aliasing if another path reaches it too."""
         machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
 
     def _read(self, machine: Machine, name: str) -> Value | None:

@@ -139,7 +139,7 @@ class NNModuleValue(InstanceValue):
         return self.registered(machine, name) if self.in_tables[name] else None
 
     def _is_in_tables(self, machine: Machine, name: str) -> bool:
-        """Return whether a lookup of the name reaches torch's `__getattr__`, if `__dict__` lacks it.
+        """Return whether a lookup of the name that `__dict__` lacks ends in torch's `__getattr__`.
 
         False if the class has the attribute or overrides `__getattr__`. Guarded.
         """
@@ -214,7 +214,7 @@ class NNModuleValue(InstanceValue):
     ) -> None:
         """Guard that the tables lack the name.
 
-        For an empty table, the guard on empty hook tables checks that it stays empty.
+        For an empty table, the module's EntriesEmpty guard on hook tables covers this table too.
         """
         for part, table in lacking:
             if (part, name) in self.lacking:

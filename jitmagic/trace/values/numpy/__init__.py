@@ -2,8 +2,8 @@
 
 An array of numpy is a tensor of the graph with another interface. A call of a numpy function runs
 torch's emulation of it (torch._numpy) on meta tensors, and the torch calls that it makes become
-nodes. Before that, a probe runs numpy's function and the emulation on sample values; if their
-results differ, the call is a graph break. With varying sizes, the probe runs at several size tuples.
+nodes. Before that, a probe runs numpy's function and the emulation on sample values; if the results
+differ, the call is a graph break. With varying sizes, the probe runs at several size tuples.
 
     arrays         ArrayValue, and `emulate`, which records a call
     emulation      the private instance of torch._numpy

@@ -42,8 +42,9 @@ class DerivedFloat:
 
 
 class NumpyFloat(ArrayValue):
-    """A scalar of numpy whose `origin` is its Source or a computation from one. Arithmetic with
-    constants gives another NumpyFloat, with other operands an ordinary array.
+    """A scalar of numpy; `origin` is its Source or a computation from one.
+
+    Arithmetic with constants gives another NumpyFloat, with other operands an ordinary array.
     """
 
     __slots__ = ("origin",)

@@ -1,8 +1,8 @@
 """Records the torch calls of library code by running it, instead of tracing its bytecode.
 
-Input: the tensors of the trace that the code takes. Output: their meta tensors as stand-ins; a torch
-call on one is recorded as if the program had made it. This is valid only for code whose Python
-steps no user can observe: the emulation of numpy, C++ operators that are composites of others.
+Input: the tensors of the trace that the code takes. Output: their meta tensors as stand-ins; a
+torch call on one is recorded as if the program had made it. This is valid only for code whose
+Python steps no user can observe: the emulation of numpy, C++ operators composed of others.
 """
 
 from __future__ import annotations

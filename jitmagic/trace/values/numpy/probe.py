@@ -4,8 +4,8 @@ Input: a Call with a function of numpy, its counterpart on tensors, and the argu
 Slots with ArraySpecs (shape, strides, dtype). Output: a Verdict with the kinds of the results and
 whether an argument is written to, or the reason why the call is not recorded.
 
-Both functions run on values for which implementations tend to differ: signed zeros, infinities, nan,
-the largest integers, halves, negative numbers. The results must agree in class, dtype, shape,
+Both functions run on values for which implementations tend to differ: signed zeros, infinities,
+nan, the largest integers, halves, negative numbers. The results must agree in class, dtype, shape,
 strides, memory shared with the arguments, and, to rounding, in values. The program's own data is
 not read or changed.
 """
