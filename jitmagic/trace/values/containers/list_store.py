@@ -23,7 +23,7 @@ __all__ = ["ListStore", "wrap_items"]
 
 Deque = collections.deque
 Change = tuple[str, tuple[Any, ...]]  # a method and its arguments: ints, Values, lists of Values
-_GROWTH = ("extend", "extendleft")  # changes that need no knowledge of the items
+_GROWTH = ("extend", "extendleft")  # calls that add items without reading any
 
 
 class ListStore:
@@ -302,6 +302,7 @@ class ListStore:
     def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
         """Return the effects that update the live container to these contents."""
         target, changes = builder(owner), self._changes
+        # If there are more changes than items, one effect that replaces all items is shorter.
         whole = changes is None or (self._items is not None and len(changes) > len(self._items) + 1)
         if changes is not None and not whole and self.source is not None:
             return tuple(self._call(builder, target, *change) for change in changes)

@@ -26,6 +26,7 @@ _TABLE, _MORE = "hooks_dict_ref", "extra_dict_ref"
 
 
 def _take_number() -> int:
+    # RemovableHandle.__init__ takes ids in the same way.
     number = RemovableHandle.next_id
     RemovableHandle.next_id += 1
     return number

@@ -310,6 +310,7 @@ class NNModuleValue(InstanceValue):
         is_same = not own and old is not None and old.realize(machine) is value
         if is_same and _runs_no_registration_hook(machine):
             return
+        # Module.__setattr__ also discards the name from this set, which the model does not follow.
         excluded = self.live_table().get("_non_persistent_buffers_set")
         special = not isinstance(excluded, set) or name in excluded
         special = special or guarded_attribute(machine, self.cls.live, name) is not NOTHING

@@ -22,7 +22,7 @@ from ..base import Builder, Machine, Value
 
 __all__ = ["nonzero_by_check", "precompute", "precompute_call"]
 
-_LEAST = 5e-324  # the float next to zero
+_LEAST = 5e-324  # the smallest positive float
 
 
 # Specialised, math.cos and ** of a scheduler's step gave a variant for each step, and the training

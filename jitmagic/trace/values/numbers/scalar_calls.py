@@ -44,8 +44,8 @@ _NARROW = (torch.float16, torch.bfloat16)
 _WIDE = (torch.float32, torch.float64)
 _FLOATS = (*_WIDE, *_NARROW)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# CPU kernels round an int to the 16-bit dtype first, as the 0-dim tensor is. GPU kernels do not, so
-# only ints that the dtype holds exactly give the same result there.
+# CPU kernels round an int to the 16-bit dtype first, so a 0-dim tensor of that dtype is equivalent.
+# GPU kernels do not, so there it is equivalent only for ints that the dtype holds exactly.
 _ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}
 _EXACT_HALF = {torch.float16: 2**11, torch.bfloat16: 2**8}
 _ALIASES = {

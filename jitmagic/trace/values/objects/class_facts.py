@@ -49,7 +49,7 @@ __all__ = [
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _CHECK = "__instancecheck__"
-_DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # modules of LongTensor and the like
+_DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # of torch.cuda.LongTensor etc.
 _LIBRARIES = sys.stdlib_module_names | {"typing_extensions"}
 _STANDARD = frozenset(
     part

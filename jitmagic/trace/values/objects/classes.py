@@ -86,12 +86,12 @@ _PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary({typing.Generic: True}
 
 
 def is_plain_class(kind: type) -> bool:
-    """Return whether class statements define every base but PLAIN_BASES."""
+    """Return whether class statements define the class and all its bases but PLAIN_BASES."""
     return all(is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
 def is_python_class(kind: type) -> bool:
-    """Return whether a class statement defined it, without C methods of its own."""
+    """Return whether a class statement defined the class, and it has no C methods of its own."""
     plain = _PLAIN.get(kind)
     if plain is None:
         plain = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)
@@ -149,8 +149,8 @@ class ClassValue(Value):
     def find(self, machine: Machine, name: str, after: type | None = None) -> tuple[object, Value]:
         """Return (raw object, its Value) of a name on the MRO after the class `after`.
 
-        The raw object is NOTHING if there is none. The lookup is guarded here, except for a Value
-        with a source, which is guarded when it is realized.
+        The raw object is NOTHING if there is none. The lookup is guarded here, unless the Value has
+        a source: then it is guarded when the Value is realized.
         """
         mro = self.live.__mro__
         start = mro.index(after) + 1 if after is not None else 0
@@ -288,7 +288,7 @@ class ClassValue(Value):
         if handler is not None:
             return handler(machine, args, kwargs)
         called = self.metaclass_attribute(machine, "__call__")
-        if isinstance(called, type) and not may_change(called):  # a TypedDict's is `dict`
+        if isinstance(called, type) and not may_change(called):  # TypedDict's metaclass has `dict`
             instead: Value = machine.class_of(called, None)
             return instead.call(machine, args, kwargs)
         if isinstance(called, types.FunctionType):

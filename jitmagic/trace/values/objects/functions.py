@@ -141,7 +141,7 @@ class FunctionValue(Value):
         return self.identity()
 
     def guard_identity(self, machine: Machine) -> None:
-        # Calls guard the code object alone: a closure defined in each call shares it.
+        # Calls guard only the code object, which a closure created anew in each call shares.
         if self.live is not None and self.source is not None:
             machine.guard(IdentityIs(self.source, self.live))
 
@@ -149,7 +149,7 @@ class FunctionValue(Value):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if (handler := handler_of(self.code)) is not None:  # shared by all closures of this code
+        if (handler := handler_of(self.code)) is not None:  # a handler for every closure of it
             return handler(machine, [self, *args], kwargs)
         return machine.inline(self, args, kwargs)
 

@@ -39,7 +39,8 @@ from .special_methods import BINARY_METHODS, UNARY_METHODS, by_special, implemen
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
 
-_OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]  # a member descriptor, not a getset
+# SimpleNamespace's `__dict__` is a member descriptor; that of other classes is a getset.
+_OF_NAMESPACES = vars(types.SimpleNamespace)["__dict__"]
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
@@ -53,7 +54,7 @@ class InstanceValue(Value):
     `slots` maps each slot read or written so far to its value, or None if it is empty."""
 
     __slots__ = ("cls", "live", "names", "slots")
-    searched: tuple[str, ...] = ()  # tables in `__dict__` that are searched for attributes too
+    searched: tuple[str, ...] = ()  # names of tables that a torch `__getattr__` searches
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)

@@ -42,7 +42,7 @@ from .instances import InstanceValue
 
 __all__ = ["CachedFunctionValue"]
 
-_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # each call creates new ones
+_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # new in each uncached call
 
 
 class CachedFunctionValue(IdentityValue):

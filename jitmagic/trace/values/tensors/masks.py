@@ -25,7 +25,7 @@ __all__ = ["masks_to_indices"]
 
 _ITEMS = (operator.getitem, operator.setitem)
 _SELECTED = ("masked_select", torch.masked_select)
-_DEPTH = 8  # how far back two masks are compared
+_DEPTH = 8  # levels of producer nodes compared to find equal masks
 
 
 class _Coordinates(dict[Hashable, tuple[Node, ...]]):

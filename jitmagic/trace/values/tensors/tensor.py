@@ -88,13 +88,13 @@ _FLAGS = ("requires_grad", "is_leaf", "grad_fn")
 _NEVER_HERE = frozenset(
     "is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split()
 )
-# Attributes that are calls: (method or function, arguments).
+# Attributes that compute a tensor, so they are recorded as calls of (function, arguments).
 _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
     "mT": ("transpose", (-2, -1)),
     "mH": ("adjoint", ()),
     "real": (torch.real, ()),
     "imag": (torch.imag, ()),
-    "data": (getattr, ("data",)),  # has its own version counter, which detach() shares
+    "data": (getattr, ("data",)),  # own version counter; detach() would share it
 }
 _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -238,7 +238,7 @@ class TensorValue(Value):
             return int(users.as_constant(machine))
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "len() of a 0-d tensor")
-        return self.meta.shape[0]  # a SymInt: int() of it, or a use as one, specialises
+        return self.meta.shape[0]  # may be a SymInt, which specialises where an int is needed
 
     def iterate(self, machine: Machine) -> Value:
         if (users := call_user_method(machine, self, "iter", [])) is not None:
@@ -412,7 +412,7 @@ def record(
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     guard_looked_up_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
-    key = "operator getitem" if target is operator.setitem else name  # the index has no dtype
+    key = "operator getitem" if target is operator.setitem else name  # lowered as an index
     given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     # A factory with requires_grad=True makes a leaf, a node of its own (autograd_leaves.py).
