@@ -1,7 +1,8 @@
 """Wraps Python objects that the trace itself creates: folded results and constants of the code.
 
-Input: an atom, or a container of atoms. Output: a Value without a source. A container becomes a new
-container Value, so that mutations by the traced program do not reach the constant.
+Input: an atom, class, enum member, library function or type form, or a container of these. Output:
+a Value without a source. A container becomes a new container Value, so that mutations by the traced
+program do not reach the constant.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
 
 
 def fresh_value(machine: Machine, obj: object) -> Value:
-    """Return a sourceless Value for `obj`; break the graph if `obj` is not constant-like."""
+    """Return a sourceless Value for `obj`; break the graph for objects of any other kind."""
     kind = type(obj)
     if kind in ATOMS or kind in ARRAY_SCALARS:
         return ConstantValue(obj)

@@ -1,8 +1,8 @@
 """Detects monkey patches: objects in a library's namespace that the library did not define.
 
 Input: an object found in a namespace or class of torch. Output: True if torch defined it, or the
-standard library, whose decorators torch uses. Originals are modelled as units, without reading
-their code; a monkey patch is traced like user code. The check reads a function's globals instead of
+standard library, whose decorators torch uses. Only an original may be modelled as a unit (a node, a
+handler); a monkey patch is traced like user code. The check reads a function's globals instead of
 `__module__`, which `functools.wraps` copies.
 """
 
