@@ -43,8 +43,8 @@ STRIP = 4
 
 @dataclass(slots=True)
 class KernelWriter:
-    """Writes one function; `body` holds the scopes. `all_threads`: use all threads, however little
-    work there is.
+    """Writes one function; `body` has the open scopes. `all_threads`: use all threads, even for
+    little work.
     """
 
     kernel: Structure
@@ -85,7 +85,7 @@ class KernelWriter:
         stores = (store for p in self.kernel.passes for store in p.stores)
         numbers = (node.expr for node in self.kernel.free if isinstance(node, IndexValue))
         offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
-        offsets += numbers  # scatter as a `where` compares an index with its target
+        offsets += numbers  # in a scatter written as `where`, a value compares an index
         return any(run_time_values(offset) for offset in offsets)
 
     # -- the outer loops
@@ -143,7 +143,7 @@ class KernelWriter:
         return f"{count}, jm::grain({count}, {each}, {limits}, {self.target.threads})"
 
     def _exact_work(self) -> Dimension:
-        """Return `_work` for dynamic sizes."""
+        """Return `_work` as an expression of the dynamic sizes."""
         total: Dimension = 0
         for pass_ in self.kernel.passes:
             nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
@@ -156,7 +156,7 @@ class KernelWriter:
         return max(1, each if self.all_threads else min(GRAIN // max(work, 1), each))
 
     def _speed(self) -> int:
-        """Return the units of work that one step of a vector loop does."""
+        """Return how many points are computed at once: the lanes, at most those of one register."""
         widths = [width for _, width in self.lanes.passes]
         return min(max([self.lanes.width, *widths]), self.target.lanes or 1) or 1
 

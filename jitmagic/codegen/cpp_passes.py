@@ -396,7 +396,7 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        # last: a store may overwrite an element that the point has read
+        # stores last: one may overwrite an element that the point reads
         for text in body.stores(pass_.stores):
             body.line(text)
 
@@ -475,7 +475,7 @@ def _blocks_of(span: Span) -> str:
 
 
 def tested_blocks_text(span: Span) -> str:
-    """Return the beginning of a loop whose trip count a TripCountTest knows."""
+    """Return the beginning of a loop whose trip count comes from a TripCountTest."""
     assert span.trip_test is not None
     return f"jm::told_steps<{span.width}>({span.trip_test.name}, "
 

@@ -3,8 +3,8 @@ loops that they do not depend on.
 
 In: nodes of a Structure and the stack of open scopes. Out: text. A CppScope is one block of the
 kernel; it binds axes. A value goes into the outermost scope that binds all of its axes, so that
-loop-invariant values are computed before the inner loop. A short value with a single use is written
-in place.
+loop-invariant values are computed before the inner loop. A short value with a single use gets no
+name: its text is part of the expression that uses it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class CppBody:
         self.scopes[-1].lines.append(scope.footer)
 
     def set_lanes(self, lane: Axis | None, width: int | None) -> None:
-        """Make values that vary along `lane` vectors from here on; width None: gemm's own width."""
+        """From here on, values that vary along `lane` are vectors; width None: gemm's own width."""
         self.lane = lane
         self.width, self.count = (1, "L") if width is None else (width, str(width))
 

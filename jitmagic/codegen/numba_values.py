@@ -2,7 +2,7 @@
 
 In: nodes of a Structure and the stack of open loops. Out: lines. A value is set in the outermost
 loop that binds all of its axes, so that loop-invariant values are computed before the inner loop.
-Only constants are written in place. Offsets are in elements, int64.
+Only constants are written into the expressions that use them. Offsets are in elements, int64.
 """
 
 from __future__ import annotations

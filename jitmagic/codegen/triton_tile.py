@@ -111,8 +111,8 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
 
 
 def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ...]:
-    """Return configs around the heuristics' choice: other warps, other blocks, the other way to
-    take a long extent.
+    """Return configs around the heuristics' choice: other warps, other blocks, and for a long
+    extent a loop instead of a whole block or the reverse.
     """
     tile = choose_tile(kernel, target)
     warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]

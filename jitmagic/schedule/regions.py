@@ -108,7 +108,7 @@ def _larger(a: Dimension, b: Dimension) -> Dimension:
         a, b = b, a
     if not isinstance(a, Size):
         return max(a, b)  # type: ignore[call-overload, no-any-return]
-    # An order that the context already knows; asking for another would guard it.
+    # `known` asks only what the context has proved; comparing the Sizes would add a guard.
     if a.known(">=", b):
         return a
     if isinstance(b, Size) and b.known(">=", a):

@@ -6,9 +6,9 @@ combines them.
 
     sum{j} x[i, j]  ->  part[p, i] = sum{k} x[i, p * K + k];   sum{p} part[p, i]
 
-The combination stays a reduction of its reader where that costs nothing; results that are needed at
-many points are finished by a nest of their own. Inner loops of stores become outer loops of their
-own nest. Only the CUDA schedule does this: it trades launches for parallelism.
+The combination of the pieces stays inside the nest that reads it where that costs nothing; a result
+that is needed at many points is combined by a nest of its own. Inner loops of stores become outer
+loops of their own nest. Only the CUDA schedule does this: it trades launches for parallelism.
 
 For dynamic extents, the length of pieces follows the hint, and their number is an expression. That
 an extent stays too short to split is assumed and guarded.
@@ -57,7 +57,7 @@ UNIT = 16  # pieces of a dynamic extent are multiples of it: loads are of 16 byt
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
-    """Split reductions if the target has idle cores."""
+    """Split the reductions that would leave cores of the target idle."""
     if not target.multiprocessors:
         return program
     splitter = _Splitter(program, target, dict(program.buffers))
@@ -93,7 +93,7 @@ class _Splitter:
     buffers: dict[str, Buffer]
     owner: dict[str, str] = field(init=False)
     taken: set[str] = field(init=False)
-    finishing: tuple[str, Sequence[Store]] = ("", ())  # the nest that finished rows last
+    finishing: tuple[str, Sequence[Store]] = ("", ())  # name and stores of the last combining nest
 
     def __post_init__(self) -> None:
         self.owner = storages(self.program)
@@ -112,8 +112,8 @@ class _Splitter:
         return [*nests, *steps]
 
     def _is_lopsided(self, nest: Nest) -> bool:
-        """Return whether few programs would each write a long row."""
-        # Only one program writes a row: long rows of few programs leave the other cores idle.
+        """Return whether only few programs would run, each writing a long row."""
+        # A row is written by one program, so a few long rows leave most cores idle.
         few = extent_product(nest.outer) < ROUNDS // 2 * self.target.multiprocessors
         return few and any(extent_product(store.inner) > ROW for store in nest.stores)
 
