@@ -1,4 +1,4 @@
-"""timing: measures several callables in turns, and judges the first against the others.
+"""timing: measures several callables in turns, and compares the first with each of the others.
 
 Input: named callables that do the same work. Output: a `Timing` with median and quartiles of each,
 in seconds per call. The callables take turns in blocks of equal duration, after uncounted warm-up
@@ -75,7 +75,7 @@ class Against:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Timing(Readable):
-    """The measurements in the order given; the first callable is judged.
+    """Holds the measurements in the order given; the verdicts are about the first callable.
 
     against: ratios of the first to each of the others
     blocks: number of timed blocks of each callable; calls: calls per block of each

@@ -1,8 +1,8 @@
 """explanation: collects, arranges and renders the report of `jitmagic.explain`.
 
 `explain` collects `Findings` from compile records; `page` arranges them as a `Page`, which is plain
-data; `report` (text, rich) and `html` (jinja2, templates/) only lay that page out, so that no two
-views disagree.
+data; `report` (text, rich) and `html` (jinja2, templates/) only lay that page out, so that all
+views agree.
 
     explain, findings      collect all facts about one compiled function
     page, page_model       the report as data: verdict, chips, warnings, folds

@@ -52,7 +52,7 @@ def _stack_of(lines: Lines) -> Stack:
 
 @dataclass(slots=True)
 class LineCost:
-    """Seconds of a line, with every graph run once."""
+    """Holds the seconds of a line, if every graph runs once."""
 
     eager: float = 0.0
     compiled: float = 0.0
@@ -91,7 +91,9 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The measurements; eager, compiled: seconds of all graphs, without overhead of the clock."""
+    """Holds all measurements; eager, compiled: seconds of all graphs, without the overhead of
+    clocks.
+    """
 
     lines: Mapping[Place, LineCost] = field(default_factory=dict)
     kernels: tuple[KernelCost, ...] = ()

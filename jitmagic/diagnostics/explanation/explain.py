@@ -92,9 +92,9 @@ class Explainer:
     Its repr shows what is compiled so far, without running or compiling anything.
     """
 
-    target: Callable[..., Any]  # kept, as a tagged copy of a module does not keep it alive
+    target: Callable[..., Any]  # referenced, as a tagged copy does not keep its module alive
     copy: Callable[..., Any]  # the tagged copy that is compiled
-    compiles_copy: bool = False  # even if a variant of `target` matches the call
+    compiles_copy: bool = False  # also if a variant of `target` matches the call
 
     @property
     def name(self) -> str:
@@ -334,7 +334,7 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
     """Return the generated kernels that were loaded, in the order of the graphs."""
     variants: dict[tuple[int, int], list[CompileRecord]] = {}
-    for record in records:  # a backward is compiled later than its graph was split off
+    for record in records:  # a backward is compiled later than its partition was made
         variants.setdefault((record.frame, record.number), []).append(record)
     return tuple(
         kernel

@@ -135,7 +135,7 @@ def _sizes(traced: Trace) -> Iterator[str]:
 
 
 def _is_given(guard: SizesRelate, limits: set[int]) -> bool:
-    """Return whether a guard was not caused by a line of the user's.
+    """Return whether a guard was added without a line of user code that needs it.
 
     Such guards state the initial range of a symbol, that two sizes share it, or a stride.
     """
