@@ -142,7 +142,7 @@ def _hinted(hint: str) -> str:
 class JitmagicError(RuntimeError):
     """Base class of the errors that jitmagic raises on purpose."""
 
-    is_bug: ClassVar[bool] = False  # of jitmagic, whose own frames are then shown
+    is_bug: ClassVar[bool] = False  # a bug of jitmagic: the traceback shows its own frames
 
     def _render_traceback_(self) -> list[str]:
         """Return the traceback down to the user's line; IPython calls this."""

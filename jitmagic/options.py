@@ -46,7 +46,7 @@ KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
-Dimensions = tuple[tuple[str, Any], ...]  # of each ((dim, (low, high)), ...), or `...`
+Dimensions = tuple[tuple[str, Any], ...]  # name and ((dim, (low, high)), ...), or name and `...`
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
 

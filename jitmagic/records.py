@@ -168,7 +168,7 @@ class PendingBuild:
     """Says that the compile waits for kernels which are being built in the background."""
 
     wait: Callable[[float | None], bool]  # waits at most that long; returns whether they are built
-    stages: list[StageRecord]  # of the compile, and of the building once it has ended
+    stages: list[StageRecord]  # those of the compile, and once it has ended of the build
 
     @property
     def building(self) -> tuple[StageRecord, ...]:
@@ -256,7 +256,7 @@ class CompileRecord:
     cache_hits: int = 0  # kernels that came out of the disk cache
     measured: Measured | None = None  # set once calls were timed in turns with eager
     frame: int = 0  # Handle.serial of its handle
-    number: int = 0  # of the variant, from 1 on; a backward has its forward's
+    number: int = 0  # variant number, from 1 on; a backward has its forward's
     occasion: Occasion = Occasion()
 
     @property

@@ -36,7 +36,7 @@ __all__ = ["CppRenderer"]
 # once. Split into units, a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s;
 # in a single unit they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
-_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # of gemm.h, chain.h
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # in gemm.h, chain.h
 
 
 class CppRenderer:

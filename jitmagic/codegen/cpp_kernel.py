@@ -36,8 +36,8 @@ __all__ = ["KernelWriter"]
 
 GRAIN = 30_000  # least work of one task of a thread
 # Number of tiles read one after the other along contiguous memory: the cache lines of a row follow
-# each other, so that prefetching works and a page is entered once for four tiles. Writing more rows
-# at a time would need more pages than the first-level TLB holds (64 or 72).
+# each other, so that prefetching works, and each page is visited once for four tiles. Writing more
+# rows at a time would need more pages than the first-level TLB holds (64 or 72).
 STRIP = 4
 
 
@@ -88,8 +88,7 @@ class KernelWriter:
         offsets += numbers  # in a scatter written as `where`, a value compares an index
         return any(run_time_values(offset) for offset in offsets)
 
-    # -- the outer loops
-    # -----------------------------------------------------------------------------
+    # -- the outer loops ---------------------------------------------------------------------------
 
     def _loops(self) -> None:
         if self.products:
@@ -205,8 +204,7 @@ class KernelWriter:
         counted = "".join(f"{a.name}, {count_text(a.extent)}, " for a in reversed(others))
         body.open(f"for ({rows}, jm::count_on({counted}{first.name})) {{", axes)
 
-    # -- outer lanes
-    # ---------------------------------------------------------------------------------
+    # -- outer lanes -------------------------------------------------------------------------------
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
         others = tuple(axis for axis in self.kernel.outer if axis != lane)

@@ -24,7 +24,7 @@ _PRODUCT_BYTES = 32  # register width in ATen's kernel, which torch builds for A
 
 def lanes_of_product(node: Reduction) -> int:
     """Return the number of lanes with which ATen multiplies: the order of factors decides whether a
-    partial product overflows or underflows. 0 for other reductions.
+    partial product overflows or underflows. 0 for other reductions and dtypes.
     """
     if node.op != "prod" or node.dtype not in (torch.float32, torch.float64):
         return 0

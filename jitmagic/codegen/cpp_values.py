@@ -101,8 +101,7 @@ class CppBody:
         self._count = 0
         self._uses = _count_uses(one)
 
-    # -- scopes
-    # --------------------------------------------------------------------------------------
+    # -- scopes ------------------------------------------------------------------------------------
 
     @property
     def depth(self) -> int:
@@ -143,8 +142,7 @@ class CppBody:
         """Return the reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
 
-    # -- values
-    # --------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def vector_type(self, dtype: torch.dtype) -> str:
         return f"V{self.count}<{CTYPES[dtype]}>"
@@ -269,8 +267,7 @@ class CppBody:
             return text.code
         return f"{self.vector_type(arg.dtype)}({text.code})"
 
-    # -- memory
-    # --------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int, vector: bool) -> str:
         pointer, offset = self.names[node.buffer], node.index[0]
@@ -359,8 +356,7 @@ class CppBody:
             return f"jm::convert<{CTYPES[dtype]}>({total})"
         return f"jm::add({a}, {b})"
 
-    # -- indexes
-    # -------------------------------------------------------------------------------------
+    # -- indexes -----------------------------------------------------------------------------------
 
     def _index(self, expr: Expr, depth: int, used: str = "") -> str:
         """Return a scalar offset; `used` is `, condition` for indexes that are checked only under

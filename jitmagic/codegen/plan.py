@@ -137,7 +137,7 @@ class Call(PlanStep):
     kwargs: Mapping[str, Any]
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
-    layouts: tuple[Layout | None, ...] = ()  # of the results; (): not checked
+    layouts: tuple[Layout | None, ...] = ()  # one per result; (): not checked
     foreign: bool = False  # an operator registered outside of torch
 
 

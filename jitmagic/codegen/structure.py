@@ -100,8 +100,8 @@ class Structure:
     arguments: tuple[str, ...]
     written: frozenset[str]
     free: Mapping[Value, frozenset[Axis]]
-    symbols: tuple[Symbol, ...] = ()  # of the dynamic sizes
-    context: Context | None = None  # of the symbols' facts and guards
+    symbols: tuple[Symbol, ...] = ()  # the symbols of dynamic sizes
+    context: Context | None = None  # which has the symbols' facts and guards
 
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:

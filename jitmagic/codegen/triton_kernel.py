@@ -142,8 +142,8 @@ class _Kernel(TritonValues):
         self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
     def _entering(self, node: Reduction, block: TileBlock | None) -> str:
-        """Return the value to reduce, in the accumulator's dtype; the identity outside the
-        extent.
+        """Return the value to reduce in the accumulator's dtype; lanes outside the extent are the
+        identity.
         """
         source = node.value.dtype
         held = WIDE.get(source, source)

@@ -36,7 +36,7 @@ class Way(NamedTuple):
 # Seconds of a block of calls. On a busy core Linux schedules a process for 3 to 10 ms at a time:
 # blocks of 4 ms and of 20 ms measured 392 us and 810 us for the same function.
 BLOCK = 0.02
-ROUNDS = 5, 100  # of blocks, at least and at most
+ROUNDS = 5, 100  # least and most rounds of blocks
 _WARM = 3  # calls before anything is counted
 
 

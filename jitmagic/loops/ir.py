@@ -190,7 +190,7 @@ class Load(Value):
     buffer: str
     index: tuple[Expr, ...]
     dtype: torch.dtype
-    mask: Value | None = None
+    mask: Value | None = None  # where it is false, nothing is read and the value is `fill`
     fill: bool | int | float = 0
 
 

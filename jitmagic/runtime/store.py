@@ -92,7 +92,7 @@ class Store:
         try:
             return _place(fallback, name, data) if fallback is not None else None
         except OSError:  # no disk at all: the caller has the bytes
-            return None  # no disk at all: the caller has the bytes
+            return None
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:

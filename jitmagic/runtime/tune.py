@@ -43,10 +43,10 @@ BATCH = 2e-3  # seconds of one measurement, in which short kernels run many time
 MARGIN = 0.97  # a winner takes at most this fraction of the default's time
 SLACK = 64  # roundings of the largest element by which reassociated sums may differ
 SLACK_HALF = 2  # the same for 16 bits, rounded once from wider sums
-MAX_PRODUCTS = 8  # each is a build of the whole graph
+MAX_PRODUCTS = 8  # products tuned: each needs a build of the whole graph
 _PRODUCT = "product "
 _KERNEL_OF = {True: "generated kernel", False: "library kernel"}
-_VERSION = "1"  # of the file format
+_VERSION = "1"  # version of the file format
 
 Run = Callable[..., Any]
 Timer = Callable[[Run, torch.device], float]
@@ -362,7 +362,9 @@ def _try_products(
 
 
 def _failure(error: Exception) -> str:
-    """Describe the failure; eager or the load stage raises the error itself."""
+    """Describe the failure in words: it only ends the tuning; eager or the load stage raises the
+    error.
+    """
     return f"running it failed: {type(error).__name__}: {str(error).splitlines()[0]}"
 
 

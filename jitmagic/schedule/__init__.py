@@ -55,6 +55,7 @@ def schedule(
     read only by jitmagic's own backward, which accepts any layout.
     """
     products: list[Decision] = []
+    # Before fusion: a product that is written as a nest can fuse with its readers.
     if _makes_products(target, options):
         program, products = with_small_products(program, generated)
     program = _prepared(program, saved, options.precision == "fast")
@@ -66,6 +67,7 @@ def schedule(
     if options.fuse:
         join_chains(fusion)
     exact = options.precision != "fast"
+    # After fusion: whether a reduction leaves cores idle depends on its whole nest.
     fused = split_reductions(ordered_program(fusion, exact), target)
     decisions = tuple(fusion.decisions)
     memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)

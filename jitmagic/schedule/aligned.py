@@ -128,7 +128,7 @@ def _whole(size: int, dtype: torch.dtype) -> int:
 
 
 def _enlarged(buffer: Buffer, shape: tuple[int, int], name: str) -> Buffer:
-    """Return a temporary of the same dimension order, whose rows begin at 16 bytes."""
+    """Return a temporary of the same dimension order, whose rows begin at multiples of 16 bytes."""
     down = buffer.stride[1] == 1 and buffer.stride[0] >= buffer.shape[1]
     dtype = buffer.dtype
     stride = (_whole(shape[1], dtype), 1) if down else (1, _whole(shape[0], dtype))
@@ -164,7 +164,8 @@ class _Sizes:
 
 def _sizes(a: Buffer, b: Buffer) -> _Sizes:
     """Return the sizes of a product."""
-    # The left operand's rows matter only if they are contiguous along m.
+    # m is padded only if the left operand is contiguous along m, as only then its rows have length
+    # m.
     (m, k), n = a.shape, b.shape[1]
     slow = 2 if a.dtype.itemsize == 2 else _unit(a.dtype)
     wide_m = _whole(m, a.dtype) if a.stride[0] == 1 else m
@@ -189,7 +190,7 @@ class _Aligner:
             else:
                 self.steps.append(step)
         steps = tuple(self.rows.moved(self.steps))
-        # Views of padded memory begin elsewhere: their aliases move.
+        # `rows.moved` has changed the offsets of aliases into padded memory.
         return replace(self.program, buffers=self.rows.buffers, steps=steps)
 
     def product(self, step: Extern) -> None:
@@ -216,7 +217,9 @@ class _Aligner:
             self.write(new, step, sizes)
 
     def is_fine(self, name: str, shape: tuple[int, int]) -> bool:
-        """Return whether an operand has this shape, and rows that begin at 16 bytes."""
+        """Return whether an operand has this shape, and rows that begin at multiples of 16
+        bytes.
+        """
         buffer = self.rows.buffers[name]
         row = _row(buffer)
         return row is not None and buffer.shape == shape and row[1] % _unit(buffer.dtype) == 0

@@ -122,8 +122,8 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
     """Rename the reader's axes to the producer's, if the producer is the longer one and each point
     of the reader reads one point of it.
     """
-    # Its value is then reused unchanged; a chain of n operations would be renamed n times. Extents
-    # must stay the same: a cat runs past the end of each of its parts, under a mask.
+    # The producer's value is then reused as it is; else a chain of n operations is renamed n times.
+    # Extents must stay the same: a cat runs past the end of each of its parts, under a mask.
     links = [load for load in reader.shape.loads if load.buffer in stores]
     link = max(links, key=lambda load: len(stores[load.buffer].value.below))
     store = stores[link.buffer]
@@ -155,7 +155,8 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
     # Two tests: the union of both sets took half of the time to schedule 1,600 products.
     if memory in graph.escaping or memory in graph.mutated or not readers:
         return ()
-    # Its loads would move to where the reader runs: after a write to what it loads.
+    # Inlined, its loads would run later, with the reader: after a write to the memory that they
+    # read.
     if any(graph.storage[load.buffer] in graph.changing for load in group.shape.loads):
         return ()
     cost = value_cost(store.value)

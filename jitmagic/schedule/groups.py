@@ -82,7 +82,9 @@ def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
 
 
 class Groups:
-    """Holds the groups that are alive, keyed by the number of their first step."""
+    """Holds the groups that are alive, keyed by a step of theirs; `merge` keeps the key of the
+    consumer.
+    """
 
     def __init__(self, program: LoopProgram, graph: Graph) -> None:
         self.alive: dict[int, Group] = {}

@@ -131,7 +131,7 @@ class _Splitter:
         ]
         if not wide:
             return None
-        first = wide[0]  # operands come before their users
+        first = wide[0]  # walk yields operands first, so it depends on no other wide one
         pending = set(wide)
         group = [
             node

@@ -195,7 +195,7 @@ def _run_variant(
     with comparison_paused(entry):
         call()
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
-    ran = ran or [(handle, entry)]  # it ran as plain Python, for example in jitmagic.disable
+    ran = ran or [(handle, entry)]  # no counter: it ran as plain Python, as in jitmagic.disable
     for _, each in ran:
         for later in each.notes.pending():
             later()
@@ -272,7 +272,7 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
 
     A guard that only some variants of a frame have is prefixed with their numbers.
     """
-    variants: dict[int, set[int]] = {}  # by frame
+    variants: dict[int, set[int]] = {}  # the numbers of variants by frame
     having: dict[tuple[int, str], set[int]] = {}
     is_library: dict[str, bool] = {}
     for record in records:

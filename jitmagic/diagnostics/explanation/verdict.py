@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 FASTER, SLOWER, EQUAL, UNKNOWN, PLAIN = "faster", "slower", "equal", "unknown", "plain"
-_SHORT = 100e-6  # seconds of an eager call below which entering compiled code is significant
+_SHORT = 100e-6  # seconds of an eager call below which the cost of entering compiled code matters
 # A note on every page that shows the cost of graph breaks.
 BREAKS_COST = (
     "Graph breaks: the part of the compiled calls in which no compiled graph runs: the Python at "
