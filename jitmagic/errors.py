@@ -3,22 +3,23 @@
     JitmagicError (RuntimeError)
     ├── TaggingError (TypeError)      the object given to jit() cannot be compiled at all
     ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
-    ├── UsageError (TypeError, ValueError)  an argument that a question or a mark does not take
-    ├── Unsupported                   fullgraph=True met code that does not fit into one graph
-    ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
+    ├── UsageError (TypeError, ValueError)  an invalid argument of why, mark_dynamic, ...
+    ├── Unsupported                   fullgraph=True, and the code has a graph break
+    ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── OperationFailed           one operation is refused; the graph ends before it
-    │   ├── SizesDiffer               a graph for all sizes does not hold at a call's sizes
+    │   ├── SizesDiffer               a graph with dynamic sizes is not valid for a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
     ├── ReportError (OSError)          a report or a script cannot be written there, or at all
-    └── DoubleBackward                create_graph=True where the forward cannot be run again
+    ├── DoubleBackward                create_graph=True, but the graph cannot be rerun
+    └── OutdatedBackward              a backward needs its forward again; inputs were overwritten
 
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
     ├── RecompileWarning              the recompile limit of a function was reached
-    └── EagerNotice                   never raised; a filter for it silences the notices
+    └── EagerNotice                   never raised: a warning filter for it silences notices
 
 Messages say what happened, where (the user's own line) and what to do about it. The templates live
 in the classes, so that each sentence is written once.
@@ -313,8 +314,10 @@ def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
-    """Warn at `where`, else at the innermost line of user code; a call stub has the first line of
-    its function."""
+    """Warn at `where`, else at the innermost line of user code.
+
+    If that is a call stub, the line is the first one of its function.
+    """
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return
