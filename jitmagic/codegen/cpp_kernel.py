@@ -362,9 +362,7 @@ class KernelWriter:
         return loads
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Write square tiles of as many rows as lanes: loads along the rows are transposed in
-        registers.
-        """
+        """Write square tiles, lanes by lanes: loads along the rows are transposed in registers."""
         # A block of lanes takes up to STRIP tiles, which are neighbours in memory.
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // width))
         tiles = extent_product(tile if axis == tiled else axis for axis in others)

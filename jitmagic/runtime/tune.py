@@ -368,7 +368,7 @@ def _failure(error: Exception) -> str:
     return f"running it failed: {type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-# -- any ways -------------------------------------------------------------------------------------
+# -- alternatives ---------------------------------------------------------------------------------
 
 
 def pick(

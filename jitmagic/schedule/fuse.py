@@ -122,8 +122,8 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
     """Rename the reader's axes to the producer's, if the producer is the longer one and each point
     of the reader reads one point of it.
     """
-    # The producer's value is then reused as it is; else a chain of n operations is renamed n times.
-    # Extents must stay the same: a cat runs past the end of each of its parts, under a mask.
+    # The producer's value is then reused unchanged; else a chain of n operations is renamed n
+    # times. Extents must stay the same: a cat runs past the end of each of its parts, under a mask.
     links = [load for load in reader.shape.loads if load.buffer in stores]
     link = max(links, key=lambda load: len(stores[load.buffer].value.below))
     store = stores[link.buffer]

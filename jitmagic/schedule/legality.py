@@ -46,7 +46,7 @@ _TWO_PLACES = "it is read at two different points at once"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Holds the facts about a group that alignment needs."""
+    """Holds the facts about a group that the alignment of axes needs."""
 
     outer: tuple[Axis, ...]
     stores: tuple[Store, ...]

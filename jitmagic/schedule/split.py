@@ -243,7 +243,7 @@ class _Splitter:
     def _finish(
         self, nest: Nest, results: dict[Value, Value], nests: list[Nest]
     ) -> dict[Value, Value]:
-        """Compute the results once per row in a nest of their own, and return their loads."""
+        """Combine the pieces once per row in a separate nest, and return loads of the results."""
         stores, loads = [], {}
         point = tuple(AxisVar(axis) for axis in nest.outer)
         for node, result in results.items():
@@ -285,7 +285,7 @@ class _Splitter:
         return steps
 
     def _with_more_stores(self, stores: Sequence[Store], nest: Nest) -> Nest:
-        """Return the nest that finished the rows, with further stores of one value per row."""
+        """Return the last combining nest, with further stores of one value per row."""
         name, finishing = self.finishing
         values = {store.buffer: store.value for store in finishing}
         use = Rebuilder(on_load=lambda load: values.get(load.buffer, load))

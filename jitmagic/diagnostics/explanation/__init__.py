@@ -11,7 +11,7 @@ views agree.
     verdict                speed against eager, and when the compile time is paid back
     breaks, edits          graph breaks on the user's lines, and a diff that avoids each
     facts, symbols         guards in words; dynamic sizes and numbers
-    kernels, limits        each launch in words; the time of a copy of as many bytes
+    kernels, limits        each launch in words; the time of a copy of the same size
     cost, line_timing      seconds of each line, eager and compiled, on synthetic tensors
     module_tree, gutter    seconds of modules, and the source with seconds beside each line
     footprint              bytes alive after each operation

@@ -74,7 +74,7 @@ class ModuleCost:
 class KernelCost:
     """One launch or ATen call of a plan.
 
-    limit: its speed relative to a copy of as many bytes; None if it is not bound by memory
+    limit: its speed relative to a copy of the same bytes; None if it is not bound by memory
     """
 
     kernel: KernelReport
@@ -247,7 +247,7 @@ class _Costs:
 
 
 def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
-    """Return the speed of a memory-bound kernel relative to a copy of as many bytes, at most 1."""
+    """Return the speed of a memory-bound kernel relative to a copy of the same bytes, at most 1."""
     if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
         return None
     copied = copy_seconds(kernel.nbytes, device)

@@ -59,7 +59,7 @@ _OPERATIONS = ("call_function", "call_method", "call_module")
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Seconds of each operation, in order, and of the whole."""
+    """Holds the seconds of each operation, in order, and of the whole run."""
 
     each: tuple[float, ...]
     whole: float
