@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .late import collector_paused, load
 
 with collector_paused():
-    from . import dependencies  # noqa: F401  # first of all: says what is not installed
+    from . import dependencies  # noqa: F401  # first: it reports packages that are not installed
     from .api import (
         disable,
         graph_break,
@@ -117,7 +117,9 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a diagnostic at its first use: those know the results of every stage."""
+    """Import a diagnostic at its first use, because diagnostics import the result types of all
+    stages.
+    """
     if name not in _LATE:
         module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"

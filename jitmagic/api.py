@@ -1,9 +1,9 @@
 """Defines the public verbs: jit, disable, reset, graph_break, is_compiling.
 
-`jit` turns its keywords into `Options` and gives the frame package a compiler; the rest of tagging
-is done there. The compiler is the pipeline. `load_pipeline` alone imports it, when the first frame
-is compiled: importing jitmagic loads tagging and dispatch only. The tracer recognises graph_break
-and is_compiling by a mark.
+`jit` turns its keywords into `Options` and passes them with a compiler to the frame package, which
+does the tagging. The compiler is compile/pipeline.py, which only `load_pipeline` imports, when the
+first frame is compiled: importing jitmagic loads just tagging and dispatch. The tracer recognises
+graph_break and is_compiling by their attribute `__jitmagic_role__`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def prepare() -> None:
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | PendingBuild:
-    if not is_loaded(_PIPELINE):  # the progress line and the times account for it
+    if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
             load_pipeline()
     made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
@@ -98,7 +98,9 @@ def _flatten(code: CodeType) -> Any:
 
 
 def _ask(question: str, fn: Any) -> Callable[..., Any]:
-    """Return the public function `question`, loaded now, applied to `fn`."""
+    """Import the public function called `question` (`why`, `test`, ...) and return what it gives
+    for `fn`.
+    """
     asking: Callable[..., Any] = getattr(sys.modules[__package__], question)(fn)
     return asking
 
@@ -154,24 +156,24 @@ def jit(
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
 
     backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
-    mode: "default"; "reduce-overhead" (CUDA graphs, which have no effect on CPU tensors);
-        "max-autotune": several ways to write each kernel (threads, vector registers, blocks and
-        warps, our matrix product or the library's) are built, checked against the default's result
-        and measured on copies of the first call's tensors (gradients: on made-up ones); the fastest
-        is kept, also on disk for later processes. It implies CUDA graphs, as in torch;
+    mode: "default"; "reduce-overhead": CUDA graphs, which have no effect on CPU tensors;
+        "max-autotune": builds several versions of each kernel (threads, vector registers, blocks,
+        warps, generated or library matrix products), checks them against the default's result,
+        measures them on copies of the first call's tensors (a backward: on synthetic ones), and
+        uses the fastest, also in later processes. It implies CUDA graphs, as in torch;
         "max-autotune-no-cudagraphs" does not. `explain` shows what was tried.
-    fullgraph: raise `Unsupported` instead of breaking the graph.
-    dynamic: which sizes are data, so that one variant serves them all (0 and 1 never are). None:
-        those with a mark (mark_dynamic), and those that change, from the second variant on; True:
-        of every argument; False: none; {"x": {0: (2, 4096), 1: None}}: these, within bounds, and
-        as None; {"n": ...}: an int or a float, or all sizes of a tensor.
+    fullgraph: raise `Unsupported` at a graph break.
+    dynamic: the sizes and numbers that are dynamic, so that one variant serves all their values
+        (sizes 0 and 1 may need variants of their own). None: those marked by mark_dynamic, and
+        from the second variant on those that were seen to change; True: all sizes; False: none;
+        {"x": {0: (2, 4096), 1: None}}: dimension 0 of x, from 2 to 4096, and dimension 1, and all
+        others as for None; {"n": ...}: the number n, or all sizes of a tensor n.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
-    A function comes back as a real Python function of the same signature, which can be asked
-    `.why(*args)`, `.test(*args)` and `.lower(*args)`; modules are changed in place and come back
-    themselves. Nothing is compiled before the first call. Used with keywords
-    alone it is a decorator. Raises TaggingError for what cannot be tagged, OptionError for unknown
-    options.
+    Returns a Python function with the same signature and the methods `.why(*args)`,
+    `.test(*args)` and `.lower(*args)`; a module or class is changed in place and returned.
+    Nothing is compiled before the first call. With keywords alone, it returns a decorator. Raises
+    TaggingError for an object that cannot be tagged, OptionError for unknown options.
     """
     chosen = make_options(options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
     if fn is None:
@@ -182,7 +184,7 @@ def jit(
 def _tag(fn: T, options: Options) -> T:
     if disabled_by_environment():
         return fn
-    if (name := replaced_builtin()) is not None:  # a stub would be written with it
+    if (name := replaced_builtin()) is not None:  # the stub would be built with the replacement
         warn(f"{fn!r} stays plain Python: it was tagged while builtins.{name} was replaced")
         return fn
     if isinstance(options.dynamic, tuple) and not isinstance(fn, type):
@@ -192,7 +194,7 @@ def _tag(fn: T, options: Options) -> T:
 
 
 def _check_names(fn: Any, names: Iterable[str]) -> None:
-    """Refuse names in dynamic={...} that are no parameters: they would have no effect."""
+    """Raise for names in dynamic={...} that are not parameters, as they would have no effect."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else original_of(fn)
     target = called
     while isinstance(target, functools.partial):
@@ -220,7 +222,7 @@ def tag_once(fn: T, options: Mapping[str, Any]) -> T:
 
 
 def _options_of(keywords: Mapping[str, Any]) -> Options:
-    """Return the options that `jit` makes of its keywords."""
+    """Return the options for keywords of `jit`."""
     named = {name: value for name, value in keywords.items() if name != "options"}
     return make_options(keywords.get("options"), **named)
 
@@ -252,11 +254,12 @@ def disable(
 
 
 def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Return a function like `fn` that always runs as plain Python, and everything it calls too.
+    """Return a function like `fn` that always runs as plain Python, with everything that it calls.
 
-    recursive: False compiles what it calls where it is called from compiled code, or tagged itself.
-    reason: shown where a graph ends at a call of it.
-    Used with keywords alone it is a decorator. Raises TaggingError for what is not callable.
+    recursive: if False, functions that it calls are still compiled, when compiled code calls it or
+        they are tagged themselves.
+    reason: text that reports show for the graph break at a call of it.
+    With keywords alone, it returns a decorator. Raises TaggingError if `fn` is not callable.
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
@@ -276,8 +279,8 @@ def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = N
 
 
 def reset() -> None:
-    """Drop everything that was compiled; tagged objects stay tagged and are compiled again. Memory
-    cached for results goes back to the system.
+    """Drop everything that was compiled; tagged objects stay tagged and are compiled again at their
+    next call. Memory that was cached for results is returned to the system.
     """
     for handle in all_handles():
         if handle.is_root:

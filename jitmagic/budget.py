@@ -1,10 +1,10 @@
-"""Limits the time of a compile: a deadline of the thread, which all stages check.
+"""Limits the time of a compile by a deadline per thread, which all stages check.
 
-Comes in: seconds (options.compile_seconds). Goes out: `OutOfTime`, raised by the `check` that comes
-after the deadline. It is no `Exception`, so that no stage takes it for a refused operation: like an
-interrupt it unwinds to where the compile began, so that no partial result is left. The time is what
-the user waits, including C++ compilers that the thread waits for; builds in the background have a
-deadline of their own.
+`within(seconds)` sets the deadline (options.compile_seconds), and the first `check` after it raises
+`OutOfTime`. That is not an `Exception`, so that no stage handles it like a refused operation: like
+KeyboardInterrupt it unwinds to the start of the compile, so that no partial result is left. The
+time is wall time, including C++ compilers that the thread waits for; builds in the background have
+a deadline of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["OutOfTime", "check", "left", "uncounted", "within"]
 
 
 class OutOfTime(BaseException):
-    """Says that the compile took too long. `guards`: the facts of the call read so far."""
+    """Says that the compile took too long. `guards`: those that the trace recorded by then."""
 
     guards: tuple[Any, ...] = ()
 
@@ -34,7 +34,7 @@ _here = _Thread()
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Limit the block to so many seconds, and to those left to the block around it."""
+    """Limit the block to `seconds`, and to the time that is left to an enclosing block."""
     outer = _here.deadline
     _here.deadline = min(outer, _now() + seconds)
     try:
@@ -50,14 +50,14 @@ def check() -> None:
 
 
 def left() -> float:
-    """Seconds until the deadline, at least 0."""
+    """Return the seconds until the deadline, at least 0."""
     return max(0.0, _here.deadline - _now())
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Leave the time of the block out of account: it cannot be stopped, and what it gives is used,
-    as a user's own backend is.
+    """Extend the deadline by the time of the block, for code that cannot be stopped and whose
+    result is used anyway, such as a user's own backend.
     """
     begun = time.monotonic()
     try:

@@ -1,6 +1,7 @@
 """Checks that the required packages are installed, before any other module of jitmagic.
 
-A package found missing later would fail every compile, and every function would run as eager.
+If a missing package were only noticed later, every compile would fail and every function run as
+eager.
 """
 
 from __future__ import annotations

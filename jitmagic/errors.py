@@ -3,22 +3,23 @@
     JitmagicError (RuntimeError)
     ├── TaggingError (TypeError)      the object given to jit() cannot be compiled at all
     ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
-    ├── UsageError (TypeError, ValueError)  an argument that a question or a mark does not take
-    ├── Unsupported                   fullgraph=True met code that does not fit into one graph
-    ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
+    ├── UsageError (TypeError, ValueError)  an invalid argument of why, mark_dynamic, ...
+    ├── Unsupported                   fullgraph=True, and the code has a graph break
+    ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── OperationFailed           one operation is refused; the graph ends before it
-    │   ├── SizesDiffer               a graph for all sizes does not hold at a call's sizes
+    │   ├── SizesDiffer               a graph with dynamic sizes is not valid for a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
     ├── ReportError (OSError)          a report or a script cannot be written there, or at all
-    └── DoubleBackward                create_graph=True where the forward cannot be run again
+    ├── DoubleBackward                create_graph=True, but the graph cannot be rerun
+    └── OutdatedBackward              a backward needs its forward again; inputs were overwritten
 
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
     ├── RecompileWarning              the recompile limit of a function was reached
-    └── EagerNotice                   never raised; a filter for it silences the notices
+    └── EagerNotice                   never raised: a warning filter for it silences notices
 
 Messages say what happened, where (the user's own line) and what to do about it. The templates live
 in the classes, so that each sentence is written once.
@@ -72,7 +73,7 @@ ASSERTION = "assert of jitmagic"  # what the error of a graph's own assertion na
 
 
 class ModulePath(NamedTuple):
-    """An nn.Module as the traced frame reaches it, `self.body.0`, and the name of its class."""
+    """Names an nn.Module by the path from the traced frame, `self.body.0`, and by its class."""
 
     path: str
     kind: str
@@ -80,7 +81,7 @@ class ModulePath(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """A line of the user's source, which messages point at.
+    """Describes a line of the user's source, to which messages refer.
 
     module: the innermost module whose code runs there, on the lines of graph nodes
     operation: the torch-level call of the node that carries the line, `layer_norm`
@@ -142,7 +143,7 @@ def _hinted(hint: str) -> str:
 class JitmagicError(RuntimeError):
     """Base class of the errors that jitmagic raises on purpose."""
 
-    is_bug: ClassVar[bool] = False  # of jitmagic, whose own frames are then shown
+    is_bug: ClassVar[bool] = False  # a bug of jitmagic: the traceback shows its own frames
 
     def _render_traceback_(self) -> list[str]:
         """Return the traceback down to the user's line; IPython calls this."""
@@ -160,7 +161,7 @@ class TaggingError(JitmagicError, TypeError):
 
 
 class OptionError(JitmagicError, TypeError):
-    """Names an unknown option, mode, backend or flag, and the known ones."""
+    """Says that an option, mode, backend or flag is unknown, and lists the known ones."""
 
     def __init__(
         self, kind: str, given: object, known: tuple[str, ...], others: tuple[object, ...] = ()
@@ -174,7 +175,7 @@ class UsageError(JitmagicError, TypeError, ValueError):
 
     @classmethod
     def unknown(cls, kind: str, given: object, known: Iterable[str]) -> UsageError:
-        """Make the error for a name that does not exist, with those that do."""
+        """Return the error for an unknown name, which lists the known ones."""
         names = tuple(known)
         return cls(f"no {kind} {_with_nearest(given, names)}; known: {', '.join(names)}")
 
@@ -194,7 +195,7 @@ class Unsupported(JitmagicError):
 
 
 class NativeMissing(JitmagicError, ImportError):
-    """Says that a native extension cannot be loaded, and which command mends it."""
+    """Says that a native extension cannot be loaded, and which command rebuilds it."""
 
     def __init__(self, module: str, cause: str, command: str) -> None:
         super().__init__(
@@ -207,7 +208,9 @@ class CompileFailed(JitmagicError):
 
 
 class SizesDiffer(CompileFailed):
-    """Says that a trace for all sizes does not hold at those of a call, which must not run it."""
+    """Says that a graph with dynamic sizes is not valid for the sizes of a call, which must not run
+    it.
+    """
 
 
 class OperationFailed(CompileFailed):
@@ -238,7 +241,7 @@ class BytecodeError(VerifyError):
 
 
 class DoubleBackward(JitmagicError):
-    """Says that a double or batched backward needs to run a graph again that cannot."""
+    """Says that a double or batched backward would have to rerun a graph that cannot be rerun."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -250,7 +253,7 @@ class DoubleBackward(JitmagicError):
 
 
 class OutdatedBackward(JitmagicError):
-    """Says that a backward has to run as the user wrote it, after a graph that cannot run again."""
+    """Says that a backward needs to rerun its forward, but inputs were overwritten since."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
@@ -276,11 +279,13 @@ class FallbackWarning(JitmagicWarning):
 
 
 class RecompileWarning(JitmagicWarning):
-    """Warns that a function met its recompile limit: further new signatures run as eager."""
+    """Warns that a function reached its recompile limit: calls that match no variant run as
+    eager.
+    """
 
 
 class EagerNotice(JitmagicWarning):
-    """Names the notices of plain Python in a warning filter, which silences them. Never raised."""
+    """Is a category for warning filters, which silence notices about plain Python. Never raised."""
 
 
 _OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write
@@ -292,7 +297,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Drop the frames of jitmagic and torch at the end, unless the traceback has no others."""
+    """Drop the innermost frames of jitmagic and torch, unless the traceback has no others."""
     entries = []
     while traceback is not None:
         entries.append(traceback)
@@ -309,8 +314,10 @@ def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
-    """Warn at `where`, else at the innermost line of user code; a call stub has the first line of
-    its function."""
+    """Warn at `where`, else at the innermost line of user code.
+
+    If that is a call stub, the line is the first one of its function.
+    """
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return

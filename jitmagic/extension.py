@@ -1,6 +1,6 @@
 """Loads the native extension jitmagic._runtime, which executes plans.
 
-It is loaded when the first graph is made, not when jitmagic is imported. Where that fails,
+It is loaded for the first compiled graph, not when jitmagic is imported. If that fails,
 NativeMissing names the command that builds it again.
 """
 
@@ -37,7 +37,7 @@ def runtime_module() -> Any:
 
 
 def native_missing(module: str, cause: str) -> NativeMissing:
-    """Make the error for an unusable extension, with the command for this installation."""
+    """Return the error for an unusable extension, with the command that rebuilds it here."""
     source = _source()
     where = shlex.quote(source) if source else "FOLDER_OF_ITS_SOURCE"
     editable = "--editable " if source and _is_checkout(Path(source)) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["count", "duration", "size", "speed"]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_EQUAL = 1.05  # smaller factors are noise: two runs of the same code differ by as much
+_EQUAL = 1.05  # smaller factors are noise: two runs of the same code differ that much
 
 
 def count(number: int, noun: str) -> str:

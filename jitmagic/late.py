@@ -1,7 +1,8 @@
 """Imports parts of the package at their first use.
 
-`import jitmagic` loads tagging and dispatch, `%load_ext jitmagic` the magics. The stages are loaded
-by the first call, or in the background before it; diagnostics when one of them is called.
+`import jitmagic` loads tagging and dispatch, `%load_ext jitmagic` the magics. The stages of the
+compiler are loaded by the first call, or in the background before it; diagnostics at the first use
+of one of them.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _LOADED: dict[str, ModuleType] = {}
 
 
 def is_loaded(name: str) -> bool:
-    """Return whether `load` gives the module at once: one that another thread is importing is in
-    `sys.modules` already, and has to be waited for.
+    """Return whether `load` returns without waiting. sys.modules cannot tell: a module that another
+    thread is still importing is in it already.
     """
     return name in _LOADED
 
@@ -45,9 +46,9 @@ def is_loaded(name: str) -> bool:
 def load(name: str) -> ModuleType:
     """Return the module of that name below the package, importing it if needed.
 
-    Raises ImportError once the package was purged from `sys.modules`: an import would then mix this
-    package's modules with those of its successor. Functions that this one has tagged keep the
-    modules loaded so far.
+    Raises ImportError if the package was removed from `sys.modules` after its import: importing
+    would mix this copy's modules with those of a newly imported one. Functions that this copy
+    tagged go on with the modules loaded so far.
     """
     if name not in _LOADED:
         if sys.modules.get(_PACKAGE.__name__) is not _PACKAGE:

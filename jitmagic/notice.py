@@ -1,9 +1,10 @@
-"""Prints one dim line where a tagged function first runs as plain Python, and why.
+"""Prints one dim line when a tagged function first runs as plain Python: the line and the reason.
 
 The line goes to standard error of a terminal, or to a display in a notebook, which shows standard
-error in red. Output that is not interactive (a pipe, a file, pytest) gets it only with
-`notices="always"`. It is no warning, so that `-W error` does not turn a slower call into a failing
-one; a filter that ignores `EagerNotice` silences it, as does `options={"notices": "never"}`.
+error in red. If output is not interactive (a pipe, a file, pytest), it is printed only with
+`notices="always"`. It is not a Python warning, so that `-W error` does not turn a slower call into
+a failing one; a filter that ignores `EagerNotice` silences it, as does `options={"notices":
+"never"}`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def show(name: str, why: str, where: UserLine, partly: bool, notices: str) -> No
 
 
 def _advice(where: UserLine) -> str:
-    """Return how to see more and how to hide the line, where it was written."""
+    """Return how to see more and how to hide the line, in the form for cells or for scripts."""
     if where.is_in_cell:
         return "more: %%compile --explain; to hide this: %%compile --quiet"
     return 'more: jitmagic.explain(fn)(*args); to hide this: options={"notices": "never"}'

@@ -1,16 +1,17 @@
-"""Validates options: one frozen object, and the only reader of JITMAGIC_* variables.
+"""Validates the options of a tagged function; this is the only module that reads JITMAGIC_*
+variables.
 
-It takes the keyword arguments of `jit`, the mapping `options=` and the environment, and returns a
-hashable `Options`. Unknown names and values raise `OptionError` with the known ones. The
-environment is read by `make_options`, not at import, so a notebook may set it at any time.
+`make_options` combines the keyword arguments of `jit`, the mapping `options=` and the environment
+into a frozen, hashable `Options`. Unknown names and values raise `OptionError`, which lists the
+known ones. The environment is read then, not at import, so a notebook may set it at any time.
 
-    JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
+    JITMAGIC_CXX        path of the C++ compiler; empty: use none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
-    JITMAGIC_DISABLE    1: jit() returns what it was given
-    JITMAGIC_LOGS       what compiles report through logging, as jitmagic.logs
+    JITMAGIC_DISABLE    1: jit() returns its argument unchanged
+    JITMAGIC_LOGS       names of the logs that are on from the import, see jitmagic.logs
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
-Dimensions = tuple[tuple[str, Any], ...]  # of each ((dim, (low, high)), ...), or `...`
+Dimensions = tuple[tuple[str, Any], ...]  # name and ((dim, (low, high)), ...), or name and `...`
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The choices of a user for one tagged function. Hashable: part of every cache key."""
+    """Holds a user's options for one tagged function. Hashable, as it is part of every cache
+    key.
+    """
 
     backend: str | Callable[..., Any] = "native"
     mode: str = "default"
@@ -62,18 +65,18 @@ class Options:
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
     unroll_limit: int = 100_000  # instructions one trace may interpret, an optimizer's 4 times that
-    on_error: str = "eager"  # a compile that fails: "eager", with a warning, or "raise"
+    on_error: str = "eager"  # if a compile fails: "eager", with a warning, or "raise"
     notices: str = "auto"  # the line about plain Python: "auto": when output is interactive
-    keep: str = "faster"  # of a variant and eager; "compiled": they are not compared
+    keep: str = "faster"  # the faster of variant and eager; "compiled": no comparison
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
-    freeze: bool = False  # weights of modules are constants of inference, until they change
+    freeze: bool = False  # inference treats weights as constants, until they change
     verify: bool = False
-    cxx: str | None = None  # None: look for one; "": there is none
+    cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
-    background: bool | float = False  # eager until kernels are built; after so many seconds
-    compile_seconds: float | None = None  # of one compile, all stages; None: see `budget`
+    background: bool | float = False  # True: eager until kernels are built; number: wait first
+    compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
     def __post_init__(self) -> None:
         _check(self)
@@ -85,7 +88,9 @@ class Options:
 
     @property
     def budget(self) -> float:
-        """Return the seconds that one compile may take, after which such calls run as eager."""
+        """Return the seconds that one compile may take before it is abandoned and calls run as
+        eager.
+        """
         if self.compile_seconds is not None:
             return float(self.compile_seconds)
         return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
@@ -101,8 +106,8 @@ _TUNING_SECONDS = 600.0  # candidates are compiled and measured as well
 
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
 _TUNED: Mapping[object, object] = {True: "max-autotune-no-cudagraphs", False: None}
-# torch.compile's option names: the option of jitmagic, and what each value becomes (without a
-# mapping: the same; None: no change).
+# torch.compile's option name -> (jitmagic's option, how values are translated). Without a mapping
+# values are the same; a value mapped to None changes nothing.
 _TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
     "triton.cudagraphs": ("cuda_graphs", None),
     "max_autotune": ("mode", _TUNED),
@@ -110,7 +115,7 @@ _TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
     "max_autotune_pointwise": ("mode", _TUNED),
     "epilogue_fusion": ("fuse", {True: None, False: False}),
     "emulate_precision_casts": ("precision", {True: None, False: "fast"}),
-    "fallback_random": ("precision", {True: None, False: None}),  # draws are always eager's
+    "fallback_random": ("precision", {True: None, False: None}),  # always as in eager
     "cache_size_limit": ("recompile_limit", None),
     "freezing": ("freeze", None),
 }
@@ -198,7 +203,7 @@ def _complete(options: Options) -> Options:
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
     if options.freeze and options.dynamic is None:
-        options = replace(options, dynamic=False)  # folded graphs are of one call's sizes
+        options = replace(options, dynamic=False)  # constant folding needs concrete sizes
     return options
 
 

@@ -2,10 +2,11 @@
 
 `records.watchers` reports when stages begin and end. The line names the function, its stage and the
 seconds so far: on a terminal on stderr, rewritten in place; in a notebook as a display that is
-updated. It is wiped when the stage ends. In a cell without other output the display is removed, in
-others an empty one is left. Output that is not interactive (a file, a pipe, a captured stream) gets
-no line. Stages that follow each other closely count as one wait: ten small compiles are as long as
-a big one. The cursor stays at the start of the line, so that a warning overwrites it.
+updated. It is erased when the stage ends. In a cell without other output the display is removed, in
+others an empty one is left. No line is shown if output is not interactive (a file, a pipe, a
+captured stream). Stages that follow each other closely count as one wait, because for the user ten
+small compiles take as long as a big one. The cursor stays at the start of the line, so that a
+warning overwrites it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from .records import Recording, RunningStage, watchers
 
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
 
-AFTER = 0.3  # seconds of silence
+AFTER = 0.3  # seconds of a wait before the line appears
 EVERY = 0.5  # seconds between updates
 PAUSE = 0.25  # a gap shorter than this does not begin a new wait
 IDLE = 5.0  # seconds without a compile after which the ticking thread ends
-# What users read for a stage; "forward: lower" is the stage "lower" of a graph.
+# The words that users see for a stage; "forward: lower" is the stage "lower" of the graph
+# "forward".
 _WORDS = {
     "import": "loading the compiler",
     "trace": "reading your code",
@@ -43,7 +45,7 @@ _WORDS = {
 
 
 class Progress:
-    """The process's one watcher; of compiles on several threads the line shows the latest."""
+    """Watches all compiles of the process; with several threads, the line shows the latest one."""
 
     def __init__(
         self,
@@ -51,8 +53,8 @@ class Progress:
         stream: Callable[[], TextIO | None] = lambda: sys.stderr,
     ) -> None:
         self._clock, self._stream = clock, stream
-        # Entered by its own C code: in Condition.__enter__, which is Python, an interrupt would
-        # leave the lock held for ever.
+        # The lock is entered itself, not through the condition: Condition.__enter__ is Python code,
+        # in which an interrupt could leave the lock held for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._open: list[tuple[Recording, RunningStage]] = []
@@ -61,7 +63,7 @@ class Progress:
         self._shown = 0
         self._display = _Display()
         self._ticker: threading.Thread | None = None
-        self._idle = False  # no stage runs, and the ticker waits for the next
+        self._idle = False  # the ticker thread waits, as no stage runs
 
     def __call__(self, record: Recording, stage: RunningStage, begins: bool) -> None:
         with self._lock:
@@ -93,7 +95,7 @@ class Progress:
             self._ticker.start()
         elif (
             self._idle
-        ):  # a running ticker looks by itself: waking it at each stage would cost more
+        ):  # a busy ticker wakes by itself: notifying it at each stage would cost more
             self._idle = False
             self._changed.notify()
 
@@ -157,7 +159,7 @@ class _Display:
     """
 
     def __init__(self) -> None:
-        self._cell: object = None  # whose display it is
+        self._cell: object = None  # the cell that the display belongs to
         self._is_shown = False  # with a text
         self._sent: int | None = None  # messages so far, while the cell shows nothing but the line
 

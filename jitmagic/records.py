@@ -1,4 +1,4 @@
-"""Records compiles for diagnostics: Outcome, StageRecord, CompileRecord and Journal.
+"""Records every compile for diagnostics, as Outcome, StageRecord, CompileRecord and Journal.
 
 Every stage runs in a Recording, which times it. When the compile ends, the Recording becomes a
 frozen CompileRecord in the journal. Diagnostics and notebook read it; no call depends on it. A
@@ -49,11 +49,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians, in seconds, of `calls` interleaved calls of a variant and of eager, backward
-    included. Every speed in a report comes from here.
+    """Holds the median seconds of `calls` interleaved calls of a variant and of eager, backward
+    included. It is the source of every speed in a report.
 
-    outside: seconds of a compiled call in which no compiled graph runs, the median: Python at graph
-        breaks, guards, and entering compiled code; None if they are not known, as on a GPU
+    outside: median seconds of a compiled call in which no compiled graph runs: Python at graph
+        breaks, guards, and entering compiled code; None if unknown, as on a GPU
     """
 
     compiled: float
@@ -106,7 +106,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, stage: str = "") -> Failed:
-        """Make the record of an exception."""
+        """Return the record of an exception."""
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return cls(text, stage, "".join(traceback.format_exception(error)))
 
@@ -131,11 +131,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class TookTooLong(Failed):
-    """Says that a compile was given up after options.compile_seconds; `stage` took longest."""
+    """Says that a compile was abandoned after options.compile_seconds; `stage` took longest."""
 
     @classmethod
     def after(cls, seconds: float, stages: Iterable[StageRecord]) -> TookTooLong:
-        """Make the record of a compile that had `seconds`, from the stages it went through."""
+        """Return the record of a compile that was limited to `seconds`, from its stages so far."""
         spent: dict[str, float] = {}
         for one in stages:
             spent[one.stage] = spent.get(one.stage, 0.0) + one.seconds
@@ -167,12 +167,14 @@ class TookTooLong(Failed):
 class PendingBuild:
     """Says that the compile waits for kernels which are being built in the background."""
 
-    wait: Callable[[float | None], bool]  # for so many seconds; returns whether they are built
-    stages: list[StageRecord]  # of the compile, and of the building once it has ended
+    wait: Callable[[float | None], bool]  # waits at most that long; returns whether they are built
+    stages: list[StageRecord]  # those of the compile, and once it has ended of the build
 
     @property
     def building(self) -> tuple[StageRecord, ...]:
-        """Return the stages of the build, for the compile that finds the kernels built."""
+        """Return the stages of the build, for the record of the compile that then loads the
+        kernels.
+        """
         return tuple(stage for stage in self.stages if stage.stage == BUILDING)
 
 
@@ -187,8 +189,8 @@ AT_LIMIT = Eager(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Says why a variant did not fit a call: `what` differs, the line that relied on it, and the
-    edit that avoids it ("" where none is known).
+    """Says why the guards of a variant rejected a call: `what` differs, the line that relied on it,
+    and an edit that avoids the difference ("" if none is known).
     """
 
     what: str  # "x.shape is (3, 4), was (2, 4)"
@@ -205,17 +207,17 @@ Missed = tuple[tuple[int, Difference], ...]  # (variant number, why it does not 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """The call that caused a compile: the user's line that made it, and why each variant that
-    existed did not fit.
+    """Describes the call that caused a compile: the user's line that made it, and why each existing
+    variant rejected it.
     """
 
     called_from: UserLine | None = None
-    missed: Missed = ()  # the one used last comes first
+    missed: Missed = ()  # the most recently used variant first
     at: float = 0.0  # seconds since the epoch
 
 
 class LazyPayload:
-    """A payload for diagnostics, built when it is first read."""
+    """Holds a payload for diagnostics, which is built when it is first read."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -231,7 +233,7 @@ def _result(kept: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of one compile: its name, wall time in seconds, and its result."""
+    """Records one stage of a compile: its name, wall time in seconds, and its result."""
 
     stage: str
     seconds: float
@@ -245,16 +247,16 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """One compile of a frame, resume function or backward: its stages in order, how it ended."""
+    """Records one compile of a frame, resume function or backward: its stages and its outcome."""
 
     name: str
     stages: tuple[StageRecord, ...]
     outcome: Outcome
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
-    measured: Measured | None = None  # once its first calls were timed beside eager's
+    measured: Measured | None = None  # set once calls were timed in turns with eager
     frame: int = 0  # Handle.serial of its handle
-    number: int = 0  # of the variant, from 1 on; a backward has its forward's
+    number: int = 0  # variant number, from 1 on; a backward has its forward's
     occasion: Occasion = Occasion()
 
     @property
@@ -269,7 +271,7 @@ class CompileRecord:
 
 @dataclass(eq=False, slots=True)
 class RunningStage:
-    """A stage that is running."""
+    """Represents a stage that is running."""
 
     stage: str
     kept: Any = None
@@ -292,7 +294,9 @@ class RunningStage:
 
 @dataclass(eq=False, slots=True)
 class Recording:
-    """One running compile: stages write to it, until `end` puts a record in the journal."""
+    """Represents a running compile: stages write to it, until `end` adds a record to the
+    journal.
+    """
 
     name: str
     journal: Journal
@@ -301,10 +305,10 @@ class Recording:
     occasion: Occasion = Occasion()
     reported: set[str] = field(default_factory=set)  # messages shown once; shared by the family
     title: str = ""  # the name in profiles: "step (model.py:12)"
-    later: list[Any] = field(default_factory=list)  # weak references to what first use compiles
+    later: list[Any] = field(default_factory=list)  # weak references to lazy backwards
     kernels: int = 0
     cache_hits: int = 0
-    wanted: list[Any] | None = None  # kernels to be built in the background; None: build them here
+    wanted: list[Any] | None = None  # to build in the background; None: build in this compile
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost stage that the last error came from
 
@@ -333,7 +337,7 @@ class Recording:
                 watch(self, stage, False)
 
     def end(self, outcome: Outcome) -> CompileRecord:
-        """Write the record."""
+        """Add the record to the journal and return it."""
         stages = tuple(self.stages)
         record = CompileRecord(
             self.name,
@@ -361,14 +365,14 @@ watchers: list[Watcher] = []
 
 @dataclass(eq=False, slots=True)
 class Journal:
-    """The compiles of one family, in the order in which they ended."""
+    """Lists the compiles of one family, in the order in which they ended."""
 
     records: list[CompileRecord] = field(default_factory=list)
 
     def amend(
         self, record: CompileRecord, measured: Measured | None, outcome: Outcome
     ) -> CompileRecord:
-        """Replace a record by one with what was measured since; return that one."""
+        """Replace a record by one with the measurements made since; return the new record."""
         amended = replace(record, measured=measured, outcome=outcome)
         for at, known in enumerate(self.records):
             if known is record:

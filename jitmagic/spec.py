@@ -1,8 +1,8 @@
 """Defines TensorSpec: the facts about a tensor apart from its data.
 
-Guards check them, trace and autograd propagate them on meta tensors, loops describe buffers by
-them. Frozen and hashable; sizes are Python integers, or a Size where they vary from call to call;
-strides are in elements.
+Guards check specs, trace and autograd propagate them on meta tensors, and loops describe buffers by
+them. Frozen and hashable. A size is a Python integer, or a Size if it is dynamic; strides are in
+elements.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["TensorSpec", "contiguous_strides", "has_loose_strides", "spec_of"]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape, stride (elements), dtype, device and autograd facts of one tensor."""
+    """Holds shape, stride (in elements), dtype, device and autograd facts of one tensor."""
 
-    shape: tuple[int, ...]  # here and below: or Size, which computes like an int
+    shape: tuple[int, ...]  # here and below: a dynamic size is a Size, which acts as an int
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -31,7 +31,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all elements; expanded ones count each time."""
+        """Return the bytes of all elements; those of expanded dimensions count each time."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -55,7 +55,9 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 def has_loose_strides(shape: Sequence[int]) -> bool:
-    """Return whether some dimension surely has size 0 or 1: its stride is insignificant."""
+    """Return whether some dimension certainly has size 0 or 1, so that its stride is
+    insignificant.
+    """
     return any(type(extent) is int and extent < 2 for extent in shape)
 
 

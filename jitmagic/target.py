@@ -1,4 +1,4 @@
-"""Describes the machine: the facts that scheduling and code generation may depend on.
+"""Describes the machine by the facts that scheduling and code generation depend on.
 
 `find_target` turns options into one hashable record. Equal records give equal kernels, and the
 record is part of every cache key. Triton and numba are looked up without importing them.
@@ -24,7 +24,9 @@ __all__ = ["Target", "aten_vector_bytes", "distrust_compiler", "find_target", "w
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Facts of one device. `tier` names the code generator: triton, cpp, numba or aten."""
+    """Holds the facts of one device. `tier` names the code generator: triton, cpp, numba or
+    aten.
+    """
 
     device: str  # "cpu" or "cuda"
     tier: str
@@ -54,7 +56,7 @@ def aten_vector_bytes() -> int:
 
 
 _distrusted: dict[str, tuple[float, str]] = {}  # compiler -> until when, why
-_DISTRUST_SECONDS = 300.0  # a disk that was full, a package that is being installed
+_DISTRUST_SECONDS = 300.0  # a full disk, or a compiler that is being installed, is temporary
 
 
 def distrust_compiler(cxx: str, why: str) -> None:
@@ -134,8 +136,8 @@ def find_target(device: torch.device, options: Options) -> Target:
 
 
 def weaker_target(failed: Target, options: Options) -> Target:
-    """Return the fastest tier that is left after `failed` could not build a graph. Where a C++
-    compiler is broken (`distrust_compiler`), another one comes before numba.
+    """Return the fastest tier that is left after `failed` could not build a graph. If a C++
+    compiler is broken (`distrust_compiler`), another one is tried before numba.
     """
     if failed.tier != "cpp":
         return replace(failed, tier="aten", why=f"{failed.tier} failed")

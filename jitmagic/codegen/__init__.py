@@ -43,7 +43,7 @@ class Renderer(Protocol):
         configs: Configs = ...,
     ) -> KernelSource:
         """Write one function per nest, named after it, with arguments in the order of
-        `nest_arguments`. A nest that is not in `configs` is written by the heuristics.
+        `nest_arguments`. The heuristics decide for a nest that is not in `configs`.
         """
         ...
 
@@ -70,7 +70,9 @@ SIZE_ARGUMENTS: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ..
 def render(
     schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
 ) -> tuple[Plan, KernelSource | None]:
-    """Return the plan of one call, and the source of its kernels (None when it launches none)."""
+    """Return the plan of one call, and the source of its kernels (None if it launches no
+    kernel).
+    """
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
     distinct = distinct_kernels(nests, program.buffers)

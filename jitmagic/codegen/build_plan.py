@@ -53,7 +53,7 @@ class _Builder:
         self.read_by_address = _read_by_address(self.schedule.program.steps)
 
     def slot(self, name: str) -> int:
-        """Return the slot of a buffer, a new one when it has none."""
+        """Return the slot of a buffer; allocate one at its first use."""
         if name not in self.slots:
             self.slots[name] = self.count
             self.count += 1
@@ -116,7 +116,7 @@ class _Builder:
         self.steps += [Launch(self.distinct.kernels[nest], taken), *moved]
 
     def call(self, step: Extern) -> None:
-        """Add an ATen call, with `out=` where the plan may choose the result's memory."""
+        """Add an ATen call, with `out=` where the plan provides the result's memory."""
         args, kwargs = self.arguments(step.args), self.arguments(step.kwargs)
         overload = out_overload(step, self.schedule.program.buffers)
         if overload is not None:

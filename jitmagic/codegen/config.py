@@ -1,6 +1,6 @@
 """Defines config records, which override the heuristics of a renderer, as plain data.
 
-A renderer takes one Config per kernel; a Config at its defaults leaves every choice to the
+A renderer takes one Config per kernel; a field with its default leaves that choice to the
 heuristics. `candidates` of a renderer lists the few that are worth measuring for one nest;
 runtime/tune.py measures them without interpreting them.
 """

@@ -1,5 +1,4 @@
-"""Renders C++: one function per fused nest, in as many translation units as are worth a compiler
-process each.
+"""Renders C++: one function per fused nest, split into translation units that compile in parallel.
 
 In: the nests of a schedule, the buffers, the target, configs. Out: KernelSource of language "cpp";
 every function has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a
@@ -34,11 +33,10 @@ __all__ = ["CppRenderer"]
 
 # g++ 12 at -O3 on Zen 4 takes 0.1 s for the header and the link, 0.02 s (long straight lines) to
 # 0.07 s per 1,000 characters of a kernel, and 0.03 s for a matrix product, whose tiles are compiled
-# once.
-# In units a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s; as one text
-# they took 35 s and 224 s.
+# once. Split into units, a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s;
+# in a single unit they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
-_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # of gemm.h, chain.h
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # in gemm.h, chain.h
 
 
 class CppRenderer:
@@ -49,8 +47,8 @@ class CppRenderer:
     def candidates(
         self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
-        """Return one thread or all, where the work allows both, times 1, 2 or 4 registers per
-        step.
+        """Return all combinations of one thread or all, where the work allows both, with 1, 2 or 4
+        registers per step.
         """
         kernel = structure(nest, buffers)
         if products_in(kernel):
@@ -82,8 +80,8 @@ class CppRenderer:
 
 
 def _thread_counts(work: int, target: Target) -> tuple[str, ...]:
-    """Return the thread settings to try: both near the heuristic's threshold, else its own
-    choice.
+    """Return the thread settings to try: both near the heuristic's threshold, else only the
+    heuristic's choice.
     """
     if target.threads == 1 or not PARALLEL_WORK // 8 < work < PARALLEL_WORK * 64:
         return ("auto",)

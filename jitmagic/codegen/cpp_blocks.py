@@ -31,17 +31,18 @@ __all__ = [
 # Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error equals eager's, and
 # entering a Total (6 operations) adds a fifth to the arithmetic of a sum whose data are in L1.
 BLOCK = 32
-# Where blocks are added in float64, by the elements of the sum: shorter ones err less and take
-# longer, which shows where a sum lies in L2 (100,000 floats: eager 5.9 us, with blocks of 8 4.5, of
-# 4 5.2, of 2 7.6, of 1 12.5), not where the call (0.6 us) or memory takes most of the time. Of 200
-# sizes of whole sums 4 or 5 err by more than twice eager's error, with blocks of 8 15 to 19.
+# (most elements of the sum, steps per block) where blocks are added in float64. Shorter blocks err
+# less and take longer, which is noticeable while the data fit L2 (100,000 floats: eager 5.9 us;
+# blocks of 8 steps 4.5, of 4 5.2, of 2 7.6, of 1 12.5), but not where the call (0.6 us) or memory
+# takes most of the time. Of 200 sizes of whole-tensor sums, 4 or 5 err by more than twice eager's
+# error; with blocks of 8 steps, 15 to 19.
 WIDE_BLOCKS = ((32768, 1), (262144, 4))
 LONG_WIDE_BLOCK = 2
 FEW = 4  # steps of a row that are unrolled
 MOST_TEXT = 14  # cost limit of all unrolled steps; a step of a plain sum costs 4
-# Limit in values for a step that is also written without masks, for rows that fill it. The test is
-# the same for all rows: rows of 16 of an LSTM cell take 1.03 of the static kernel's time, and g++
-# takes 0.14 s for four cells, not 0.23.
+# The largest step, in values, that is written a second time, without masks, for rows that fill
+# whole steps. One test around all rows selects it: rows of 16 of an LSTM cell take 1.03 of the
+# static kernel's time, and g++ takes 0.14 s for four cells, not 0.23.
 MOST_TWICE = 12
 POSITION_TEXT = 6  # cost of a step of an argmax, in values
 # Elements of a row that is one block. One limit for all widths adds one kernel variant only.
@@ -50,7 +51,9 @@ SHORT = 512
 
 @dataclass(frozen=True, slots=True)
 class TripCountTest:
-    """Names a kernel variable whose type gives an axis's trip count: 1, or `most`, or unknown."""
+    """Names a kernel variable whose C++ type encodes an axis's trip count: 1, or `most`, or
+    unknown.
+    """
 
     name: str
     most: int
@@ -154,8 +157,8 @@ def is_long_step(kernel: Structure, lanes: Lanes) -> bool:
 
 def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLevel | None:
     """Return the innermost level at which at most BLOCK steps are a block; None for short sums.
-    `of_rows`: the sum is one of many. `wide`: the elements of a sum whose blocks are added in
-    float64; 0: they are not.
+    `of_rows`: the sum is one of many. `wide`: the elements of the sum if its blocks are added in
+    float64, else 0.
     """
     longest = _wide_block(wide) if wide else BLOCK
     inner, row = 1, None
@@ -165,9 +168,9 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLev
             return BlockLevel(depth, _rows_of_a_block(row, longest), False)
         if isinstance(span.steps, Size):
             most = max(longest // inner, 1)
-            # Short rows are assumed to stay short: the loop over its blocks is a third of a row of
-            # 64 (1.41 of the static kernel's time, 1.10 without). Columns are batches, which often
-            # grow.
+            # Short rows are assumed to stay short: a loop over blocks takes a third of the time of
+            # a row of 64 (1.41 of the static kernel's time, 1.10 without the loop). Columns are
+            # batches, which often grow.
             if (
                 of_rows
                 and span.width > 1
@@ -200,7 +203,7 @@ def _wide_block(elements: int) -> int:
 
 
 def _points_of_a_wide_block(span: Span) -> str:
-    """Return the same as text, for a length that the call tells."""
+    """Return the points of such a block as C++ text, for a length that is known at run time."""
     steps = str(LONG_WIDE_BLOCK)
     for most, fewer in reversed(WIDE_BLOCKS):
         steps = f"{span.stop} <= {most} ? {fewer} : {steps}"

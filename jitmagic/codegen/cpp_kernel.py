@@ -36,15 +36,15 @@ __all__ = ["KernelWriter"]
 
 GRAIN = 30_000  # least work of one task of a thread
 # Number of tiles read one after the other along contiguous memory: the cache lines of a row follow
-# each other, so that prefetching works and a page is entered once for four tiles. Writing more rows
-# at a time would need more pages than the first-level TLB holds (64 or 72).
+# each other, so that prefetching works, and each page is visited once for four tiles. Writing more
+# rows at a time would need more pages than the first-level TLB holds (64 or 72).
 STRIP = 4
 
 
 @dataclass(slots=True)
 class KernelWriter:
-    """Writes one function; `body` holds the scopes. `all_threads`: use all threads, however little
-    work there is.
+    """Writes one function; `body` has the open scopes. `all_threads`: use all threads, even for
+    little work.
     """
 
     kernel: Structure
@@ -85,11 +85,10 @@ class KernelWriter:
         stores = (store for p in self.kernel.passes for store in p.stores)
         numbers = (node.expr for node in self.kernel.free if isinstance(node, IndexValue))
         offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
-        offsets += numbers  # scatter as a `where` compares an index with its target
+        offsets += numbers  # in a scatter written as `where`, a value compares an index
         return any(run_time_values(offset) for offset in offsets)
 
-    # -- the outer loops
-    # -----------------------------------------------------------------------------
+    # -- the outer loops ---------------------------------------------------------------------------
 
     def _loops(self) -> None:
         if self.products:
@@ -143,7 +142,7 @@ class KernelWriter:
         return f"{count}, jm::grain({count}, {each}, {limits}, {self.target.threads})"
 
     def _exact_work(self) -> Dimension:
-        """Return `_work` for dynamic sizes."""
+        """Return `_work` as an expression of the dynamic sizes."""
         total: Dimension = 0
         for pass_ in self.kernel.passes:
             nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
@@ -156,7 +155,7 @@ class KernelWriter:
         return max(1, each if self.all_threads else min(GRAIN // max(work, 1), each))
 
     def _speed(self) -> int:
-        """Return the units of work that one step of a vector loop does."""
+        """Return how many points are computed at once: the lanes, at most those of one register."""
         widths = [width for _, width in self.lanes.passes]
         return min(max([self.lanes.width, *widths]), self.target.lanes or 1) or 1
 
@@ -205,8 +204,7 @@ class KernelWriter:
         counted = "".join(f"{a.name}, {count_text(a.extent)}, " for a in reversed(others))
         body.open(f"for ({rows}, jm::count_on({counted}{first.name})) {{", axes)
 
-    # -- outer lanes
-    # ---------------------------------------------------------------------------------
+    # -- outer lanes -------------------------------------------------------------------------------
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
         others = tuple(axis for axis in self.kernel.outer if axis != lane)
@@ -364,9 +362,7 @@ class KernelWriter:
         return loads
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Write square tiles of as many rows as lanes: loads along the rows are transposed in
-        registers.
-        """
+        """Write square tiles, lanes by lanes: loads along the rows are transposed in registers."""
         # A block of lanes takes up to STRIP tiles, which are neighbours in memory.
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // width))
         tiles = extent_product(tile if axis == tiled else axis for axis in others)

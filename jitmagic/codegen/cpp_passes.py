@@ -101,7 +101,7 @@ class PassWriter:
         rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
         for pass_ in passes:
             along = self._lane_axes(pass_, passes)
-            if len(along) > 1:  # no order is contiguous along both: recomputed
+            if len(along) > 1:  # see above: recomputed
                 continue
             order = (*(axis for axis in pass_.axes if axis not in along), *along)
             for value in pass_.saved:
@@ -139,7 +139,9 @@ class PassWriter:
     def _accumulate(
         self, pass_: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
-        """Write loops over the spans; a Total adds them block by block."""
+        """Write loops over the spans, which add to the accumulators; a Total gets one sum per
+        block.
+        """
         body, level = self.body, self._level(spans, pass_)
         # Blocks are summed separately and then added, as eager sums in cascade: the error of one
         # long sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
@@ -178,9 +180,9 @@ class PassWriter:
         rows: Rows,
         totals: Sequence[Accumulator],
     ) -> None:
-        """Write the blocks of a dynamic length."""
-        # There is most often one block, and its sum is then the result, as a short sum's is: row
-        # sums of 64 columns took twice as long through the compensated total.
+        """Write loops over the blocks of a span whose length is known at run time."""
+        # Most often there is one block, whose sum is then the result, without a compensated total,
+        # through which row sums of 64 columns took twice as long.
         body, span = self.body, spans[0]
         start, sums = body.name("block"), [a.name for a in totals if a.total]
         header = f"jm::in_parts({level.size}, {span.stop}, "
@@ -396,7 +398,7 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        # last: a store may overwrite an element that the point has read
+        # stores last: one may overwrite an element that the point reads
         for text in body.stores(pass_.stores):
             body.line(text)
 
@@ -475,7 +477,7 @@ def _blocks_of(span: Span) -> str:
 
 
 def tested_blocks_text(span: Span) -> str:
-    """Return the beginning of a loop whose trip count a TripCountTest knows."""
+    """Return the beginning of a loop whose trip count comes from a TripCountTest."""
     assert span.trip_test is not None
     return f"jm::told_steps<{span.width}>({span.trip_test.name}, "
 

@@ -70,13 +70,15 @@ def _write_gemm(
         for text in f"{call} jm::NoEpilogue{{}});".split("\n"):
             body.line(text)
         return
-    # One line opens both: loads in the epilogue that depend on no axis are hoisted above the call.
+    # The call and its epilogue are opened by one text, so that loads in the epilogue that depend on
+    # no axis are hoisted above the call.
     _write_epilogue(stores, main, product, body, f"{call}\n    ", ");")
 
 
 def _function(product: Product) -> str:
     """Return the function with its method as a constant, so that one of the three is compiled."""
-    # Any method is correct for all sizes; dynamic rows take the one that suits this call's.
+    # Any method is correct for all sizes; for dynamic rows the method is chosen by this call's
+    # sizes.
     left, right = (  # a dynamic stride is not known to be 1
         tuple(step if isinstance(step, int) else 0 for step in steps)
         for steps in (_a_steps(product), _b_steps(product))

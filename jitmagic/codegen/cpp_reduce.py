@@ -1,7 +1,8 @@
 """Writes reductions as C++ text: accumulators, their updates, the combination of lanes and parts.
 
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
-final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
+final expression. A sum of 16-bit floats accumulates in the dtype of the Reduction; max and min
+propagate NaN.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ __all__ = ["POSITIONAL", "Accumulator", "lanes_of_product"]
 _JOIN = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
 POSITIONAL = ("argmax", "argmin")
-_PRODUCT_BYTES = 32  # registers of ATen's products: torch builds that kernel for AVX2 at most
+_PRODUCT_BYTES = 32  # register width in ATen's kernel, which torch builds for AVX2 at most
 
 
 def lanes_of_product(node: Reduction) -> int:
-    """Return the elements of the registers by which ATen orders a product, which decides whether
-    factors overflow or underflow on the way; 0: it is none.
+    """Return the number of lanes with which ATen multiplies: the order of factors decides whether a
+    partial product overflows or underflows. 0 for other reductions and dtypes.
     """
     if node.op != "prod" or node.dtype not in (torch.float32, torch.float64):
         return 0

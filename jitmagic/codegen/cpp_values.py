@@ -3,8 +3,8 @@ loops that they do not depend on.
 
 In: nodes of a Structure and the stack of open scopes. Out: text. A CppScope is one block of the
 kernel; it binds axes. A value goes into the outermost scope that binds all of its axes, so that
-loop-invariant values are computed before the inner loop. A short value with a single use is written
-in place.
+loop-invariant values are computed before the inner loop. A short value with a single use gets no
+name: its text is part of the expression that uses it.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class CppBody:
         self._count = 0
         self._uses = _count_uses(one)
 
-    # -- scopes
-    # --------------------------------------------------------------------------------------
+    # -- scopes ------------------------------------------------------------------------------------
 
     @property
     def depth(self) -> int:
@@ -121,7 +120,7 @@ class CppBody:
         self.scopes[-1].lines.append(scope.footer)
 
     def set_lanes(self, lane: Axis | None, width: int | None) -> None:
-        """Make values that vary along `lane` vectors from here on; width None: gemm's own width."""
+        """From here on, values that vary along `lane` are vectors; width None: gemm's own width."""
         self.lane = lane
         self.width, self.count = (1, "L") if width is None else (width, str(width))
 
@@ -143,8 +142,7 @@ class CppBody:
         """Return the reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
 
-    # -- values
-    # --------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def vector_type(self, dtype: torch.dtype) -> str:
         return f"V{self.count}<{CTYPES[dtype]}>"
@@ -269,8 +267,7 @@ class CppBody:
             return text.code
         return f"{self.vector_type(arg.dtype)}({text.code})"
 
-    # -- memory
-    # --------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int, vector: bool) -> str:
         pointer, offset = self.names[node.buffer], node.index[0]
@@ -359,8 +356,7 @@ class CppBody:
             return f"jm::convert<{CTYPES[dtype]}>({total})"
         return f"jm::add({a}, {b})"
 
-    # -- indexes
-    # -------------------------------------------------------------------------------------
+    # -- indexes -----------------------------------------------------------------------------------
 
     def _index(self, expr: Expr, depth: int, used: str = "") -> str:
         """Return a scalar offset; `used` is `, condition` for indexes that are checked only under

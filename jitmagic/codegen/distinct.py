@@ -62,7 +62,9 @@ def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> Sh
 
 
 def _shape_of(nest: Nest, buffers: Mapping[str, Buffer]) -> object:
-    """Return a key: the nest with numbered buffers, and the facts of the buffers in that order."""
+    """Return a key that is equal for nests that can share a kernel: the nest with numbered buffers,
+    and the facts of the buffers in that order.
+    """
     names = nest_arguments(nest)
     number = {name: f"#{position}" for position, name in enumerate(names)}
 

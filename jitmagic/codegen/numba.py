@@ -3,8 +3,8 @@
 In: the nests of a schedule, the buffers. Out: KernelSource of language "numba"; every kernel has
 the ABI of the C++ tier, `int (void* const* args)`, and returns 1 when a run-time index was out of
 range. runtime/numba_kernels.py supplies the globals of the text. Vectorising is left to LLVM; sums
-and products of float32 are made in float64, and sums of float64 are compensated (TwoSum), so that
-their error stays that of a short sum. Dynamic sizes are one more argument, an array.
+and products of float32 accumulate in float64, and sums of float64 are compensated (TwoSum), so that
+long sums are as exact as short ones. Dynamic sizes are one more argument, an array.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Accumulator:
         """Return the reduction's value."""
         if self.positional:
             return f"{self.name}_at"
-        if self.compensated:  # lost is NaN if the sum is infinite
+        if self.compensated:  # the error term is NaN if the sum is infinite
             whole = f"({self.name} + {self.name}_lost)"
             return f"({whole} if math.isfinite({self.name}) else {self.name})"
         if self.dtype in HALVES:

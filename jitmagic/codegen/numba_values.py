@@ -2,7 +2,7 @@
 
 In: nodes of a Structure and the stack of open loops. Out: lines. A value is set in the outermost
 loop that binds all of its axes, so that loop-invariant values are computed before the inner loop.
-Only constants are written in place. Offsets are in elements, int64.
+Only constants are written into the expressions that use them. Offsets are in elements, int64.
 """
 
 from __future__ import annotations
@@ -107,8 +107,7 @@ class NumbaBody:
         """Return the reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.values if isinstance(v, Reduction))
 
-    # -- values
-    # --------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def name_of(self, root: Value) -> str:
         """Return the variable of the value; its statements are added where they are missing."""
@@ -164,8 +163,7 @@ class NumbaBody:
                 return cast_text(f"({self._index(expr, depth)})", torch.int64, dtype)
         raise TypeError(f"no numba for {type(node).__name__} here")
 
-    # -- memory
-    # --------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int) -> str:
         fill = literal(node.fill, node.dtype)
@@ -198,8 +196,7 @@ class NumbaBody:
         old = f"load_{HALVES[dtype]}({place})" if dtype in HALVES else place
         return compute_text("add", [old, value], dtype, dtype)
 
-    # -- indexes
-    # -------------------------------------------------------------------------------------
+    # -- indexes -----------------------------------------------------------------------------------
 
     def index(self, expr: Expr) -> str:
         """Return an offset for use in the innermost block."""

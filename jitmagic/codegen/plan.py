@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeVector:
-    """Stands for the int64 tensor with the symbols' values that a kernel takes."""
+    """Is a placeholder for the int64 tensor with the symbols' values that a kernel takes."""
 
     symbols: tuple[Symbol, ...]
 
@@ -117,8 +117,8 @@ class Launch(PlanStep):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Gives the layout that later steps expect of an ATen result; meta kernels can be wrong about
-    it.
+    """Records the layout that later steps expect of an ATen result, because meta kernels can be
+    wrong about it.
 
     `required`: a kernel or a view reads it, so another shape or dtype is an error.
     """
@@ -137,7 +137,7 @@ class Call(PlanStep):
     kwargs: Mapping[str, Any]
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
-    layouts: tuple[Layout | None, ...] = ()  # of the results; (): not checked
+    layouts: tuple[Layout | None, ...] = ()  # one per result; (): not checked
     foreign: bool = False  # an operator registered outside of torch
 
 
@@ -167,8 +167,9 @@ class Plan:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
     titles: tuple[str, ...] = ()  # profiler names of the graph, then of its launches in order
-    # (file, line) of each ATen call, for its warnings; (): the caller's line. The frame around a
-    # native graph is at its function's first line, which C++ warnings would name otherwise.
+    # (file, line) of each ATen call, for its warnings; (): the caller's line. Without them C++
+    # warnings would name the function's first line, at which the frame around a native graph
+    # stands.
     call_lines: tuple[tuple[str, int], ...] = ()
 
     @property

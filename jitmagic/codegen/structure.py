@@ -10,9 +10,9 @@ In: a Nest of the schedule and the buffers. Out: a Structure, the same computati
     pass, whose axes are ().
 
 Invariant: running the passes in order computes what the interpreter computes for the nest. A store
-into a buffer that the nest also reads runs in the last pass, so that loads see the contents before
-the nest. Reductions that depend on the axes of a pass stay inside values; `passes_in` splits them
-in turn.
+into a buffer that the nest also reads runs in the last pass, so that all loads see the contents
+from before the nest. Reductions that depend on the axes of a pass stay inside values; `passes_in`
+splits them in turn.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Structure:
     arguments: tuple[str, ...]
     written: frozenset[str]
     free: Mapping[Value, frozenset[Axis]]
-    symbols: tuple[Symbol, ...] = ()  # of the dynamic sizes
-    context: Context | None = None  # of the symbols' facts and guards
+    symbols: tuple[Symbol, ...] = ()  # the symbols of dynamic sizes
+    context: Context | None = None  # which has the symbols' facts and guards
 
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
@@ -310,7 +310,7 @@ def passes_in(
     deepest = max((level for level, _ in plan), default=0)
     for store in stores:
         level = 1 + max((levels.get(v, 0) for v in store_values((store,))), default=0)
-        # A load sees the memory before the nest, so what overwrites it comes after all reductions.
+        # Loads must see the memory from before the nest, so a store that overwrites it comes last.
         if store.buffer in mutated or not store.inner:
             level = deepest + 1
         shared = [at for at, axes in plan if at >= level and axes == store.inner]
@@ -379,7 +379,9 @@ def _walk_point(roots: Iterable[Value]) -> list[Value]:
 def _costly_again(
     pass_: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
 ) -> list[Value]:
-    """Return the topmost nodes that an earlier pass computed and that cost more than a load."""
+    """Return the topmost nodes that an earlier pass computed and that cost more to repeat than to
+    load.
+    """
     axes = frozenset(pass_.axes)
     costly: dict[Value, None] = {}
     seen: set[Value] = set()

@@ -142,8 +142,8 @@ class _Kernel(TritonValues):
         self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
     def _entering(self, node: Reduction, block: TileBlock | None) -> str:
-        """Return the value to reduce, in the accumulator's dtype; the identity outside the
-        extent.
+        """Return the value to reduce in the accumulator's dtype; lanes outside the extent are the
+        identity.
         """
         source = node.value.dtype
         held = WIDE.get(source, source)
@@ -238,7 +238,7 @@ class _Kernel(TritonValues):
     # -- reductions inside a pass ----------------------------------------------------------------
 
     def nested(self, node: Reduction, depth: int) -> None:
-        """Compute a reduction that varies inside a pass, one point of its axes after the other."""
+        """Compute a reduction nested in a pass by a loop over the points of its axes."""
         # Its axes get new names: elsewhere they may be blocks of the tile.
         inside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]

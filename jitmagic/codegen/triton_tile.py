@@ -79,7 +79,7 @@ class Tile:
     outer: tuple[TileBlock, ...]
     inner: Mapping[tuple[Axis, ...], TileBlock]
     warps: int
-    wide: bool  # offsets need 64 bits
+    wide: bool  # whether offsets need 64 bits
     stages: int = 0  # loads in flight in a loop over steps; 0: Triton's default
 
     @property
@@ -111,8 +111,8 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
 
 
 def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ...]:
-    """Return configs around the heuristics' choice: other warps, other blocks, the other way to
-    take a long extent.
+    """Return configs around the heuristics' choice: other warps, other blocks, and for a long
+    extent a loop instead of a whole block or the reverse.
     """
     tile = choose_tile(kernel, target)
     warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]
@@ -154,7 +154,7 @@ def _reaches_far(kernel: Structure) -> bool:
 
 
 def _sizes_reach_far(kernel: Structure) -> bool:
-    """Return `_reaches_far` for dynamic extents, guarded."""
+    """Return whether offsets of dynamic extents need 64 bits; a guard keeps the answer valid."""
     if kernel.context is None:  # the symbols are numbers, not sizes: unbounded
         return True
     spans = [magnitude_bound(expr, kernel.context) for expr in _positions(kernel)]
@@ -168,12 +168,12 @@ def _power(n: int) -> int:
 
 
 def _most(extent: Dimension) -> int:
-    """Return the largest useful block."""
+    """Return the largest useful block size."""
     return ROW if isinstance(extent, Size) else _power(extent)
 
 
 def _around(extent: Dimension) -> int:
-    """Return the block that holds the extent of this call."""
+    """Return the size of a block that holds the extent of this call."""
     return max(_power(hint_of(extent)), LEAST) if isinstance(extent, Size) else _power(extent)
 
 
@@ -263,7 +263,7 @@ def _strided_step(loads: Sequence[Load]) -> int:
 
 
 def _narrowest(loads: Sequence[Load]) -> int:
-    """Return the bytes of the narrowest element, from 2 to 4."""
+    """Return the bytes of the narrowest element, at least 2 and at most 4."""
     return min(4, max(2, min(load.dtype.itemsize for load in loads)))
 
 

@@ -2,9 +2,10 @@
 not depend on.
 
 In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost
-scope that binds all of its axes. A short value with a single use is written in place. A run-time
-index that is out of range fails a device assertion, as eager's CUDA kernels do: the error surfaces
-at the next synchronisation. Lanes outside the extents are exempt.
+scope that binds all of its axes. A short value with a single use gets no name: its text is part of
+the expression that uses it. A run-time index that is out of range fails a device assertion, as
+eager's CUDA kernels do: the error surfaces at the next synchronisation. Lanes outside the extents
+are exempt.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class TritonValues(ABC):
         self._temporaries = 0
 
     def learn(self, value: Value) -> None:
-        """Add values that are not in the structure."""
+        """Add facts about values that are not in the structure."""
         nodes = walk((value,))
         self.free |= value_axes(nodes)
         self._uses.update(part for node in nodes for part in node.operands)

@@ -1,9 +1,9 @@
-"""diagnostics: reports about compiled functions, made from the records that each compile leaves.
+"""diagnostics: reports on compiled functions, from the records of their compiles.
 
 The pipeline never imports this package. `explain` imports the result types of the stages, so it is
 loaded on first use. A report has three layers: `explanation/` collects plain data (`Findings`),
-arranges it once (`Page`), and lays it out as text, by rich or as HTML. The only speed that any
-report gives is `records.Measured`; the only verdict is `explanation/verdict.py`.
+arranges it once (`Page`), and lays it out as text, by rich or as HTML. Every speed in a report is a
+`records.Measured`, and every verdict comes from `explanation/verdict.py`.
 
     explanation/   jitmagic.explain: findings, page model, pictures, costs of lines and kernels
     checking/      passport, test and minify: compares compiled code with eager

@@ -3,7 +3,8 @@
 Input: names of logs, jitmagic's own or those of TORCH_LOGS. Output: records of the loggers
 `jitmagic.<name>` at level INFO. Their file and line are the user's, so a formatter with
 `%(pathname)s:%(lineno)d` points at the user's source. A handler on standard error is added only if
-logging has none. Messages are produced when a stage of a compile ends, so calls never get slower.
+logging has none. Messages are logged when a stage of a compile ends, so they do not slow down
+calls.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _state(handle: Handle) -> str:
     if handle.building is not None and not handle.ledger.is_compiled:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
-        # A compiled caller inlines it, and then only the caller's counter moves.
+        # A compiled caller may have inlined it; then only the caller's counter increases.
         whole = ", ".join(
             "a cell" if name == RUN_NAME else name for name in handle.ledger.inlined_in
         )

@@ -31,7 +31,7 @@ Entries = Iterator[tuple[dict[str, Any], str]]  # (JSON object, payload)
 @dataclass(eq=False, slots=True)
 class _Writer:
     path: Path
-    names: dict[str, int] = field(default_factory=dict)  # of files, which records refer to
+    names: dict[str, int] = field(default_factory=dict)  # number of each file name
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self, recording: Recording, stage: RunningStage, begins: bool) -> None:

@@ -1,4 +1,4 @@
-"""timing: measures several callables in turns, and judges the first against the others.
+"""timing: measures several callables in turns, and compares the first with each of the others.
 
 Input: named callables that do the same work. Output: a `Timing` with median and quartiles of each,
 in seconds per call. The callables take turns in blocks of equal duration, after uncounted warm-up
@@ -36,7 +36,7 @@ class Way(NamedTuple):
 # Seconds of a block of calls. On a busy core Linux schedules a process for 3 to 10 ms at a time:
 # blocks of 4 ms and of 20 ms measured 392 us and 810 us for the same function.
 BLOCK = 0.02
-ROUNDS = 5, 100  # of blocks, at least and at most
+ROUNDS = 5, 100  # least and most rounds of blocks
 _WARM = 3  # calls before anything is counted
 
 
@@ -75,7 +75,7 @@ class Against:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Timing(Readable):
-    """The measurements in the order given; the first callable is judged.
+    """Holds the measurements in the order given; the verdicts are about the first callable.
 
     against: ratios of the first to each of the others
     blocks: number of timed blocks of each callable; calls: calls per block of each

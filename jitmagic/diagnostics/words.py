@@ -1,4 +1,4 @@
-"""words: text that all reports share: counts, source lines, and lines shown as text and HTML."""
+"""words: formats text for all reports: counts, source lines, and results shown as text and HTML."""
 
 from __future__ import annotations
 

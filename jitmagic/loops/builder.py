@@ -1,9 +1,9 @@
 """LoopBuilder holds the program under construction; lowerings add to it through its methods.
 
 In: calls from the lowerings (ops/*) while `lower` walks the graph. Out: a LoopProgram. Invariants:
-an axis is made once and never reused by another nest; dimensions of size 1 get no axis and tensors
-without elements get no nest; a view adds no step until `memory` is called for it; every buffer has
-the strides that eager would give it.
+every nest has axes of its own; dimensions of size 1 get no axis and tensors without elements get no
+nest; a view adds no step until `memory` is called for it; every buffer has the strides that eager
+would give it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Decline(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Describes the results that a node must define: a name, and the spec of each result (None:
-    unused).
+    """Describes the results that the lowering of a node must define: a name, and the spec of each
+    result (None: unused).
     """
 
     name: str
@@ -225,10 +225,10 @@ class LoopBuilder:
     def nest(
         self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
     ) -> list[TensorView]:
-        """Add one nest with a store per part (out, value, dimensions that are inner).
+        """Add one nest with a store per part (out, value, the dimensions that become inner loops).
 
-        The dimensions that are not inner are the nest's outer axes, alike in all parts: in order,
-        and size-1 dimensions aside, they must have the same sizes.
+        The other dimensions become the nest's outer axes, which all parts share: without those of
+        size 1, they must have the same sizes in the same order.
         """
         views, stores = [], []
         outer: tuple[Axis, ...] | None = None
@@ -302,7 +302,9 @@ class LoopBuilder:
         self._forget_copies(target)
 
     def _forget_copies(self, target: TensorView) -> None:
-        """Drop copies of views into memory that is being overwritten: they are out of date."""
+        """Drop cached copies of views of this memory: it is overwritten, so they are out of
+        date.
+        """
         self._memory = {
             key: copy
             for key, copy in self._memory.items()
@@ -354,8 +356,8 @@ class LoopBuilder:
     # -- memory ----------------------------------------------------------------------------------
 
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
-        """Return the name of a buffer with exactly this view: its own, a strided alias, or a
-        copy.
+        """Return the name of a buffer that holds exactly this view: the view's own buffer if it is
+        the whole of it, else a strided alias, else a copy.
         """
         buffer = self.buffers[view.buffer]
         is_full = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
@@ -466,8 +468,8 @@ def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) 
 
 
 def _with_contiguous_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """Replace the strides of size-1 dimensions by contiguous ones."""
-    # They do not affect results, but ATen picks faster kernels for contiguous layouts.
+    """Replace the strides of size-1 dimensions by those of a contiguous tensor."""
+    # These strides address nothing, but ATen picks faster kernels for layouts that look contiguous.
     normalized: list[int] = []
     following: int = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):

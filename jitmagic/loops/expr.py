@@ -209,7 +209,7 @@ def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
 
 
 def is_never_negative(expr: Expr) -> bool:
-    """Return whether an index is at least zero, as far as its terms show it."""
+    """Return whether the terms of an index prove that it is at least zero."""
     if bounds(expr)[0] >= 0:
         return True
     parts = _added_factors(expr)
@@ -255,8 +255,10 @@ def _factor_bound(factor: Expr, context: Context) -> Dimension | None:
 
 
 def dimension(expr: Expr, near: Iterable[Dimension]) -> int:
-    """Return an expression without axes as a dimension, in the context of the sizes near it."""
+    """Return an expression without axes as a dimension; `near` has a Size with the symbol
+    context.
+    """
     if isinstance(expr, Integer):
         return expr.value
     context = next(size.context for size in near if isinstance(size, Size))
-    return size_of(expr, context)  # type: ignore[return-value]  # computes like one
+    return size_of(expr, context)  # type: ignore[return-value]  # a Size acts as an int

@@ -103,7 +103,7 @@ class _Memory:
         return self.tensors[name]
 
     def put(self, name: str, tensor: Tensor) -> None:
-        """Bind an ATen result, which must have the shape, strides and dtype of the buffer."""
+        """Store an ATen result as the buffer's tensor; its shape, strides and dtype must match."""
         buffer: Buffer = self.program.buffers[name]
         strides = zip(buffer.shape, buffer.stride, tensor.stride(), strict=True)
         if (

@@ -26,7 +26,7 @@ memory). Values are frozen and interned: equal values are the same object. `inde
 dimension of the buffer; the Buffer has the strides. Expressions and their arithmetic are
 symbols/expr.py's; two kinds of leaves are defined here. The unfused program (one nest per ATen op)
 and the fused one use the same vocabulary: the reference interpreter (interp.py) runs both, so a
-wrong answer is bisected to lowering, schedule or codegen.
+wrong answer can be bisected to lowering, schedule or codegen.
 
 Lazy branches: `Compute("where", (c, a, b))` evaluates both sides. A Load that may be out of range
 carries `mask` (a bool Value): where it is false nothing is read and the value is `fill`.
@@ -109,7 +109,7 @@ class Buffer:
     """
 
     name: str
-    shape: tuple[int, ...]  # here and below: or Size, which computes like an int
+    shape: tuple[int, ...]  # here and below: a dynamic size is a Size, which acts as an int
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -178,7 +178,9 @@ class Value(metaclass=Interned):
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """Return the loads, index values and reductions among `below` and itself, in that order."""
+        """Return the loads, index values and reductions among `below` and itself, in the order of
+        `below`.
+        """
         # Most queries need only these, and they are few even in long chains of arithmetic.
         return _landmarks(self)
 
@@ -188,7 +190,7 @@ class Load(Value):
     buffer: str
     index: tuple[Expr, ...]
     dtype: torch.dtype
-    mask: Value | None = None
+    mask: Value | None = None  # where it is false, nothing is read and the value is `fill`
     fill: bool | int | float = 0
 
 
@@ -233,8 +235,8 @@ class Reduction(Value):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Performs buffer[index] = value for every point of the outer axes and of `inner`; 'add':
-    atomic +=.
+    """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
+    is an atomic +=.
     """
 
     buffer: str
@@ -255,7 +257,7 @@ class Nest(Step):
     name: str
     outer: tuple[Axis, ...]
     stores: tuple[Store, ...]
-    origins: tuple[str, ...] = ()  # names of the ATen nodes it computes, for explanations
+    origins: tuple[str, ...] = ()  # names of the ATen nodes it computes, for reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ class Alias(Step):
 
 
 def kernel_device(devices: Iterable[torch.device]) -> torch.device:
-    """Return the device of nests over tensors on these: a GPU if there is one."""
+    """Return the device on which nests over tensors of these devices run: a GPU if there is one."""
     on_gpu = {device for device in devices if device.type == "cuda"}
     return min(on_gpu, key=str, default=torch.device("cpu"))
 
@@ -323,7 +325,7 @@ class LoopProgram:
         return kernel_device(buffer.device for buffer in self.buffers.values())
 
 
-_PLAIN = (AxisVar, Integer)  # most indexes: no operands inside
+_PLAIN = (AxisVar, Integer)  # most index expressions are of these kinds, which contain no Value
 
 
 def _operands(value: Value) -> tuple[Value, ...]:

@@ -38,7 +38,7 @@ assert _register_lowerings is not None
 
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
-    """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
+    """Return the graph as loops. Raises VerifyError for a graph that breaks the contract above."""
     device, sizes = device_of_kernels(gm), partial(_sizes_of, gm)
     try:
         return _lowered(gm, LoopBuilder(name, device, sizes), cpu_scalars_for(device, gm))
@@ -194,7 +194,9 @@ def _bound(
 
 
 def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
-    """Return the specs of the node's results; of several, only those that a getitem reads."""
+    """Return the specs of the node's results; None for one of several results that no getitem
+    reads.
+    """
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
         return (spec,)

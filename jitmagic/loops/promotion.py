@@ -1,7 +1,7 @@
 """Implements type promotion: the dtypes that an op computes in and returns, as in eager.
 
-In: operands (TensorViews and Python numbers). Out: for each operand the dtypes it is cast through,
-and the result's dtype. The rules have names, which lowerings refer to. The categories are those of
+In: operands (TensorViews and Python numbers). Out: for each operand the dtypes it is cast through
+in turn, and the result's dtype. Lowerings refer to the rules by name. The categories are those of
 c10: tensors with dimensions, zero-dimensional tensors, Python numbers.
 """
 

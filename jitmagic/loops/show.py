@@ -1,4 +1,4 @@
-"""Shows a LoopProgram as text for people, in the shape of its loops.
+"""Prints a LoopProgram as readable text, with its loops as nested blocks.
 
 In: a program (and optionally one of its steps). Out: Python-like text. Values that are used twice
 get a name; reductions become loops of their own, hoisted to their first use:

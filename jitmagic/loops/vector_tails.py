@@ -6,8 +6,8 @@ result. ATen's scalar code and its vector code disagree on the maximum of zeros 
 TensorIterator: dimensions that are contiguous in all operands are merged, and the innermost one is
 cut into registers (aten/src/ATen/native/cpu/Loops.h).
 
-Above 32768 elements each thread's share ends in a tail of its own; that is not modelled, because
-the number of threads may change between calls.
+Above 32768 elements eager splits the work over threads and each thread's part ends in a tail of its
+own; that is not modelled, because the number of threads may change between calls.
 """
 
 from __future__ import annotations

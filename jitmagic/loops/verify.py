@@ -1,4 +1,4 @@
-"""Verifies the rules of the IR, which every producer of LoopPrograms must keep.
+"""Verifies the rules of the IR, which every stage that produces LoopPrograms must obey.
 
 In: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked:
 names, dtypes of every node, arity of ops and indexes, bounds that are provably wrong, axes bound at
@@ -42,7 +42,7 @@ _LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 
 
 def verify(program: LoopProgram) -> None:
-    """Raise VerifyError unless the program keeps every rule of ir.py."""
+    """Raise VerifyError unless the program obeys every rule of ir.py."""
     _Verifier(program).run()
 
 

@@ -128,7 +128,7 @@ _MODULE_ONLY = (ast.AnnAssign, ast.Global, ast.Await, ast.AsyncFor, ast.AsyncWit
 
 
 def _needs_module_level(statement: ast.stmt) -> bool:
-    """Return whether a statement has another meaning, or none, inside a function."""
+    """Return whether a statement means something else, or is invalid, inside a function."""
     return any(
         isinstance(node, _MODULE_ONLY)
         or (isinstance(node, ast.Name) and node.id in _NAMESPACE_READERS)
@@ -170,7 +170,7 @@ def _compile(
 
 
 def _as_module(code: CodeType, inside: str = f"{RUN_NAME}.<locals>.") -> CodeType:
-    """Return a function's code with the names of module code, and so for the code inside it."""
+    """Return a function's code, and the code inside it, with the names that module code has."""
     name = _MODULE if code.co_name == RUN_NAME else code.co_name
     return code.replace(
         co_name=name,

@@ -1,4 +1,4 @@
-"""debugging: a hint for `%debug` and `%pdb` that compiled code keeps no local variables.
+"""debugging: hints, for `%debug` and `%pdb`, that compiled code has no local variables to show.
 
 Input: a cell that is about to run, and the last error. The frame of compiled code has the user's
 arguments but no intermediate values. Output: a line that says how to get them, before such a magic.

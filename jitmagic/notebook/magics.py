@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 __all__ = ["CompileMagics", "load", "unload"]
 
 
-CELL_SECONDS = 20.0  # limit of one compile in a cell, as a user waits for it
+CELL_SECONDS = 20.0  # limit of one compile in a cell, while the user waits
 PATIENCE = 1.0  # seconds that a call waits for kernels before it runs as eager
 
 
 @magics_class
 class CompileMagics(Magics):
-    """The magics, and marks of what they tagged, with which unloading restores it."""
+    """Implements the magics, and remembers what they tagged, so that unloading can restore it."""
 
     shell: InteractiveShell
 

@@ -1,9 +1,9 @@
 """Builds C++ kernels on a background thread while the user's calls run in eager.
 
-In: rendered sources. Out: a `BackgroundBuild`; when it is done the disk cache has their libraries
-for the later compile. The thread handles text alone: tensors, user objects and torch's state belong
-to that compile. So do compiler errors: it tries again and reports them. Compilers that still run
-when the process exits are killed.
+In: rendered sources. Out: a `BackgroundBuild`; when it is done, the disk cache has their libraries,
+and a later compile on the user's thread loads them. The background thread handles text alone and
+never touches tensors, user objects or torch's state. It does not report compiler errors: the later
+compile meets them again and does. Compilers that still run when the process exits are killed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["BackgroundBuild", "MissingUnits", "build_ahead", "missing_units", "w
 
 Report = Callable[[str], None]
 Wrap = Callable[[Callable[[Report], None]], None]
-# The time in which the thread may end at process exit; compilers are killed at once.
+# Seconds that process exit waits for the thread to end; its compilers are killed at once.
 _EXIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class MissingUnits:
-    """Units of one source whose libraries are not in the cache."""
+    """Lists the translation units of one source whose libraries are not in the cache."""
 
     units: tuple[Unit, ...]
     target: Target
@@ -43,8 +43,8 @@ class MissingUnits:
 def missing_units(
     source: KernelSource | None, target: Target, options: Options
 ) -> MissingUnits | None:
-    """Return the units to build first, or None if a compile need not wait. A unit is built ahead
-    once: if that failed, the compile itself has to report why.
+    """Return the units to build before the compile, or None if it need not wait. A unit is built
+    ahead only once: if that failed, the compile builds it itself and reports why.
     """
     if source is None or target.tier != "cpp":
         return None
@@ -59,7 +59,7 @@ def missing_units(
 
 @dataclass(eq=False)
 class BackgroundBuild:
-    """Sources being built."""
+    """Represents one build in the background, of several sources."""
 
     wanted: Sequence[MissingUnits]
     wrap: Wrap
@@ -68,7 +68,9 @@ class BackgroundBuild:
 
     @property
     def is_done(self) -> bool:
-        """Return whether a compile need not wait; after a fork the child has no building thread."""
+        """Return whether a compile need not wait; true in a forked child, which has no building
+        thread.
+        """
         return self.done.is_set() or self.process != os.getpid()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -76,8 +78,8 @@ class BackgroundBuild:
         return self.is_done or self.done.wait(seconds)
 
     def run(self) -> None:
-        """Build, on the thread. The later compile meets the same errors (a refused text, a full
-        disk).
+        """Build on the background thread. Errors (a text that g++ rejects, a full disk) are
+        ignored, as the later compile meets and reports them.
         """
         try:
             with contextlib.suppress(Exception):
@@ -124,15 +126,15 @@ class _Worker:
             return None
 
     def stop(self) -> None:
-        """Kill the compilers and start no more: the process exits."""
+        """Kill the compilers and start no more, as the process exits."""
         _exiting.set()
         if (thread := self._thread) is not None:
             thread.join(_EXIT_SECONDS)
 
 
 def was_built_ahead(source: KernelSource, target: Target) -> bool:
-    """Return whether the kernels were built for the compile that asks, the first to load them. The
-    user is then told that they were compiled rather than found in the cache.
+    """Return whether the kernels were built ahead for this compile, the first one to load them.
+    Reports then count them as compiled, not as found in the cache.
     """
     digests = {_digest(unit, target) for unit in source.units}
     found = not digests.isdisjoint(_unused)
@@ -147,8 +149,8 @@ _worker = _Worker()
 
 
 def build_ahead(wanted: Sequence[MissingUnits], wrap: Wrap) -> BackgroundBuild:
-    """Start a build; those of one process run in turn, each on all processors. `wrap` calls its
-    argument with a function that reports progress.
+    """Start a build; the builds of one process run one after the other, each on all processors.
+    `wrap` calls its argument with a function that reports progress.
     """
     build = BackgroundBuild(tuple(wanted), wrap)
     _worker.add(build)

@@ -1,8 +1,8 @@
-"""Finds pointers of a plan on 16-byte boundaries, for kernels that then move 16 bytes at once.
+"""Finds which kernel arguments are 16-byte aligned, so that kernels can load 16 bytes at once.
 
 In: a Plan, which may have Sizes. Out: per kernel and argument, whether every launch passes an
 aligned pointer. The plan's own allocations are aligned, constants are tested, views follow from
-their base. Results of ATen calls count only for operators that return fresh memory from its start.
+their base. The result of an ATen call counts as aligned only if the operator always allocates it.
 The caller says whether inputs are assumed aligned; the native executor tests them before each call.
 """
 

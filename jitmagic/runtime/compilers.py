@@ -28,7 +28,7 @@ _TOO_LONG = (
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Exit code and standard error of a process."""
+    """Holds the exit code and the standard error of a process."""
 
     code: int
     stderr: str
@@ -59,7 +59,7 @@ def run(command: Sequence[str], seconds: float, cancel: threading.Event | None =
 
 
 class CompilerProcess(subprocess.Popen[bytes]):
-    """A process in its own process group, killed together with its children."""
+    """Runs in its own process group, so that its children are killed with it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         try:

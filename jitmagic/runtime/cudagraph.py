@@ -1,17 +1,17 @@
-"""CUDA graphs for mode="reduce-overhead": an executable is recorded once and replayed.
+"""Records an executable as a CUDA graph and replays it, for mode="reduce-overhead".
 
 In: an executable over CUDA tensors of fixed shapes, and its Plan. Out: the same callable, faster
-where launch overhead dominates. The first call runs plainly (libraries initialise), the second is
-recorded, later ones are replayed.
+where launch overhead dominates. The first call runs without recording, so that libraries
+initialise; the second is recorded, and later ones replay the recording.
 
 A recording has fixed addresses for inputs that were at the same address in consecutive calls
 (parameters, results of another recording); they are checked at every call. Other inputs are copied
-into memory of the recording. A backward's first inputs come from a forward that ran plainly, the
-next ones from that forward's recording; their change of address does not make them moving inputs.
+into memory of the recording. The inputs of a backward's first call come from a forward that was not
+recorded, those of later calls from that forward's recording; this change of address does not count.
 Results live in the recording's memory and belong to the user. A recording whose results are still
-referenced is not replayed; another one is made, up to MAX_RECORDINGS, and beyond that calls run
-plainly. No tensor that the user can see is ever overwritten. If recording is impossible, `refused`
-says why and calls run plainly.
+referenced is not replayed; another one is made, up to MAX_RECORDINGS, and beyond that calls launch
+their kernels one by one. No tensor that the user can see is ever overwritten. If recording is
+impossible, `refused` has the reason.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
 Run = Callable[..., Outputs]
 
-# Position of the random generator when a forward drew: after a plain run a CPU scalar, which the
-# backward reads on the CPU, after a recording a CUDA scalar (ATen, "Note [Seed and Offset
-# Device]"). With the wrong one ATen reads an address of the other memory and crashes.
+# The state of the random generator at the time of a forward's draw: a CPU scalar, which the
+# backward reads on the CPU, if the forward ran without recording, and a CUDA scalar if it was
+# recorded (ATen, "Note [Seed and Offset Device]"). The wrong kind makes ATen crash.
 _aten = torch.ops.aten
 _READS_GENERATOR_STATE = {
     _aten._scaled_dot_product_efficient_attention_backward.default,
@@ -100,7 +100,7 @@ def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
 
 
 def _has_constant_off_device(plan: Plan) -> bool:
-    """Test for a constant off the device that ATen reads; kernels take sizes by value."""
+    """Return whether ATen reads a constant that is not on the GPU; kernels take sizes by value."""
     needed = slots_needing_tensors(plan)
     return any(
         constant.device != plan.device and plan.inputs + number in needed
@@ -153,8 +153,8 @@ def _is_off_device(step: PlanStep, device: torch.device) -> bool:
 
 @dataclass(slots=True)
 class _PassedThrough:
-    """A result that is an input, a constant or a view of one, made again from the caller's
-    tensor.
+    """Describes a result that is an input, a constant or a view of one. A replay builds it from the
+    tensor of that call.
     """
 
     slot: int
@@ -185,7 +185,7 @@ def _passed_through(plan: Plan) -> dict[int, _PassedThrough]:
 
 
 class _Recording:
-    """One CUDA graph, the memory it reads and writes, and the reference counts of its results."""
+    """Holds one CUDA graph, its memory, and the reference counts of its results."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or with gaps or repeats its memory as one contiguous range, for copies."""
+    """Return the tensor if contiguous, else its memory as one contiguous range, for copies."""
     if tensor.is_contiguous():
         return tensor
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -331,10 +331,11 @@ every graph that began a capture, and has no call to report a failed one."""
 def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cuda.Stream) -> None:
     """Reset torch's allocator and random generator after a failed capture.
 
-    Both still assume that the capture goes on. The allocator has to be told, and its pool released.
-    Who releases it depends on torch's version: a graph that considers its capture ended (`pool()`
-    works) releases it in `reset()`, and a second release would be an error. The generator resets at
-    the end of the next capture, so a small one is made.
+    Both still assume that the capture is running. The allocation to the pool has to be ended, and
+    the pool released. Which call releases it depends on torch's version: if the graph considers its
+    capture ended (`pool()` works), `reset()` releases the pool, and a second release would be an
+    error. The generator leaves its capture state at the end of the next capture, so a tiny graph is
+    captured.
     """
     _failed.append(graph)
     device = torch.cuda.current_device()
@@ -362,7 +363,7 @@ _recording_lock = RLock()
 
 
 class Replayer:
-    """Callable like the executable it wraps. `refused` says why it runs plainly, or is empty."""
+    """Is called like the executable that it wraps. `refused`: why nothing is recorded, or empty."""
 
     def __init__(self, run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> None:
         self.run, self.plan, self._graph_pool = run, plan, graph_pool
@@ -411,7 +412,7 @@ class Replayer:
     # -- choosing --------------------------------------------------------------------------------
 
     def _choose(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """Return a recording to replay for these inputs, new if necessary; None: run plainly."""
+        """Return a recording to replay for these inputs, new if necessary; None: do not replay."""
         fitting = [recording for recording in self.recordings if recording.fits(inputs)]
         for recording in fitting:
             if recording.is_unused():
@@ -425,7 +426,8 @@ class Replayer:
         return None if fitting else self._settle(inputs)
 
     def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """Copy inputs whose addresses match no recording from now on, and record again.
+        """Treat inputs whose addresses match no recording as moving, so that they are copied, and
+        record again.
 
         Addresses are compared with all recordings, not only the newest: freed memory is reused, so
         a moving input may by chance be at its last address.

@@ -1,7 +1,7 @@
-"""Makes tensors to measure on where the user's are not known, for autotuning and costs.
+"""Makes synthetic tensors for autotuning and costs, where the user's tensors are not available.
 
-In: the layout of a tensor. Out: an example with it. Opaque state of a library (the workspace of a
-recurrent layer) cannot be made.
+In: the layout of a tensor. Out: an example with it. The opaque state of a library (the workspace of
+a recurrent layer) cannot be synthesised.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Kernel = Callable[[list[torch.Tensor]], object]
 
 
 class PlanRunner:
-    """A callable that takes the plan's inputs and returns the tuple of outputs."""
+    """Is called with the plan's inputs and returns the tuple of outputs."""
 
     def __init__(self, plan: Plan, kernels: Mapping[str, Kernel]) -> None:
         self.plan = plan

@@ -1,8 +1,8 @@
 """Limits how many size tuples of a graph have CUDA graphs.
 
-Each recording keeps the memory of its computation. In: the replayer used now. Out: beyond
-MAX_SIZES, the least recently used ones drop their recordings. They run plainly, with the same
-kernels, until they are called often enough again.
+Each recording reserves the memory of its computation. In: the replayer that is being called. Out:
+beyond MAX_SIZES, the least recently used replayers drop their recordings. They launch the same
+kernels one by one until they are called often enough to record again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Records(Protocol):
 
 
 class GraphPool:
-    """The replayers with recordings, in order of their last use."""
+    """Lists the replayers with recordings in order of their last use."""
 
     __slots__ = ("_used",)
 

@@ -30,11 +30,11 @@ _IN_MEMORY = "/proc/self/fd/"
 
 
 class ImageError(Exception):
-    """The bytes cannot be loaded, or lack a symbol."""
+    """Says that the bytes cannot be loaded, or lack a symbol."""
 
 
 class Image:
-    """A loaded shared object."""
+    """Represents a loaded shared object."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library

@@ -55,7 +55,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTemplate:
-    """A Loaded for all sizes."""
+    """Is a Loaded that serves all values of the symbols."""
 
     plan: SizeTemplate
     cached: bool
@@ -65,7 +65,7 @@ class LoadedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """The entry point of each kernel; `cached`: they came from the disk cache."""
+    """Holds the entry point of each kernel; `cached`: they came from the disk cache."""
 
     entries: Mapping[str, KernelEntry]
     cached: bool

@@ -64,7 +64,9 @@ Executable = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CpuEntry:
-    """A C function `int (void* const*)`; `owner` keeps its library loaded."""
+    """Describes a C function `int (void* const*)`; a reference to `owner` keeps its library
+    loaded.
+    """
 
     address: int
     owner: object
@@ -72,8 +74,8 @@ class CpuEntry:
 
 @dataclass(frozen=True, slots=True)
 class CudaEntry:
-    """A loaded CUfunction. `scratch` counts trailing null pointers of Triton's launch convention;
-    `by_value` are the positions of CPU scalars.
+    """Describes a loaded CUfunction. `scratch` counts the trailing null pointers of Triton's launch
+    convention; `by_value` are the positions of CPU scalars.
     """
 
     function: int
@@ -110,7 +112,7 @@ def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
 
 
 class SizeTemplate(Protocol):
-    """An object that has executables for all sizes (extensions/runtime/sizes.h)."""
+    """Makes executables for all sizes (extensions/runtime/sizes.h)."""
 
     def at(self, values: tuple[int, ...]) -> Executable:
         """Return the executable at these values of the symbols."""
@@ -216,7 +218,7 @@ def torch_call(
 
 
 class BySizes(Protocol):
-    """The interface of `by_sizes`."""
+    """Is the interface of the executables that `by_sizes` returns."""
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the executable for the sizes of the inputs."""
@@ -244,9 +246,10 @@ def by_sizes(
     most: int = sys.maxsize,
     excluded: tuple[tuple[int, ...], ...] = (),
 ) -> BySizes:
-    """Return an executable per size tuple, read at places (input, dimension). The `most` recently
-    used executables of templates are kept. For size tuples in `excluded`, and where no template
-    applies, `miss` returns the one to call, which only `add` keeps. See sized.cpp.
+    """Return an executable that selects another one by the sizes of its inputs, read at `places`
+    (input, dimension). Of the executables that templates make, the `most` recently used are cached.
+    For size tuples in `excluded`, and where no template applies, `miss` returns the one to call,
+    which is cached only if `add` is called with it. See sized.cpp.
     """
     return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
 
@@ -270,7 +273,7 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Return an iterator over the source places of the Calls, in order."""
+    """Return an iterator over the (file, line) of the Calls, in order."""
     calls = sum(isinstance(step, Call) for step in plan.steps)
     return iter(plan.call_lines if len(plan.call_lines) == calls else [("", 0)] * calls)
 
@@ -289,7 +292,9 @@ def _bytes_touched(plan: Plan) -> int:
 
 
 def slots_needing_tensors(plan: Plan) -> frozenset[int]:
-    """Return the slots of which more than the address is needed."""
+    """Return the slots that need a tensor object; for the others the executor keeps only an
+    address.
+    """
     needed = {slot for slot in plan.outputs if slot is not None}
     lasting = set(range(plan.inputs + len(plan.constants)))  # memory that outlives the call
     for step in plan.steps:

@@ -36,8 +36,8 @@ _NICE = 10
 
 @dataclass(eq=False)
 class _Build:
-    """A running build of a header, in its own folder. The folder has no lock, which forked children
-    would inherit; if this process is killed it is removed after an hour.
+    """Represents a running build of a header, in its own folder. The folder has no lock, which
+    forked children would inherit; if this process is killed it is removed after an hour.
     """
 
     process: CompilerProcess
@@ -63,7 +63,9 @@ class _Build:
 
 @dataclass(eq=False)
 class _State:
-    """The state of one header in this process; `checked` identifies the last verified file."""
+    """Holds the state of one header in this process; `checked` identifies the last verified
+    file.
+    """
 
     misses: int = 0
     build: _Build | None = None
@@ -73,7 +75,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header and the `command` that compiles it, without the output name at the end.
+    """Represents a header; `command` compiles it and lacks the output name at its end.
     Thread-safe.
     """
 
@@ -155,7 +157,9 @@ _of_parents: list[object] = []
 
 
 def refusals() -> tuple[str, ...]:
-    """Return why kernels of this process are compiled without the header, if for an error."""
+    """Return the errors because of which kernels of this process are compiled without the
+    header.
+    """
     with _lock:
         return tuple(state.refusal for state in _states.values() if state.refusal)
 

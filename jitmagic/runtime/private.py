@@ -1,4 +1,4 @@
-"""Private files and folders, from which code may be loaded: no other user can change them.
+"""Reads and writes private files: code may be loaded from them, as no other user can change them.
 
 In: a path. Out: its bytes, or the reason why it is not trusted. The current user and root are
 trusted: a folder is private if it and each parent belong to one of them and other users may not

@@ -1,7 +1,7 @@
 """Measures each step of a plan inside its executable.
 
 In: a Plan and its kernels' source. Out: an executable of the same plan that calls `lap` after each
-launch and ATen call. The time between two laps is that of the second's step and the allocations
+launch and ATen call. The time between two calls of `lap` is that of one step and the allocations
 before it. Kernels come from the disk cache, where the compile stored them.
 """
 
@@ -25,7 +25,9 @@ _Kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def timed_calls(plan: Plan) -> list[Launch | Call]:
-    """Return the steps followed by a lap, in order: those of the schedule that are not aliases."""
+    """Return the steps after which `lap` is called, in order: the steps of the schedule without
+    aliases.
+    """
     return [step for step in plan.steps if isinstance(step, Launch | Call)]
 
 

@@ -1,12 +1,12 @@
-"""The kernel cache on disk: bytes by key.
+"""Implements the kernel cache on disk, which maps keys to bytes.
 
 In: a key (hash of everything the bytes depend on) and the bytes. Out: the bytes, if a private file
 has them undamaged. A file ends with a checksum of its name and contents, and appears by an atomic
 rename, so concurrent processes see a complete file or none. Any damage counts as absence, and the
 file is replaced. Callers get bytes instead of a path: the checked bytes are loaded.
 
-No state of the folder raises. A folder that is not trusted or not writable is replaced by a private
-temporary one, with one warning; valid files of a read-only folder are used.
+No damage or missing permission raises an error. A folder that is not trusted or not writable is
+replaced by a private temporary one, with one warning; valid files of a read-only folder are used.
 """
 
 from __future__ import annotations
@@ -49,15 +49,13 @@ def content_key(*parts: str | bytes) -> str:
 
 
 def _seal(name: str, data: bytes) -> bytes:
-    """Return the trailer; with the name in the checksum, a file under another name is damage
-    too.
-    """
+    """Return the trailer; the checksum covers the name, so a renamed file counts as damaged too."""
     return _SEAL + content_key(name, data).encode() + b"\n"
 
 
 class Store:
-    """One cache folder. `hits` and `misses` count this process's requests. Safe for threads and
-    processes.
+    """Represents one cache folder. `hits` and `misses` count this process's requests. Safe for
+    threads and processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,7 +92,7 @@ class Store:
         try:
             return _place(fallback, name, data) if fallback is not None else None
         except OSError:  # no disk at all: the caller has the bytes
-            return None  # no disk at all: the caller has the bytes
+            return None
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -184,7 +182,8 @@ def _build_folder(folder: Path) -> Iterator[Path]:
     try:
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError):  # no locks here: removed after an hour
-                # The lock file appears locked, by the rename: no process can find it free.
+                # The lock file is locked before the rename makes it visible, so no process finds it
+                # free.
                 held.enter_context(_locked(scratch / "locking"))
                 os.rename(scratch / "locking", scratch / _LOCK)
             yield scratch

@@ -1,11 +1,11 @@
-"""The C++ toolchain: compiles generated text to a loaded shared library.
+"""Runs the C++ toolchain: compiles generated text to a shared library and loads it.
 
 A library is cached under the hash of the text, the headers, the flags, the compiler's identity and
 the machine's instruction set, so that a second process reuses it. A cached library that cannot be
-loaded is rebuilt; a built one is cached after it was loaded and has its symbols. A text with matrix
-products is linked with a separately compiled object, cached likewise. A compiler error or timeout
-raises ToolchainError with the compiler's output; Ctrl-C kills the compiler with its children and
-leaves the cache clean.
+loaded is rebuilt; a new one is cached only after it has been loaded and all its symbols were found.
+A text with matrix products is linked with a separately compiled object, cached likewise. A compiler
+error or timeout raises ToolchainError with the compiler's output; Ctrl-C kills the compiler with
+its children and leaves the cache clean.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def linked_with(text: str) -> tuple[str, ...]:
 
 
 class Library:
-    """A loaded shared object; its kernels are valid while it lives. Raises ImageError."""
+    """Represents a loaded shared object; its kernels are valid while it lives. Raises
+    ImageError.
+    """
 
     def __init__(
         self, data: bytes, key: str, symbols: Iterable[str], cached: bool, folder: Path
@@ -208,8 +210,9 @@ def build_library(
 
 @dataclass(frozen=True, slots=True)
 class _Compile:
-    """A text, and a function for the objects it is linked with (None: compile to an object). It is
-    called after the text is compiled: another thread may be compiling them.
+    """Describes a text to compile, and a function that returns the objects to link with it (None:
+    compile to an object). The function is called after the text has been compiled, because another
+    thread may be compiling those objects meanwhile.
     """
 
     text: str
@@ -286,8 +289,8 @@ _PROBE_SECONDS = (2.0, 10.0)  # at least, at most
 
 
 def _broken(cxx: str, store: Store, seconds: float) -> str:
-    """Return why the compiler cannot build even an empty function, or "" if it can: then the text
-    is at fault.
+    """Return why the compiler cannot build even an empty function; "" if it can, so that the text
+    must be at fault.
     """
     least, most = _PROBE_SECONDS
     try:

@@ -52,7 +52,9 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """`scratch` counts the null pointers that Triton's calling convention appends."""
+    """Holds a kernel's machine code and launch facts. `scratch` counts the null pointers that
+    Triton's calling convention appends.
+    """
 
     image: bytes
     name: str
@@ -63,7 +65,7 @@ class Cubin:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Everything that one kernel's machine code depends on, except triton's version."""
+    """Holds everything that one kernel's machine code depends on, except triton's version."""
 
     symbol: str
     text: str
@@ -178,8 +180,9 @@ def _counted(cubin: Cubin | None) -> Cubin | None:
 
 
 def _compile_on_thread(request: _Request, store: Store) -> Cubin | None:
-    """Compile on a thread; None if threads interfered. ast.parse in CPython 3.11 and 3.12 counts
-    its depth for all threads together, and raises SystemError when one interrupts another.
+    """Compile on a thread; None if threads interfered. In CPython 3.11 and 3.12, ast.parse counts
+    its recursion depth for all threads together, and raises SystemError if a second thread runs in
+    between.
     """
     try:
         return _compile(request, store)
@@ -237,7 +240,8 @@ def _through_triton(triton: Any, request: _Request, path: str) -> Any:
 
 class _DisabledTritonCache:
     """Disables Triton's own cache, which verifies neither its files nor their owner. While a kernel
-    compiles it is an empty folder; jitmagic's cache has already been searched, so little is lost.
+    compiles, an empty folder takes its place; jitmagic's cache has already been searched, so little
+    is lost.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Compiles translation units to libraries in parallel.
 
 In: the units of a source. Out: for every kernel the library that defines it. A single unit is
-compiled on the calling thread; otherwise units and linked objects use all processors. On a compiler
-error or Ctrl-C the running compilers are stopped; finished libraries are in the cache for the next
-attempt.
+compiled on the calling thread; several units and the objects linked with them are compiled on all
+processors. On a compiler error or Ctrl-C the running compilers are stopped; finished libraries are
+in the cache for the next attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .toolchain import Library, build_library, build_object, missing_objects
 
 __all__ = ["build_units"]
 
-# concurrent compilers: each takes some 100 MB, and a container may grant fewer processors
+# A limit on concurrent compilers: each takes some 100 MB, and a container may grant fewer
+# processors than the machine has.
 _MAX_COMPILERS = 16
 
 
@@ -95,7 +96,7 @@ def _build_in_parallel(
 
 
 class _LinkedEvent(threading.Event):
-    """An event that is also set when another one is."""
+    """Counts as set also while another event is set."""
 
     def __init__(self, other: threading.Event | None) -> None:
         super().__init__()

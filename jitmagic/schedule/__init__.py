@@ -1,8 +1,8 @@
 """Schedules a LoopProgram: chooses the fusions, the order of steps and the memory plan.
 
 In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a
-Schedule whose program uses the same IR. Nothing here depends on a backend; a refused fusion always
-has a sentence.
+Schedule whose program uses the same IR. Nothing here depends on a renderer. Every fusion that was
+made or refused has its reason in words.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ def schedule(
     generated: Mapping[str, bool] = MappingProxyType({}),
     saved: int = 0,
 ) -> Schedule:
-    """Fuse, order and place in memory.
+    """Fuse the nests, order the steps and plan their memory.
 
-    `generated`: by step name, matrix products that are generated kernels (True) or library calls
-    (False), where tuning has measured them. `saved`: this many of the last outputs are read only by
-    jitmagic's own backward, which accepts any layout.
+    `generated`: by step name, whether a matrix product is a generated kernel (True) or a library
+    call (False), for those that tuning has measured. `saved`: this many of the last outputs are
+    read only by jitmagic's own backward, which accepts any layout.
     """
     products: list[Decision] = []
+    # Before fusion: a product that is written as a nest can fuse with its readers.
     if _makes_products(target, options):
         program, products = with_small_products(program, generated)
     program = _prepared(program, saved, options.precision == "fast")
@@ -66,6 +67,7 @@ def schedule(
     if options.fuse:
         join_chains(fusion)
     exact = options.precision != "fast"
+    # After fusion: whether a reduction leaves cores idle depends on its whole nest.
     fused = split_reductions(ordered_program(fusion, exact), target)
     decisions = tuple(fusion.decisions)
     memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)

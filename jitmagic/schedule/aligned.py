@@ -1,14 +1,16 @@
-"""Pads matrix products to sizes that a GPU's tensor cores take.
+"""Pads matrix products so that their rows are aligned for a GPU's tensor cores.
 
 In: the unfused program. Out: the same values; a product with rows that do not begin at multiples of
-16 bytes becomes one of larger matrices. Tensor cores are fed 16 bytes at a time: for other sizes
-cuBLAS takes kernels of older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's vocabulary) 1.61
-ms, x 30528 0.56 ms; 1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms; similarly in a
-backward. TF32: BERT's three vocabulary products take 9.2 ms of a training step's 56 ms.
+16 bytes becomes one of larger matrices. Tensor cores are fed 16 bytes at a time; for unaligned rows
+cuBLAS uses slower kernels, written for older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's
+vocabulary) 1.61 ms, x 30528 0.56 ms; 1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms;
+similarly in a backward. TF32: BERT's three vocabulary products take 9.2 ms of a training step's 56
+ms.
 
 Extra columns of the right operand give columns of the result that are not read; padding along the
-summed dimension is 0. An operand is copied for that if the product gains more. A result that only
-nests and products access stays padded; any other is copied, in parts, so that little memory is held
+summed dimension is 0. An operand is copied into padded memory if the product gains more than the
+copy costs. A result that only nests and products access stays padded; any other is computed in
+parts of its rows, and each part is copied into the result, so that little memory is allocated
 twice.
 """
 
@@ -48,12 +50,12 @@ _DEVICES = frozenset({"cuda"})
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # position of the left operand
 _ROW_BYTES = 16  # the required alignment of rows
-# Multiply-adds that pay for copying one element (4 bytes at 4 TB/s), for even sizes and if one is
-# odd; and the elements that a GPU copies in the time of one kernel launch.
+# Multiply-adds that pay for copying one element (4 bytes at 4 TB/s), in general and for the slowest
+# sizes (`_Sizes.odd`); and the elements that a GPU copies in the time of one kernel launch.
 _WORTH, _WORTH_ODD, _LAUNCH = 256, 32, 4 << 20
 # GPT-2 small, bf16 on an H200: inference went from 1.21 to 2.92 times eager's speed, AMP training
 # from 1.34 to 2.46.
-_PART_BYTES = 64 << 20  # of a result that is held twice
+_PART_BYTES = 64 << 20  # of the padded rows that are allocated next to the result
 _PART_ROWS = 256  # a part consists of whole tiles
 
 
@@ -117,7 +119,7 @@ def _row(buffer: Buffer) -> tuple[int, int] | None:
 
 
 def _unit(dtype: torch.dtype) -> int:
-    """Return the elements of 16 bytes."""
+    """Return how many elements of this dtype 16 bytes hold."""
     return _ROW_BYTES // dtype.itemsize
 
 
@@ -126,7 +128,7 @@ def _whole(size: int, dtype: torch.dtype) -> int:
 
 
 def _enlarged(buffer: Buffer, shape: tuple[int, int], name: str) -> Buffer:
-    """Return a temporary of the same dimension order, whose rows begin at 16 bytes."""
+    """Return a temporary of the same dimension order, whose rows begin at multiples of 16 bytes."""
     down = buffer.stride[1] == 1 and buffer.stride[0] >= buffer.shape[1]
     dtype = buffer.dtype
     stride = (_whole(shape[1], dtype), 1) if down else (1, _whole(shape[0], dtype))
@@ -143,7 +145,7 @@ class _Sizes:
     wide_m: int
     wide_n: int
     wide_k: int
-    slow: int  # sizes that are not a multiple of it are the slowest
+    slow: int  # sizes that are no multiple of this are the slowest
 
     @property
     def odd(self) -> bool:
@@ -162,7 +164,8 @@ class _Sizes:
 
 def _sizes(a: Buffer, b: Buffer) -> _Sizes:
     """Return the sizes of a product."""
-    # The left operand's rows matter only if they are contiguous along m.
+    # m is padded only if the left operand is contiguous along m, as only then its rows have length
+    # m.
     (m, k), n = a.shape, b.shape[1]
     slow = 2 if a.dtype.itemsize == 2 else _unit(a.dtype)
     wide_m = _whole(m, a.dtype) if a.stride[0] == 1 else m
@@ -187,7 +190,7 @@ class _Aligner:
             else:
                 self.steps.append(step)
         steps = tuple(self.rows.moved(self.steps))
-        # Views of padded memory begin elsewhere: their aliases move.
+        # `rows.moved` has changed the offsets of aliases into padded memory.
         return replace(self.program, buffers=self.rows.buffers, steps=steps)
 
     def product(self, step: Extern) -> None:
@@ -214,13 +217,15 @@ class _Aligner:
             self.write(new, step, sizes)
 
     def is_fine(self, name: str, shape: tuple[int, int]) -> bool:
-        """Return whether an operand has this shape, and rows that begin at 16 bytes."""
+        """Return whether an operand has this shape, and rows that begin at multiples of 16
+        bytes.
+        """
         buffer = self.rows.buffers[name]
         row = _row(buffer)
         return row is not None and buffer.shape == shape and row[1] % _unit(buffer.dtype) == 0
 
     def is_worth(self, step: Extern, changed: list[str], sizes: _Sizes) -> bool:
-        """Return whether the product gains more than the copies cost."""
+        """Return whether the product gains more than the copies of operands and result cost."""
         out = _matrices(step)[2]
         copied = [name for name in dict.fromkeys(changed) if self.key(name) not in self.copies]
         if (sizes.wide_m, sizes.wide_n) != (sizes.m, sizes.n) and not self.stays(out, step):

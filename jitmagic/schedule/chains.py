@@ -1,10 +1,10 @@
 """Joins consecutive small matrix products into one nest: y = e2(e1(x W1) W2).
 
 In: a Fusion whose products have fused with their pointwise readers. Out: nests in which the left
-operand of a product is itself a product, if nothing else reads that. A row of the result needs only
-one row of the intermediate, so a thread can take rows through all the layers: the intermediate
-stays in its cache, no thread waits between layers, and one kernel is called. Measured
-(784-256-128-10, batch 32, two threads): 0.92 of the time of three products.
+operand of a product is itself a product that nothing else reads. A row of the result needs only one
+row of the intermediate, so a thread can take rows through all the layers: the intermediate stays in
+its cache, no thread waits between layers, and one kernel is called. Measured (784-256-128-10, batch
+32, two threads): 0.92 of the time of three products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ONE_THREAD = 150_000  # multiply-adds that one thread computes alone: gemm.h's t
 
 
 def join_chains(fusion: Fusion) -> None:
-    """Write products into the products that are their only readers, first layers first."""
+    """Inline each product into the product that is its only reader, first layers first."""
     groups = fusion.groups
     for key in list(groups.alive):
         group = groups.alive[key]
@@ -97,8 +97,8 @@ def _joined_refusal(fusion: Fusion, before: Group, group: Group, joined: list[St
 
 def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:
     """Return why the rows do not divide evenly over the threads, or None."""
-    # Threads take rows by the register: with few rows some threads stay idle, though they could
-    # share the columns.
+    # A thread takes as many rows at a time as a register has lanes. With few rows some threads stay
+    # idle, while the columns of a single product can be shared among all of them.
     lanes, threads = fusion.target.lanes, fusion.target.threads
     count = hint_of(rows.extent)
     # For fewer rows gemm.h uses dot products, up to 3 times as fast as its tiles.

@@ -1,8 +1,8 @@
-"""Defers writes to inputs until nothing can raise any more.
+"""Defers writes to inputs until no later step can raise.
 
 In: a program, the storage of each buffer. Out: the steps that write to inputs, and the steps that
 such a write waits for: those that may raise depending on their data. A graph that raises has then
-written nothing, and eager may run the frame from its start without copies of the inputs. If a step
+written to no input, so the frame can be run again as eager without copies of the inputs. If a step
 that may raise reads an input's new value, that value is first computed into a temporary.
 
 On a GPU an index out of range stops the device: nothing runs after that, in any order.
@@ -43,7 +43,7 @@ def write_constraints(
     if not written:
         return WriteConstraints(written, frozenset())
     raising: set[int] = set()
-    made_by_checks: set[str] = set()  # nests that check indexes, which may be fused with others
+    made_by_checks: set[str] = set()  # outputs of checking nests, which may fuse with readers
     for number, step in enumerate(program.steps):
         if writes[number] & inputs:
             continue

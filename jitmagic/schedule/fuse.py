@@ -122,8 +122,8 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
     """Rename the reader's axes to the producer's, if the producer is the longer one and each point
     of the reader reads one point of it.
     """
-    # Its value is then reused unchanged; a chain of n operations would be renamed n times. Extents
-    # must stay the same: a cat runs past the end of each of its parts, under a mask.
+    # The producer's value is then reused unchanged; else a chain of n operations is renamed n
+    # times. Extents must stay the same: a cat runs past the end of each of its parts, under a mask.
     links = [load for load in reader.shape.loads if load.buffer in stores]
     link = max(links, key=lambda load: len(stores[load.buffer].value.below))
     store = stores[link.buffer]
@@ -152,10 +152,11 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
     store = group.stores[0]
     readers = graph.readers.get(store.buffer, ())
     memory = graph.storage[store.buffer]
-    # Two tests: the union of both sets took half of the schedule of 1,600 products.
+    # Two tests: the union of both sets took half of the time to schedule 1,600 products.
     if memory in graph.escaping or memory in graph.mutated or not readers:
         return ()
-    # Its loads would move to where the reader runs: after a write to what it loads.
+    # Inlined, its loads would run later, with the reader: after a write to the memory that they
+    # read.
     if any(graph.storage[load.buffer] in graph.changing for load in group.shape.loads):
         return ()
     cost = value_cost(store.value)
@@ -164,7 +165,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         if not target.is_nest:
             return ()
         links = [load for load in target.shape.loads if load.buffer == store.buffer]
-        # All readers or none: while one reads the buffer it must be written, and nothing is saved.
+        # All readers or none: a buffer that one still reads must be written, and nothing is saved.
         if any(solve(store, load, group.outer) is None for load in links):
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
@@ -190,14 +191,16 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
 
 
 def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load]) -> bool:
-    """Return whether the reader evaluates the value about as often as it has elements."""
+    """Return whether inlining at most doubles the evaluations of the value, or repeats little
+    work.
+    """
     points = extent_product(group.outer)
     times = extent_product(target.outer) * max(
         (extent_product(binder) for binder in target.shape.binders), default=1
     )
     if times <= points * 2 or cost <= CHEAP:
         return True
-    # A value that does not vary in the innermost loop is computed before it, not in each round.
+    # A value that does not vary in the innermost loop is hoisted out of it.
     innermost = target.shape.binders[0] if target.shape.binders else target.outer[-1:]
     varies = any(AxisVar(axis) in load.index for load in links for axis in innermost)
     return not varies or (times - points) * cost <= PARALLEL_WORK
@@ -265,7 +268,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
         fusion.say(producer, consumer, False, plan)
         return False
     joined = _joined_stores(producer, consumer, plan, frozenset(stores))
-    # A load that is left would read what the same nest writes, at another point: a race.
+    # A remaining load would read what the same nest writes at another point: a race.
     if any(load.buffer in stores for load in loads_of(joined)):
         fusion.say(producer, consumer, False, "its reads do not match the writes")
         return False
@@ -377,7 +380,7 @@ def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> st
     # more than the round trip that joining saves, unless all stays in L1.
     last = plan.outer[-1:] and AxisVar(plan.outer[-1])
     moved = Rebuilder(plan.producer)
-    for store in producer.stores:  # it has no inner axes, which would be bound in it
+    for store in producer.stores:  # pointwise: no inner axes, all indexes use outer ones
         axes = [part for part in map(moved.expr, store.index) if isinstance(part, AxisVar)]
         if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
             return "they walk through memory in different orders"
@@ -397,8 +400,8 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
     moved = Rebuilder(plan.consumer).store(store)
     steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
-    # Strided rows: lanes are neighbouring columns, and the second pass over the rows of so many
-    # columns finds them in L2 only if they fit.
+    # Strided rows: the lanes are neighbouring columns, and the second pass over that many columns
+    # finds them in L2 only if they fit.
     if steps and min(map(hint_of, steps)) > 1:
         tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
         if tile > fusion.target.l2_bytes:
@@ -440,9 +443,7 @@ def _join_earlier(fusion: Fusion, key: int, nests: OpenNests) -> None:
 def _ranked(
     fusion: Fusion, keys: int, mine: frozenset[str], done: tuple[float, int]
 ) -> list[tuple[float, int]]:
-    """Return the nests that come after `done`, as (minus the bytes of `mine` that they read,
-    key).
-    """
+    """Return (minus the bytes of `mine` that a nest reads, key) of nests that sort after `done`."""
     ranks = []
     for key in bits(keys):
         common = mine.intersection(load.buffer for load in fusion.groups.alive[key].shape.loads)

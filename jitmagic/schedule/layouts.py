@@ -5,7 +5,7 @@ backward. Out: the same steps; convolutions on tensor cores read and write chann
 both directions, and so do the nests and poolings in between. Tensor cores need that order: for a
 row-major image cuDNN transposes the image before each convolution and the result after it.
 
-Only strides of temporaries and of saved outputs change, which the steps that access them take from
+Only the strides of temporaries and of saved outputs change, which nests and convolutions read from
 the Buffer; the operands of other ATen ops keep their layouts. A convolution that reads an image in
 another order gets a copy.
 """
@@ -39,9 +39,9 @@ from .precision import on_tensor_cores
 __all__ = ["turned_outputs", "with_images_channels_last"]
 
 _DEVICES = frozenset({"cuda"})
-# cuDNN takes TF32 kernels in both orders, of 108 convolutions tried on an H200, from 32 channels
-# on, in multiples of 16 bytes, with windows up to 7x7. Of those with fewer channels 39 had a TF32
-# kernel for channels_last alone, of those with 30 or more two, both of 11x11.
+# cuDNN has TF32 kernels for both memory orders from 32 channels on, in multiples of 16 bytes, with
+# windows up to 7x7. Of 108 convolutions tried on an H200, 39 with fewer channels had a TF32 kernel
+# for channels_last alone; of those with 30 channels or more, only two had, both with 11x11 windows.
 _TF32_CHANNELS, _TF32_MULTIPLE, _TF32_WINDOW = 32, 4, 7
 aten = torch.ops.aten
 

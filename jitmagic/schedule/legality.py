@@ -4,9 +4,9 @@ In: a producer group, a consumer group, the loads by which the consumer reads th
 Alignment (how to rename both sides' axes into the shared nest) or the sentence that says why not.
 Profit is not considered here; that is score.py.
 
-A group is *rigid* when it contains a reduction or inner axes: its outer axes are then the rows, one
-point of which must stay together. A flexible group is pointwise: any of its axes may become inner
-axes.
+A group is *rigid* when it contains a reduction or inner axes: its outer axes are then the rows, and
+the work of one row must stay in one point of the nest. A flexible group is pointwise: any of its
+axes may become inner axes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TWO_PLACES = "it is read at two different points at once"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Holds the facts about a group that alignment needs."""
+    """Holds the facts about a group that the alignment of axes needs."""
 
     outer: tuple[Axis, ...]
     stores: tuple[Store, ...]
@@ -131,7 +131,7 @@ def _safe_loads(
     value: Value, bindings: Mapping[Axis, Expr], mask: Value, rebuild: Rebuilder
 ) -> set[Load]:
     """Return loads of reductions that stay in bounds and do not depend on the mask."""
-    # Masking them would repeat the reduction at each point of the mask's axes.
+    # If they were masked, the reduction would be repeated at each point of the mask's axes.
     nodes = walk((value,))
     reductions = [node for node in nodes if isinstance(node, Reduction)]
     if not reductions:

@@ -191,7 +191,7 @@ def operand_to_overwrite(
             (*other.shape, *other.stride), (*mine.shape, *mine.stride)
         )
         loads = [n for n in nodes if isinstance(n, Load) and owner[n.buffer] == candidate]
-        places = {(load.buffer, load.index) for load in loads}  # a view of it reads other elements
+        places = {(load.buffer, load.index) for load in loads}  # an alias has other indexes
         if same and places == {(candidate, store.index)}:
             return candidate
     return None

@@ -1,9 +1,9 @@
 """Indexes nests by the memory that they read, for horizontal fusion.
 
-In: groups in program order. Out: the earlier groups that could share a nest with a given one. Each
-pair that the index leaves out would be refused for its extents, or because no two loads have the
-same index. Without it n nests that each read a row of one buffer are n² pairs, each of which costs
-a rebuilt nest.
+In: groups in program order. Out: the earlier groups that could share a nest with a given one. The
+index leaves out only pairs that would be refused: for their extents, or because no two loads have
+the same index. Without it n nests that each read a row of one buffer are n² pairs, each of which
+costs a rebuilt nest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Orders the fused steps and builds the final program.
 
 In: the groups. Out: a LoopProgram: every group turned into its final step, sorted so that each
-comes after its dependencies and otherwise as early as the user wrote it.
+comes after its dependencies, and otherwise in the user's order.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _sorted(groups: Groups) -> list[Group]:
 
 
 def _name(group: Group) -> str:
-    """Return a C identifier from the ATen nodes inside, such as `softmax`, for people to
-    recognise.
+    """Return a C identifier made of the ATen nodes inside, such as `softmax`, so that people
+    recognise the kernel.
     """
     return "_".join(operations_in(group.origins)[:5]) or "nest"
 

@@ -1,6 +1,6 @@
 """Reads how precisely a GPU's libraries compute, by the process's settings at scheduling time.
 
-The answer affects sizes and layouts, not results: a later change of the settings keeps them right.
+Only padding and layouts depend on the answer, so results stay correct if the settings change later.
 """
 
 from __future__ import annotations

@@ -166,8 +166,8 @@ def open_products(program: LoopProgram) -> dict[str, tuple[tuple[str, ...], bool
 def with_small_products(
     program: LoopProgram, generated: Mapping[str, bool] = MappingProxyType({})
 ) -> tuple[LoopProgram, list[Decision]]:
-    """Replace the small products of a program by nests; `generated` overrides the size limit, by
-    step name.
+    """Replace the small products of a program by nests; `generated` overrides the size limit for
+    steps by name.
     """
     steps, decisions = [], []
     for step in program.steps:

@@ -83,8 +83,8 @@ class Rows:
         )
 
     def lengthen(self, name: str, row: int, longer: int) -> None:
-        """Make rows of `row` elements begin `longer` elements apart, in all of the shared
-        memory.
+        """Change the distance of rows of `row` elements to `longer` elements, in all buffers of the
+        shared memory.
         """
         for one in self._family[self.owner[name]]:
             moved = _moved(self.buffers[one], self.start[one], row, longer)

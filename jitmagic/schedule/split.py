@@ -6,9 +6,9 @@ combines them.
 
     sum{j} x[i, j]  ->  part[p, i] = sum{k} x[i, p * K + k];   sum{p} part[p, i]
 
-The combination stays a reduction of its reader where that costs nothing; results that are needed at
-many points are finished by a nest of their own. Inner loops of stores become outer loops of their
-own nest. Only the CUDA schedule does this: it trades launches for parallelism.
+The combination of the pieces stays inside the nest that reads it where that costs nothing; a result
+that is needed at many points is combined by a nest of its own. Inner loops of stores become outer
+loops of their own nest. Only the CUDA schedule does this: it trades launches for parallelism.
 
 For dynamic extents, the length of pieces follows the hint, and their number is an expression. That
 an extent stays too short to split is assumed and guarded.
@@ -57,7 +57,7 @@ UNIT = 16  # pieces of a dynamic extent are multiples of it: loads are of 16 byt
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
-    """Split reductions if the target has idle cores."""
+    """Split the reductions that would leave cores of the target idle."""
     if not target.multiprocessors:
         return program
     splitter = _Splitter(program, target, dict(program.buffers))
@@ -93,7 +93,7 @@ class _Splitter:
     buffers: dict[str, Buffer]
     owner: dict[str, str] = field(init=False)
     taken: set[str] = field(init=False)
-    finishing: tuple[str, Sequence[Store]] = ("", ())  # the nest that finished rows last
+    finishing: tuple[str, Sequence[Store]] = ("", ())  # name and stores of the last combining nest
 
     def __post_init__(self) -> None:
         self.owner = storages(self.program)
@@ -112,8 +112,8 @@ class _Splitter:
         return [*nests, *steps]
 
     def _is_lopsided(self, nest: Nest) -> bool:
-        """Return whether few programs would each write a long row."""
-        # Only one program writes a row: long rows of few programs leave the other cores idle.
+        """Return whether only few programs would run, each writing a long row."""
+        # A row is written by one program, so a few long rows leave most cores idle.
         few = extent_product(nest.outer) < ROUNDS // 2 * self.target.multiprocessors
         return few and any(extent_product(store.inner) > ROW for store in nest.stores)
 
@@ -131,7 +131,7 @@ class _Splitter:
         ]
         if not wide:
             return None
-        first = wide[0]  # operands come before their users
+        first = wide[0]  # walk yields operands first, so it depends on no other wide one
         pending = set(wide)
         group = [
             node
@@ -243,7 +243,7 @@ class _Splitter:
     def _finish(
         self, nest: Nest, results: dict[Value, Value], nests: list[Nest]
     ) -> dict[Value, Value]:
-        """Compute the results once per row in a nest of their own, and return their loads."""
+        """Combine the pieces once per row in a separate nest, and return loads of the results."""
         stores, loads = [], {}
         point = tuple(AxisVar(axis) for axis in nest.outer)
         for node, result in results.items():
@@ -285,7 +285,7 @@ class _Splitter:
         return steps
 
     def _with_more_stores(self, stores: Sequence[Store], nest: Nest) -> Nest:
-        """Return the nest that finished the rows, with further stores of one value per row."""
+        """Return the last combining nest, with further stores of one value per row."""
         name, finishing = self.finishing
         values = {store.buffer: store.value for store in finishing}
         use = Rebuilder(on_load=lambda load: values.get(load.buffer, load))

@@ -113,7 +113,7 @@ def _in_memory_order(
     biggest = max(stores, key=lambda store: prod(map(hint_of, buffers[store.buffer].shape)))
     stride = buffers[biggest.buffer].stride
     steps = _steps(position(biggest.index, stride), stride)
-    # The offset does not move along each axis by itself: no order is known to be better.
+    # The offset is not a sum of one term per axis, so no order is known to be better.
     if any(axis not in steps for axis in outer):
         return list(outer)
     return sorted(outer, key=lambda axis: -abs(steps[axis]))
@@ -133,8 +133,8 @@ def _steps(offset: Expr, near: Sequence[Dimension]) -> dict[Axis, int]:
 
 def _inside(node: Reduction) -> frozenset[Axis]:
     """Return the axes of the loops inside a reduction's loop."""
-    # They belong to reductions that depend on its axes, or on axes of one that does. Others run
-    # before it.
+    # Reductions that depend on its axes, or on the axes of one that does, run inside its loop; the
+    # others run before it.
     free = value_axes(walk((node.value,)))
     left = [inner for inner in free if isinstance(inner, Reduction)]
     axes = set(node.axes)

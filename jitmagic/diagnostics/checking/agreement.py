@@ -1,10 +1,10 @@
 """agreement: decides whether compiled code and eager agree, for passport, minify and test.
 
 Input: the results of both on the same tensors (`cases.Results`), and eager's results in float64.
-Output: a `Line` per tensor. The measure is the distance to float64, as compiled code may round
-differently from eager: its error may be TIMES_EAGER times eager's, plus ROUNDINGS roundings of the
-largest value. If there is no float64 run, or eager itself computes in float64, the roundings alone
-are allowed. Integers and bools must be equal.
+Output: a `Line` per tensor. Both are compared with float64, not with each other, as compiled code
+may round differently from eager: its error may be TIMES_EAGER times eager's, plus ROUNDINGS
+roundings of the largest value. If there is no float64 run, or eager itself computes in float64, the
+roundings alone are allowed. Integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The comparison of one tensor of a graph: a result, an input after the call, or a gradient.
+    """Compares one tensor of a graph: a result, an input after the call, or a gradient.
 
     abs, rel: largest difference to eager, absolute and relative to eager's value
     ulp: the same in units of the last place; None if the dtype is not floating point

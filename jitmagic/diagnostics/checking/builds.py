@@ -1,4 +1,4 @@
-"""builds: the executables of a compile, and the parts of a frame that can be run again.
+"""builds: lists the executables of a compile, and the parts of a frame that can be run again.
 
 Input: compile records. Output: a `Build` for each executable with its ATen graphs, and for each
 part of a frame the traced graph at the sizes of the first call. A frame has several parts if it was
@@ -43,12 +43,14 @@ __all__ = [
     "partitions_of",
 ]
 
-MOST_BYTES = 1 << 31  # of synthetic inputs
+MOST_BYTES = 1 << 31  # a limit on synthetic inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One executable of a compile; `part`: the forward and backward graphs it belongs to."""
+    """Describes one executable of a compile; `part`: the forward and backward graphs it belongs
+    to.
+    """
 
     name: str  # "forward", "backward"
     schedule: Schedule
@@ -178,7 +180,7 @@ def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord
 class MeasuredPart:
     """A traced graph of fixed sizes and its executables: forward, and backward once compiled.
 
-    A part without executables runs as eager, because data decide the sizes of its results.
+    A part without executables runs as eager, because its output shapes are data-dependent.
     """
 
     traced: Trace

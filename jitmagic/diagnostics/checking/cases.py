@@ -55,7 +55,7 @@ __all__ = [
     "without_waste",
 ]  # fmt: skip
 
-AFTERWARDS = ", after the call"  # suffix of the name of an input as the call left it
+AFTERWARDS = ", after the call"  # suffix of the name for the value of an input after the call
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 # Options that depend on the machine and are left out of scripts.
 _MACHINE_OPTIONS = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
@@ -220,7 +220,8 @@ def collect_results(
     leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
     if not wanted or not leaves:
         return results_by_name
-    # Tangents of ones would hide errors: the gradient of a softmax or a norm is then zero.
+    # Random tangents, as ones would hide errors: with them the gradient of a softmax or a norm is
+    # zero.
     uneven = [random_tensor(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
     gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
     return results_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}

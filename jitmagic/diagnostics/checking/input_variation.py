@@ -6,7 +6,7 @@ Input: a function and arguments. Output: the variations tried and the smallest f
 arguments get other sizes (a size is replaced wherever it occurs, so that shapes still match),
 layouts, dtypes, values (nan, inf, -0.0, huge, tiny) and requires_grad. Both sides run on copies
 from the same seed. Results, arguments after the call, gradients and errors are compared by the rule
-of agreement.py. Inputs on which eager itself is not reproducible are not judged.
+of agreement.py. Inputs on which eager itself is not reproducible are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .cases import (
 
 __all__ = ["Failure", "TestReport", "test"]
 
-SPECS = 12  # combinations of sizes, layouts and dtypes: each costs a compile, other values do not
+SPECS = 12  # combinations of sizes, layouts and dtypes, each of which costs a compile
 _MOST_SHOWN = 32  # elements of a tensor whose values are printed
 _SIZES = (0, 1, 2, 3, 5, 8, 17)
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -201,7 +201,7 @@ class _Trial:
         return self._compiled[key]
 
     def _given(self) -> dict[str, Any]:
-        """Return the options, with slow variants kept: they have to be correct too."""
+        """Return the options, with keep="compiled": slow variants have to be correct too."""
         own = self._options.get("options") or {}
         return {**self._options, "options": {"keep": "compiled", "notices": "never", **dict(own)}}
 

@@ -154,7 +154,7 @@ def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Ques
 def _judged_capture(
     before: Arguments | Refusal, given: Arguments, call: CapturedCall
 ) -> tuple[list[Line], list[str], list[str]]:
-    """Return lines on which the capture differs from the plain function, the place, and notes."""
+    """Return the lines that differ from the plain function, and entries for `first` and `notes`."""
     if not call.cases:
         return [], [], []
     try:

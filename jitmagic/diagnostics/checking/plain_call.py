@@ -1,8 +1,8 @@
 """plain_call: compares the captured call with the user's function run as plain Python.
 
 Input: a function, its arguments before the call, and the results of the captured call. Output: the
-differences, which are errors of the capture, such as a value that the tracer wrongly took for a
-constant. Comparing graphs cannot show those, because eager runs the same graphs.
+differences, which are errors of the capture, such as a value that the tracer wrongly specialised to
+a constant. Comparing graphs cannot show those, because eager runs the same graphs.
 
 The plain function runs on copies of its arguments, and only if it has no side effects outside them;
 otherwise `Refusal` gives the reason.

@@ -1,4 +1,4 @@
-"""scripts: writes graphs as standalone Python scripts, and has the functions that scripts call.
+"""scripts: writes graphs as standalone Python scripts, and defines the functions that those call.
 
 Input: a graph whose inputs are tensors, and their specs. Output: the text of a script with the
 graph as a plain function `repro`, which needs only torch and jitmagic, and inputs from

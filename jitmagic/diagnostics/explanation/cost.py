@@ -52,7 +52,7 @@ def _stack_of(lines: Lines) -> Stack:
 
 @dataclass(slots=True)
 class LineCost:
-    """Seconds of a line, with every graph run once."""
+    """Holds the seconds of a line, if every graph runs once."""
 
     eager: float = 0.0
     compiled: float = 0.0
@@ -74,7 +74,7 @@ class ModuleCost:
 class KernelCost:
     """One launch or ATen call of a plan.
 
-    limit: its speed relative to a copy of as many bytes; None if it is not bound by memory
+    limit: its speed relative to a copy of the same bytes; None if it is not bound by memory
     """
 
     kernel: KernelReport
@@ -91,7 +91,9 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The measurements; eager, compiled: seconds of all graphs, without overhead of the clock."""
+    """Holds all measurements; eager, compiled: seconds of all graphs, without the overhead of
+    clocks.
+    """
 
     lines: Mapping[Place, LineCost] = field(default_factory=dict)
     kernels: tuple[KernelCost, ...] = ()
@@ -245,7 +247,7 @@ class _Costs:
 
 
 def _limit(kernel: KernelReport, seconds: float, device: torch.device) -> float | None:
-    """Return the speed of a memory-bound kernel relative to a copy of as many bytes, at most 1."""
+    """Return the speed of a memory-bound kernel relative to a copy of the same bytes, at most 1."""
     if not kernel.is_generated or kernel.is_arithmetic or seconds <= 0:
         return None
     copied = copy_seconds(kernel.nbytes, device)

@@ -92,9 +92,9 @@ class Explainer:
     Its repr shows what is compiled so far, without running or compiling anything.
     """
 
-    target: Callable[..., Any]  # kept, as a tagged copy of a module does not keep it alive
+    target: Callable[..., Any]  # referenced, as a tagged copy does not keep its module alive
     copy: Callable[..., Any]  # the tagged copy that is compiled
-    compiles_copy: bool = False  # even if a variant of `target` matches the call
+    compiles_copy: bool = False  # also if a variant of `target` matches the call
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ def _run_variant(
     with comparison_paused(entry):
         call()
     ran = [(part, each) for part, each in _entries(handle) if each.hits > before.get(each, 0)]
-    ran = ran or [(handle, entry)]  # it ran as plain Python, for example in jitmagic.disable
+    ran = ran or [(handle, entry)]  # no counter: it ran as plain Python, as in jitmagic.disable
     for _, each in ran:
         for later in each.notes.pending():
             later()
@@ -272,7 +272,7 @@ def _guards(records: Sequence[CompileRecord]) -> tuple[list[str], list[str]]:
 
     A guard that only some variants of a frame have is prefixed with their numbers.
     """
-    variants: dict[int, set[int]] = {}  # by frame
+    variants: dict[int, set[int]] = {}  # the numbers of variants by frame
     having: dict[tuple[int, str], set[int]] = {}
     is_library: dict[str, bool] = {}
     for record in records:
@@ -334,7 +334,7 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
     """Return the generated kernels that were loaded, in the order of the graphs."""
     variants: dict[tuple[int, int], list[CompileRecord]] = {}
-    for record in records:  # a backward is compiled later than its graph was split off
+    for record in records:  # a backward is compiled later than its partition was made
         variants.setdefault((record.frame, record.number), []).append(record)
     return tuple(
         kernel

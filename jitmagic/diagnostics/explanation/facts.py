@@ -1,4 +1,4 @@
-"""facts: puts those guards into words that a caller can make fail.
+"""facts: describes the guards that a caller can make fail.
 
 Input: the guards of a trace. Output: a sentence for each fact about arguments, globals and numbers,
 and one for all parameters. Guards on classes, functions, hooks and torch's own names are only
@@ -101,12 +101,14 @@ def _bases(source: Source) -> Iterable[Source]:
 
 
 def _is_held(source: Source) -> bool:
-    """Return whether it is read from an object: a module's parameter, an optimizer's tensor."""
+    """Return whether the source is an attribute of an object: a module's parameter, an optimizer's
+    state.
+    """
     return any(isinstance(each, InstanceDict) for each in _bases(source))
 
 
 def _is_callers(source: Source) -> bool:
-    """Return whether a caller has a name for it.
+    """Return whether a caller knows the source by a name.
 
     Private attributes, parts of classes and functions, and unnamed stack values are excluded.
     """

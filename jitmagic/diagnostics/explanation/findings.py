@@ -76,7 +76,7 @@ class Findings:
     costs: Costs = field(default_factory=Costs)  # empty if nothing was measured
     memory: tuple[int, int] = (0, 0)  # peak bytes, compiled and as eager; 0: not known
     numbers: tuple[str, ...] = ()  # dynamic sizes and numbers, in words
-    symbols: tuple[SymbolReport, ...] = ()  # the same as data
+    symbols: tuple[SymbolReport, ...] = ()  # the lines of `numbers` as data
     records: tuple[CompileRecord, ...] = ()  # results of the stages, from which pictures are drawn
 
     @property

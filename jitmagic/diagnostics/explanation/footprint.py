@@ -1,4 +1,4 @@
-"""footprint: bytes alive after each operation of a graph, as eager and compiled.
+"""footprint: measures the bytes alive after each operation of a graph, eager and compiled.
 
 Input: the records of a frame's newest variant. Output: a `Footprint`. For eager, the traced graph
 runs operation by operation on synthetic tensors, forward and backward, and each storage is tracked

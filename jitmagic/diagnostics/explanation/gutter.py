@@ -69,7 +69,9 @@ class Listing:
 
 
 def listings(found: Findings) -> list[Listing]:
-    """Return the explained function's listing, even without measurements, then its callees'."""
+    """Return the explained function's listing, even without measurements, then those of its
+    callees.
+    """
     filename, first, lines = found.source
     breaks = distinct(found.break_reasons)
     own = _listing(

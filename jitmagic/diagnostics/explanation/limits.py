@@ -1,7 +1,7 @@
 """limits: measures the memory speed of this machine, which bounds kernels that compute little.
 
-Input: a number of bytes. Output: seconds of a copy that reads and writes as many bytes in all. It
-is measured once per process for each power of two, so that a kernel whose data fit a cache is
+Input: a number of bytes. Output: seconds of a copy that reads and writes that many bytes in total.
+It is measured once per process for each power of two, so that a kernel whose data fit a cache is
 compared with a copy that fits it too.
 """
 

@@ -3,9 +3,10 @@
 Input: a traced graph, or a plan with its kernels. Output: `OperationTimes`, the least seconds of
 each operation over several runs, and of a whole run without a clock inside. The difference of sum
 and whole is the overhead of the clock (with a GPU, of synchronizing), which is subtracted in equal
-parts from all operations. On the CPU that overhead is known; any further difference is load on the
-machine and is removed by scaling, since subtracting a disturbed matrix product's excess equally
-would erase all short operations. Runs happen in the sandbox and restore the random generators.
+parts from all operations. On the CPU the overhead of a clock is known, so any further difference is
+due to load on the machine. It is removed by scaling: if the delay of one matrix product were
+subtracted in equal parts, all short operations would become 0. Runs happen in the sandbox and
+restore the random generators.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ __all__ = [
 ]
 
 SECONDS = 0.06  # budget of runs for each graph, eager and compiled; at least one run is made
-LONG = 0.3  # a run of so many seconds is made only once
-SHORT = 0.04  # a run of fewer seconds is made at least twice
+LONG = 0.3  # a run that takes longer is made only once
+SHORT = 0.04  # a run that takes less is made at least twice
 RUNS = 20
 _TICKS = 100
 _NUMBER = "jitmagic.cost"  # key in an autograd node's metadata: the index of its operation
@@ -58,7 +59,7 @@ _OPERATIONS = ("call_function", "call_method", "call_module")
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Seconds of each operation, in order, and of the whole."""
+    """Holds the seconds of each operation, in order, and of the whole run."""
 
     each: tuple[float, ...]
     whole: float
@@ -84,7 +85,7 @@ class _Clock:
         self.since = time.perf_counter()
 
     def begins(self, number: int) -> None:
-        """Record the begin of an operation, which is the end of the one before."""
+        """Record the start of an operation, which is the end of the previous one."""
         if self.number >= 0:
             self.ends(self.number)
         self.number = number
@@ -96,7 +97,9 @@ Lapped = Callable[[], _Clock]
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Hide what runs inside from user code, and restore the random generators."""
+    """Run the block in the sandbox, invisible to hooks and modes of the user, and restore the
+    random generators.
+    """
     with sandbox(), same_random_numbers():
         yield
 
@@ -104,7 +107,8 @@ def isolated() -> Iterator[None]:
 def _measured(whole: Run, lapped: Lapped) -> OperationTimes:
     """Run without and with a clock in turns, so that load on the machine affects both.
 
-    The first run, in which libraries start their threads, counts only if a second is too long.
+    The first run, in which libraries start their threads, counts only if it takes too long to be
+    repeated.
     """
     wholes, runs = [_seconds(whole)], [lapped().seconds]
     fewest = 1
@@ -115,7 +119,7 @@ def _measured(whole: Run, lapped: Lapped) -> OperationTimes:
         wholes.append(_seconds(whole))
         runs.append(lapped().seconds)
     least_each = [min(values) for values in zip(*runs, strict=True)]
-    least = min(*wholes, sum(least_each))  # the clock never makes a run shorter
+    least = min(*wholes, sum(least_each))  # a run is never slower without a clock
     return OperationTimes(_without_clock(least_each, least, _clock_costs()), least)
 
 

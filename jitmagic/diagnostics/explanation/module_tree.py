@@ -1,8 +1,8 @@
 """module_tree: arranges the seconds of a model's modules as a tree.
 
 Input: seconds of each module that computes something. Output: a `Branch` for each module that takes
-time and for its parents. Consecutive identical layers are one branch with a count; a container of
-nothing else is merged with them.
+time and for its parents. Consecutive identical layers are one branch with a count; a container that
+holds nothing else is merged with them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _add_up(branch: Branch) -> None:
 
 
 def _join(branch: Branch) -> None:
-    """Merge runs of identical layers, and merge a container of nothing else with them."""
+    """Merge runs of identical layers, and a container that holds nothing else with them."""
     for each in branch.inside:
         _join(each)
     joined: list[Branch] = []

@@ -79,7 +79,7 @@ def _chips(found: Findings) -> Iterator[Chip]:
 
 def _warnings(found: Findings) -> Iterator[str]:
     for name, outcome in found.outcomes:
-        if (name, outcome.why) != (found.name, found.verdict.details):  # which the first line shows
+        if (name, outcome.why) != (found.name, found.verdict.details):  # shown as title
             yield f"{shown_name(name)} ran as plain Python: {outcome.why}"
     for line in found.ledger:
         if not line.startswith(("variant ", " ")) and found.verdict.tone != PLAIN:

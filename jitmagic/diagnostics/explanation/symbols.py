@@ -50,7 +50,7 @@ def _line(symbol: Symbol) -> UserLine | None:
 def _size_reports(traced: Trace) -> Iterator[SymbolReport]:
     relations = [guard for guard in traced.guards if isinstance(guard, SizesRelate)]
     limits = {end for symbol in places_of(traced) for end in symbol.limits}
-    symbols: dict[object, Symbol] = {}  # by origin; dimensions of equal size share one
+    symbols: dict[object, Symbol] = {}  # by origin; equal dimensions share one symbol
     for guard in relations:
         if isinstance(guard.left, Symbol):
             shared = guard.op == "==" and isinstance(guard.right, Symbol)
@@ -135,7 +135,7 @@ def _sizes(traced: Trace) -> Iterator[str]:
 
 
 def _is_given(guard: SizesRelate, limits: set[int]) -> bool:
-    """Return whether a guard was not caused by a line of the user's.
+    """Return whether a guard was added without a line of user code that needs it.
 
     Such guards state the initial range of a symbol, that two sizes share it, or a stride.
     """

@@ -1,12 +1,12 @@
-"""verdict: says whether compiling a function was worth it, in the words that every report uses.
+"""verdict: says whether compiling a function was worth it, in the same words for every report.
 
 Input: a handle. Output: a `Verdict`, plain data. Its speed is that of the A/B comparison
 (frame/timing/comparison.py): medians of the user's own calls, compiled and eager in turns. The
 title of `explain`, the card of a function, `%compile_status` and the line below a cell show it.
 
 The cost of graph breaks comes from the same calls: the part of a compiled call in which no compiled
-graph runs (`Measured.outside`). That is the Python at the breaks, which eager runs too, operations
-that run as eager there, and the return into compiled code.
+graph runs (`Measured.outside`). That is the Python code at the breaks, which eager runs too,
+operations that run as eager there, and the entry into the resume functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 FASTER, SLOWER, EQUAL, UNKNOWN, PLAIN = "faster", "slower", "equal", "unknown", "plain"
-_SHORT = 100e-6  # seconds of an eager call below which entering compiled code is significant
+_SHORT = 100e-6  # seconds of an eager call below which the cost of entering compiled code matters
 # A note on every page that shows the cost of graph breaks.
 BREAKS_COST = (
     "Graph breaks: the part of the compiled calls in which no compiled graph runs: the Python at "

@@ -2,9 +2,10 @@
 
 On a GPU each element is one atomic addition, fused with the computation of its value. Eager's
 index_add and scatter_add are atomic too; its index_put and embedding_dense_backward sort the
-indexes first, and their sums are the same from run to run. The call is ATen's under
+indexes first, and their sums are the same from run to run. All these ops stay ATen calls under
 use_deterministic_algorithms, on a CPU, and for 16-bit sums, which eager accumulates in float32. A
-masked write of a uniform value is a `where` at each element, which does not depend on their number.
+masked write of a uniform value becomes a `where` at each element, so the data-dependent number of
+true elements is not needed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def relu6(x: Value) -> Value:
 
 @pointwise("softshrink.default", operands=1)
 def softshrink(x: Value, limit: Number = 0.5, *, tail: Tail) -> Value:
-    """Write softshrink."""
+    """Return softshrink, with the zeros of eager."""
     # Between the limits, ATen's vector code gives 0.0 and its scalar code x * 0, which keeps the
     # sign.
     nothing = compute("mul", x, 0.0)

@@ -31,8 +31,8 @@ def _first(op: str, x: Value, y: Value) -> Value:
 
 
 def _by_tail(tail: Tail, made: Callable[[_Binary], Value]) -> Value:
-    """Choose between equal operands as ATen does."""
-    # Its vector code returns the second, std::max the first.
+    """Return `made` with the choice between equal operands that ATen makes at this point."""
+    # ATen's vector code returns the second operand; its scalar code, std::max, the first.
     if isinstance(tail, bool):
         return made(_first if tail else _second)
     return where(tail, made(_first), made(_second))
@@ -59,7 +59,7 @@ def fmin(x: Value, y: Value, *, result: torch.dtype) -> Value:
 
 
 def _without_nan(op: str, integral: str, x: Value, y: Value, result: torch.dtype) -> Value:
-    """Write std::fmax, which compilers make return the first of equal operands."""
+    """Return std::fmax or fmin, which as compiled return the first of two equal operands."""
     # For bfloat16 ATen converts to float32 first, and the second is returned.
     if x.dtype not in FLOATS:
         return compute(integral, x, y)
@@ -69,7 +69,7 @@ def _without_nan(op: str, integral: str, x: Value, y: Value, result: torch.dtype
 @lru_cache(maxsize=1)
 def _single_nan_bound_wins() -> bool:
     """Return whether clamp(x, min=nan) is nan."""
-    # It is from torch 2.12 on; 2.11's kernels compare, and return x.
+    # It is nan from torch 2.12 on; 2.11's kernels compare, and return x.
     return bool(torch.zeros(1).clamp(min=float("nan")).isnan().item())
 
 
@@ -88,7 +88,7 @@ def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
 
 @pointwise("clamp_min.default")
 def clamp_min(x: Value, low: Value) -> Value:
-    return compute("maximum", low, x)  # a number that equals x leaves it: -0.0 is kept
+    return compute("maximum", low, x)  # of equal operands x is returned: -0.0 stays -0.0
 
 
 @pointwise("clamp_max.default")

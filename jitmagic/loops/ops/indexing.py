@@ -32,11 +32,11 @@ from .views import clamp_index, wrap_dim
 
 __all__ = ["at_indices", "on_diagonal", "require_extent", "require_index", "run_time_index"]
 
-_MOST_JOINED = 8  # more tensors are one memory copy each in ATen
+_MOST_JOINED = 8  # a cat of more is left to ATen, which copies each tensor at once
 
 
 def run_time_index(value: Value, extent: int, negative: bool) -> Expr:
-    """Return a checked index; unless `negative` is allowed, negative values become out of range."""
+    """Return a checked index; unless `negative`, values below 0 are out of range."""
     value = cast(value, torch.int64)
     if not negative:
         value = where(compute("lt", value, 0), extent, value)

@@ -1,8 +1,8 @@
 """Lowers pointwise arithmetic, comparison, logic, bits, choice and conversion.
 
 Every function is scalar: it takes Values in the dtype in which its rule computes, and returns a
-Value. Eager's special forms (pow by an integer, fused multiply-add under alpha) are kept, because
-they round differently.
+Value. Eager's special cases (pow by an integer, fused multiply-add under alpha) are reproduced,
+because they round differently.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _is_one(value: Value) -> bool:
 
 @pointwise("lerp.Scalar", "lerp.Tensor", rule="value")
 def lerp(x: Value, y: Value, weight: Value) -> Value:
-    """Return the two forms of ATen/native/Lerp.h, each exact at its own end."""
+    """Interpolate by the two formulas of ATen/native/Lerp.h, exact at x and at y respectively."""
     step = compute("sub", y, x)
     near = compute("fma", weight, step, x)
     far = compute("fma", compute("sub", compute("neg", weight), -1.0), compute("neg", step), y)
@@ -204,8 +204,8 @@ def pow_scalar(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> Ten
 
 
 def _power_on_gpu(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
-    """Return roots for exponents of 0.5 and -0.5, which ATen/native/cuda/PowKernel.cu also has for
-    float16.
+    """Return a power; exponents of 0.5 and -0.5 are roots, in ATen/native/cuda/PowKernel.cu for
+    float16 too.
     """
     if isinstance(exponent, Constant) and abs(float(exponent.value)) == 0.5:
         return compute("sqrt" if exponent.value > 0 else "rsqrt", x)
@@ -213,14 +213,15 @@ def _power_on_gpu(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
 
 
 def _power(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
-    """Return the special cases of ATen/native/cpu/PowKernel.cpp, which round differently from
-    pow().
+    """Return a power with the special cases of ATen/native/cpu/PowKernel.cpp, which round
+    differently from pow().
     """
     if not isinstance(exponent, Constant):
         raise Decline("the exponent is not a constant")
     if x.dtype not in FLOATS:
         return _integer_power(x, int(exponent.value))
-    # bfloat16 is multiplied in bfloat16, float16 in float32 and without the roots.
+    # In ATen, products of bfloat16 are rounded to bfloat16 after each multiplication, those of
+    # float16 are computed in float32, and float16 has no special case for roots.
     between = result if result is torch.bfloat16 else x.dtype
     match float(exponent.value):
         case 0.5 | -0.5 if result is torch.float16:
@@ -423,7 +424,7 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 
 @pointwise("masked_fill.Tensor", rule="fill")
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
-    """Lower a GPU tensor filled by a CPU scalar, which the decomposition declines."""
+    """Lower masked_fill of a GPU tensor by a CPU scalar, which the decomposition declines."""
     return where(mask, value, x)
 
 
@@ -431,9 +432,9 @@ def masked_fill(x: Value, mask: Value, value: Value) -> Value:
 
 
 def _shifted(op: str, x: Value, y: Value) -> Value:
-    """Shift by any count."""
-    # Counts below 0 or from the width on give 0 to the left, and the sign (0 if unsigned) to the
-    # right.
+    """Shift by any count, also one for which C++ leaves the result undefined."""
+    # A count that is negative or at least the width gives 0 in a left shift; a right shift fills
+    # with the sign bit (0 if unsigned).
     bits, signed = torch.iinfo(x.dtype).bits, torch.iinfo(x.dtype).min < 0
     if isinstance(y, Constant) and 0 <= y.value < bits:
         return compute(op, x, y)
@@ -463,7 +464,9 @@ def rshift(x: Value, y: Value) -> Value:
 def convert(
     builder: LoopBuilder, out: Out, x: TensorView | Number, *_: Any, **__: Any
 ) -> TensorView:
-    """Copy in the result's dtype and strides; between devices only CPU scalars, else ATen."""
+    """Copy to the result's dtype and strides. Between devices only CPU scalars; ATen copies
+    others.
+    """
     # torch's batching rules may pass a number here.
     if not isinstance(x, TensorView):
         made = number(x, torch.float64 if isinstance(x, float) else torch.int64)

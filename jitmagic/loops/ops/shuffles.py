@@ -104,7 +104,9 @@ def trace(builder: LoopBuilder, out: Out, x: TensorView) -> TensorView:
 def upsample_nearest(
     builder: LoopBuilder, out: Out, x: TensorView, size: Sequence[int], *scales: float | None
 ) -> TensorView:
-    """Enlarge by whole factors, for which rounding cannot matter; others are ATen's."""
+    """Enlarge by whole factors, for which rounding cannot matter; other factors fall back to
+    ATen.
+    """
     factors = [new // max(old, 1) for new, old in zip(size, x.shape[2:], strict=True)]
     exact = all(f * old == new for f, old, new in zip(factors, x.shape[2:], size, strict=True))
     given = zip(scales, factors, strict=False)
