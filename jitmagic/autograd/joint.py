@@ -3,9 +3,10 @@
 In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it
 reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph runs once on data-less tensors
 under real C++ autograd, and a dispatch mode below autograd records the ATen calls, decomposed and
-functional. Then torch.autograd.grad over the results records the backward. Placeholders are the
-inputs, then one tangent for each result that requires grad. The output is (*results, *gradients);
-writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed for anything else.
+functional. Then the autograd engine differentiates the results, and the same mode records the
+backward. Placeholders of the joint graph are the inputs, then one tangent for each result that
+requires grad. The output is (*results, *gradients); writes to inputs are trailing aten.copy_ nodes.
+Raises CompileFailed for a program that this form cannot express.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .varying_numbers import Numbers, for_all_numbers
 __all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
-BACKWARD = object()  # among targets: autograd's formulas
+BACKWARD = object()  # in `by_python`: stands for autograd's backward formulas
 
 
 def trace_joint(
@@ -63,7 +64,8 @@ def trace_joint(
     by_python: Collection[Any] = (),
 ) -> Joint:
     """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
-    `is_sized` some sizes are Sizes; `by_python`: targets for torch's Python dispatcher.
+    `is_sized` some sizes are Sizes. `by_python`: call targets, or BACKWARD, that run under torch's
+    Python dispatcher because their C++ needs ints.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

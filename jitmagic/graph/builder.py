@@ -1,8 +1,8 @@
 """Builds a torch-level torch.fx.Graph while the program is traced, propagating shapes at once.
 
-Comes in: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
-Goes out: for every call its result with a Node in place of each tensor, and in the end a
-GraphModule with one flat tuple of outputs.
+Input: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
+Output: for every call its result with a Node in place of each tensor, and in the end a GraphModule
+with one flat tuple of outputs.
 
 The graph records the program in order, including mutations, random draws and changes of grad mode
 and autocast: run on real inputs it does what the traced code does, except that it fills no autocast

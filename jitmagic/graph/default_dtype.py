@@ -1,10 +1,10 @@
 """Records calls under a default dtype that the program set itself (torch.set_default_dtype).
 
-Comes in: a call that is about to be recorded, and the dtype. Goes out: the same call with the
-default's effect spelled out, as a graph is compiled and run under the default that it began with.
-Only calls without a floating-point argument depend on the default: factories get their dtype,
-integers are cast before pointwise arithmetic, as TensorIterator casts them. For other calls
-FollowsDefault is raised.
+Input: a call that is about to be recorded, and the dtype. Output: the same call with the default's
+effect spelled out, as a graph is compiled and run under the default that it began with. Only calls
+without a floating-point argument depend on the default: factories get their dtype, integers are
+cast before pointwise arithmetic, as TensorIterator casts them. For other calls FollowsDefault is
+raised.
 """
 
 from __future__ import annotations

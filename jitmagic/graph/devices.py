@@ -1,8 +1,8 @@
 """Decides on which device the result of a torch call lives, and how to run the call on meta
 tensors.
 
-Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real
-device of each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A
+Input: a call's target, its arguments (meta tensors in place of the real ones) and the real device
+of each. Output: a `Placement`: the result's device and the arguments for the meta run. A
 combination that eager would reject, or that no rule covers, raises `MixedDevices`; the call then
 runs in eager, which raises its own error or returns a result.
 """

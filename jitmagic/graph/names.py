@@ -1,8 +1,8 @@
 """Renames torch functions of a graph that were replaced under their qualified names.
 
 fx generates `torch.nn.functional.silu(x)` for a call of silu. Where the program has patched that
-attribute, the generated code would call the replacement instead of the function in the graph. Comes
-in: a finished torch-level graph. Goes out: the same graph, with wrappers for such functions.
+attribute, the generated code would call the replacement instead of the function in the graph.
+Input: a finished torch-level graph. Output: the same graph, with wrappers for such functions.
 """
 
 from __future__ import annotations

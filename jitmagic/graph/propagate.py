@@ -1,8 +1,8 @@
 """Runs one torch call on meta tensors: gives shapes, dtypes, views, aliasing and requires_grad.
 
-Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out:
-its result, as meta tensors and plain values. Nothing outside changes: the random number generators,
-the grad mode and the inference mode of the thread are as before.
+Input: a call whose tensors are meta tensors, and the grad mode of the traced program. Output: its
+result, as meta tensors and plain values. Nothing outside changes: the random number generators, the
+grad mode and the inference mode of the thread are as before.
 
   DataDependent(what)   the result depends on tensor data, which meta tensors do not have
   EagerRaises(error)    the call raised: the traced program would see that error

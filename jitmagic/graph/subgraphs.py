@@ -1,6 +1,6 @@
 """Splits graphs so that gradients can be computed between their results.
 
-Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: subgraphs that run one after the
+Input: a GraphModule as `GraphBuilder.finish` made it. Output: subgraphs that run one after the
 other and give the same results, or None if one graph suffices; CompileFailed says why a graph
 cannot be split.
 

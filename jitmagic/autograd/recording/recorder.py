@@ -76,7 +76,7 @@ def _is_repeated(node: Node, region: Any) -> bool:
 
 
 def _entered(node: Node) -> Node:
-    """Mark a value that a second run reads as it was then."""
+    """Mark a value that enters a checkpointed region: the partition saves it for the second run."""
     alias_root(node).meta["entered"] = True
     return node
 
@@ -87,7 +87,7 @@ def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool)
     """
     try:
         made = op(*args, **kwargs)
-    except Exception:  # its reason is unknown: at int sizes the call is eager's
+    except Exception:  # perhaps only because sizes are symbolic: try ints
         sampled = (
             shapes_by_sampling(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
         )
@@ -134,16 +134,16 @@ class Recorder:
 
     def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
-        self.is_sized = is_sized  # whether sizes may be Sizes
+        self.is_sized = is_sized  # whether sizes may be symbolic (Size)
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
-        self.tangents: tuple[int, ...] = ()  # tangents, see custom.py
-        self.region: Any = None  # checkpointed region, see partition.py
+        self.tangents: tuple[int, ...] = ()  # of new nodes, if data flow hides them (custom.py)
+        self.region: Any = None  # the checkpointed region of new nodes (graph/recomputed.py)
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
-        # For each region: its nodes and what enters it -> the values of its second run.
+        # For each region: its nodes and the values that enter it -> their counterparts in `again`.
         self._again: dict[Any, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
@@ -223,8 +223,10 @@ class Recorder:
         return copy
 
     def again(self, sym: Sym, region: Any) -> Sym:
-        """Return the value as a second run of the region computes it, from what enters the region
-        and what was drawn there; itself where it is not computed there.
+        """Return the value as the backward recomputes it in a second run of a checkpointed region.
+
+        The second run starts from the values that enter the region and the random numbers drawn in
+        it. A value that the region does not compute is returned unchanged.
         """
         known = self._again.setdefault(region, {})
         stack = [sym.node]

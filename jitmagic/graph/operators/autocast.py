@@ -1,7 +1,7 @@
 """Applies autocast to the calls of a graph under construction.
 
-Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
-device casts to). Goes out: None if the casts change nothing, else the call's results as fresh meta
+Input: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
+device casts to). Output: None if the casts change nothing, else the call's results as fresh meta
 tensors. torch itself decides which operations are cast, inside composites too. The call runs twice,
 with autocast on and off, on tensors that report their real device and hold meta tensors; the ATen
 calls that arrive are compared. The thread's autocast mode is always restored.

@@ -1,9 +1,9 @@
 """Applies shape rules on symbolic sizes, checked against torch's meta functions at this call's
 sizes.
 
-Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
-its result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints.
-At the sizes of this call they show what eager accepts and the dtype of the result, which does not
+Input: an operator and its arguments as meta tensors, some of whose sizes are symbols. Output: its
+result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints. At
+the sizes of this call they show what eager accepts and the dtype of the result, which does not
 depend on sizes. The rule gives the result's sizes as functions of the operands' sizes; if the two
 disagree on this call, the result is None.
 """

@@ -1,7 +1,7 @@
 """Tables, by name, of the dtypes that kernels of non-elementwise operations accept.
 
-Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: the reason
-why eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
+Input: the name and the meta arguments of a call that the meta run accepted. Output: the reason why
+eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
 """
 
 from __future__ import annotations

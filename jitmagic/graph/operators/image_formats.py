@@ -1,7 +1,7 @@
 """Corrects the layout of image results that keep channels_last where torch's meta says row-major.
 
-Comes in: an operator, its arguments as meta tensors, and its results by a meta function written in
-Python. Goes out: these results in the kernel's layout. Many kernels ask at::suggest_memory_format
+Input: an operator, its arguments as meta tensors, and its results by a meta function written in
+Python. Output: these results in the kernel's layout. Many kernels ask at::suggest_memory_format
 (pads, max_unpool2d, pixel_shuffle), which torch's decompositions omit. The CPU's kernel runs on
 tensors of this call's sizes, or on a batch of two; only the memory format of its results is used,
 which does not depend on sizes.

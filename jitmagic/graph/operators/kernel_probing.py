@@ -1,11 +1,11 @@
 """Infers shapes of small results by running the CPU kernel on stand-in inputs.
 
-Comes in: an operator and its arguments as meta tensors. Goes out: its results as meta tensors, or
-None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
-torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only
-operators with such a meta function are asked: their shapes do not depend on data. If the kernel
-fails, the meta function is used. Insignificant strides depend on the kernel itself, which therefore
-runs whenever there are any.
+Input: an operator and its arguments as meta tensors. Output: its results as meta tensors, or None.
+The first call of torch's meta functions written in Python imports sympy (0.3 s) or torch._dynamo
+(1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only operators
+with such a meta function are asked: their shapes do not depend on data. If the kernel fails, the
+meta function is used. Insignificant strides depend on the kernel itself, which therefore runs
+whenever there are any.
 """
 
 from __future__ import annotations

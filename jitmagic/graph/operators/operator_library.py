@@ -1,6 +1,6 @@
 """The torch.library of jitmagic's own operators, which lives as long as the process.
 
-Comes in: nothing. Goes out: the torch.library.Library for `jitmagic::...`, and whether it has an
+Input: nothing. Output: the torch.library.Library for `jitmagic::...`, and whether it has an
 operator. A package that was purged from `sys.modules` leaves its operators behind, and functions
 that it compiled may still call them; a package imported afterwards uses the same library.
 """

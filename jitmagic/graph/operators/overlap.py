@@ -1,6 +1,6 @@
 """Refuses writes whose result depends on the order in which a kernel visits the elements.
 
-Comes in: the meta arguments of a call and those that it writes to. Goes out: the reason, or None. A
+Input: the meta arguments of a call and those that it writes to. Output: the reason, or None. A
 functional graph reads all operands before it writes; a kernel that overwrites elements it has still
 to read gives another result (or raises), which only that kernel determines.
 """

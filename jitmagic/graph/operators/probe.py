@@ -1,9 +1,8 @@
 """Probes eager's kernels on stand-ins, to find whether they accept a call's dtypes and numbers.
 
-Comes in: a call on meta tensors and the device that they stand for. Goes out: nothing, or
-`EagerRaises` with the kernel's own error. Meta functions accept what kernels refuse (subtraction of
-bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute a
-result.
+Input: a call on meta tensors and the device that they stand for. Output: nothing, or `EagerRaises`
+with the kernel's own error. Meta functions accept what kernels refuse (subtraction of bools,
+`int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute a result.
 
 An elementwise operation is probed on one element. Any other is probed on small tensors of the
 call's own shapes, and only for dtypes or numbers that kernels are known to refuse. Large tensors

@@ -1,8 +1,8 @@
 """Lists operations that may raise because of tensor data, so they run even if unused.
 
-Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
-as the graph has them. Goes out: whether eager's kernel reads the data and may refuse it. Errors due
-to dtypes and shapes were found when the call was recorded and are ignored here, unless a size is
+Input: the bare name of a torch function, a tensor method or an ATen operator, with its arguments as
+the graph has them. Output: whether eager's kernel reads the data and may refuse it. Errors due to
+dtypes and shapes were found when the call was recorded and are ignored here, unless a size is
 data-dependent.
 """
 

@@ -1,8 +1,8 @@
 """Recurrent layers: their shapes from one time step, and the operator of an LSTM in training.
 
-torch's own meta run of a layer unrolls every step of the sequence. Comes in: the arguments of
-`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Goes out: eager's result or error, in
-a time that does not depend on the length of the sequence.
+torch's own meta run of a layer unrolls every step of the sequence. Input: the arguments of
+`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Output: eager's result or error, in a
+time that does not depend on the length of the sequence.
 
 oneDNN's LSTM saves tensors for its backward only if the grad mode is on, and a compiled forward
 runs with it off. `jitmagic::lstm_layer` is that kernel in its training form.

@@ -1,7 +1,7 @@
 """Infers shapes on symbolic sizes by sampling: torch's own code for these calls needs ints.
 
-Comes in: a call whose arguments have symbolic sizes, and a function that runs it on meta tensors.
-Goes out: its results with Sizes, or None. The call runs on meta tensors of several size tuples that
+Input: a call whose arguments have symbolic sizes, and a function that runs it on meta tensors.
+Output: its results with Sizes, or None. The call runs on meta tensors of several size tuples that
 pass the guards. A size of its results becomes the expression of these symbols that has the values
 seen at two of them, if it has those at the others too. Several remainders of division are among the
 tuples; formulas with a number of the call (size_formulas.py) are read off close tuples. The result

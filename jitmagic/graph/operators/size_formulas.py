@@ -1,7 +1,7 @@
 """Candidate formulas for sizes that depend on a number of the call: windows, steps, parts.
 
-Comes in: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
-kernel of a pool, the groups of a norm). Goes out: expressions that the sizes of its results may be,
+Input: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
+kernel of a pool, the groups of a norm). Output: expressions that the sizes of its results may be,
 and a reader that recognises them in results at several size tuples.
 """
 

@@ -1,8 +1,8 @@
 """Refuses calls that real kernels reject and meta kernels accept, so that eager raises its error.
 
-Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
-out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
-stricter than eager costs a graph break; being laxer would give a result where eager raises.
+Input: the name and meta arguments of a call that the meta run accepted, and what it wrote. Output:
+nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being stricter
+than eager costs a graph break; being laxer would give a result where eager raises.
 
 Dtypes and plain numbers are probed on the kernels themselves (graph/operators/probe.py). The names
 here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts

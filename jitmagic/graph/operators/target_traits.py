@@ -1,8 +1,8 @@
 """Traits of torch functions by name that the meta run does not show: random draws, hidden writes.
 
-Comes in: a call's target and arguments. Goes out: whether it draws random numbers (it then stays
-in the graph and draws on every call); which arguments only the real kernel writes (the running
-statistics of the normalisations); and whether it is a factory, which reads no numbers.
+Input: a call's target and arguments. Output: whether it draws random numbers (it then stays in the
+graph and draws on every call); which arguments only the real kernel writes (the running statistics
+of the normalisations); and whether it is a factory, which reads no numbers.
 """
 
 from __future__ import annotations

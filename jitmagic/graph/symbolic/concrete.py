@@ -1,7 +1,7 @@
 """Makes the graph of one size tuple from a graph with symbolic sizes.
 
-Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
-graph that the tracer would have made for tensors of those sizes. Each call is recorded again by a
+Input: a torch-level graph whose metas hold Sizes, and the values of its symbols. Output: the graph
+that the tracer would have made for tensors of those sizes. Each call is recorded again by a
 GraphBuilder, so that metas, views, writes and strides are inferred anew. Sizes become constants;
 numbers computed from them become inputs, so that graphs of different sizes share kernels.
 """

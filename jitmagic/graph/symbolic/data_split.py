@@ -1,11 +1,11 @@
 """Splits graphs into partitions at calls that create data-dependent sizes ("makers").
 
-Comes in: a torch-level graph with data-dependent output shapes (data_sizes.py). Goes out:
-partitions that run one after the other. Every second one consists of such operators alone and runs
-in eager; after it their sizes are like those of inputs, which may differ from call to call
-(sizes.py). The partition before an operator contains what the operator needs, and everything else
-is scheduled as late as possible: experts that each take the rows of a mask form one partition after
-all masks. Calls that write to the same memory, draw random numbers or may raise keep their order.
+Input: a torch-level graph with data-dependent output shapes (data_sizes.py). Output: partitions
+that run one after the other. Every second one consists of such operators alone and runs in eager;
+after it their sizes are like those of inputs, which may differ from call to call (sizes.py). The
+partition before an operator contains what the operator needs, and everything else is scheduled as
+late as possible: experts that each take the rows of a mask form one partition after all masks.
+Calls that write to the same memory, draw random numbers or may raise keep their order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Computes tensors whose values the trace knows: those made from constants alone.
 
-Comes in: a node of a graph under construction. Goes out: the tensor that eager would have there, or
+Input: a node of a graph under construction. Output: the tensor that eager would have there, or
 None. It is computed on the CPU by the calls that produce it: a mask that a library makes and then
 tests, a size that is stored in a tensor. Not known are inputs, draws, uninitialised memory, written
 tensors, symbolic sizes and calls that are not torch's own. GPU tensors are known only if their

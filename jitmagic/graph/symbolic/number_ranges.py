@@ -1,8 +1,8 @@
 """Handles floats that calls of a graph read at run time: in which interval a call behaves alike.
 
-Comes in: a call with a float argument that differs from call to call. Goes out: the interval around
-it in which torch calls the same operators, forward and backward, with floats that are one function
-of the number (float_reading.py), and results of the same layout. It is found by running the call on
+Input: a call with a float argument that differs from call to call. Output: the interval around it
+in which torch calls the same operators, forward and backward, with floats that are one function of
+the number (float_reading.py), and results of the same layout. It is found by running the call on
 meta tensors at numbers from each region between the values that code compares with (zero, one,
 non-finite), and on small CPU tensors, whose kernels may refuse a number. Comparisons in torch's
 Python are seen and guarded by the tracer.

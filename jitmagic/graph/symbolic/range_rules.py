@@ -1,7 +1,7 @@
 """Interval rules: the range of an operation's result from the ranges of its operands.
 
-Comes in: a `Call`. Goes out: an Interval of the exact results, widened by the rounding that eager's
-and generated kernels may do beyond the result's dtype; None if nothing is known.
+Input: a `Call`. Output: an Interval of the exact results, widened by the rounding that eager's and
+generated kernels may do beyond the result's dtype; None if nothing is known.
 """
 
 from __future__ import annotations

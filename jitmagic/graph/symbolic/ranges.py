@@ -1,6 +1,6 @@
 """Interval analysis of tensor elements: decides branches on data without a graph break.
 
-Comes in: a node of a graph under construction. Goes out: the truth of a one-element tensor, if the
+Input: a node of a graph under construction. Output: the truth of a one-element tensor, if the
 ranges of its operands leave one answer, whatever the inputs and random draws are; or the answer of
 all but one draw in a million, which has to be asserted. The rule of each operation is in
 range_rules.py; without a rule, and for inputs of the graph, an element is anything that its dtype

@@ -1,6 +1,6 @@
 """Creates graph nodes for the sizes that calls take.
 
-Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
+Input: arguments of a call with Sizes (or SymInts) in them. Output: the arguments with nodes in
 their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index` if the
 input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
 expression; its meta `val` is the Size.

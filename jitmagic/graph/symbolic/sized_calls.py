@@ -1,8 +1,8 @@
 """Replaces calls whose C++ reads sizes as ints by the operators that they run, which take SymInts.
 
-Comes in: a torch function and its arguments, with SymInts among them, while a dispatch mode is
-active. Goes out: its result. The recorded operators are those of a static graph and give eager's
-results; torch's own Python decompositions of such calls compute them differently.
+Input: a torch function and its arguments, with SymInts among them, while a dispatch mode is active.
+Output: its result. The recorded operators are those of a static graph and give eager's results;
+torch's own Python decompositions of such calls compute them differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Implements torch.SymInt over jitmagic's sizes: meta tensors whose dimensions vary between calls.
 
-Comes in: dimensions (`int | Size`) and the questions of torch's C++ about symbolic numbers. Goes
-out: SymInts that compute as `Size` does, and `Size`s again. A decision of torch (`bool(n == m)`) is
+Input: dimensions (`int | Size`) and the questions of torch's C++ about symbolic numbers. Output:
+SymInts that compute as `Size` does, and `Size`s again. A decision of torch (`bool(n == m)`) is
 `Context.decide`; a value read as an int is `Size.__index__`, which raises Specialize: no value of
 one call enters a graph for all of them.
 

@@ -1,7 +1,7 @@
 """Implements torch.SymBool and torch.SymFloat: truth values, and floats computed from sizes.
 
-Comes in: comparisons of sizes, and SizeFloats. Goes out: their nodes. Nodes of sizes are in
-sym_node.py, which also says why torch's own are not used.
+Input: comparisons of sizes, and SizeFloats. Output: their nodes. Nodes of sizes are in sym_node.py,
+which also says why torch's own are not used.
 """
 
 from __future__ import annotations

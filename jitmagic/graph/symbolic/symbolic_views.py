@@ -1,7 +1,7 @@
 """Views of meta tensors with symbolic sizes, for which torch's C++ kernels need ints.
 
-Comes in: a view operator and its arguments, at least one of them with a SymInt. Goes out: the view,
-an `as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
+Input: a view operator and its arguments, at least one of them with a SymInt. Output: the view, an
+`as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
 torch's own operator runs or raises. Comparisons are decided and guarded by `Size`.
 """
 

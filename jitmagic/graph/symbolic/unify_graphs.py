@@ -1,8 +1,8 @@
 """Unifies the same program's graphs at two size tuples into one graph for all sizes.
 
-Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
-their numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes,
-in which each argument and each spec has to be equal.
+Input: two ATen graphs, of the same calls in the same order. Output: a graph with Sizes where their
+numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes, in
+which each argument and each spec has to be equal.
 """
 
 from __future__ import annotations
