@@ -64,8 +64,7 @@ def trace_joint(
     by_python: Collection[Any] = (),
 ) -> Joint:
     """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
-    `is_sized` some sizes are Sizes. `by_python`: call targets, or BACKWARD, that run under torch's
-    Python dispatcher because their C++ needs ints.
+    `is_sized` some sizes are Sizes; `by_python`: targets run under torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

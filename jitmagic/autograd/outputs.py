@@ -187,7 +187,7 @@ class _Replay:
 
     def __init__(self, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
         self._slots = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
-        # For each slot of a tensor with its own version counter: the counter after the steps so far.
+        # For each slot of a tensor with its own version counter: its value after the steps so far.
         self._counters = {n: (tensor, 0) for n, tensor in enumerate((*inputs, *results))}
         self._replayed: dict[tuple[int, int], int] = {}  # number of the call, index -> slot
         self._free = len(self._slots)

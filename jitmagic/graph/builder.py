@@ -60,36 +60,37 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction; its modes are those of the traced program's position."""
+    """A graph under construction; its modes are those of the program at the traced instruction."""
 
     def __init__(
         self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
     ) -> None:
         self.graph = Graph()
-        self.step = step  # returns the tracer's position (node_meta.py)
+        self.step = step  # returns the tracer's position (`step` in node_meta.py)
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
-        self.differentiates = False  # whether autograd would have recorded anything
+        self.differentiates = False  # whether any call gave a result that requires grad
         self.inputs: dict[Node, None] = {}  # the placeholders, in order
-        self.backwards = self._expected = self.work = self.arithmetic = 0  # counts of calls
+        # Numbers of backwards, expectations on sizes, calls with tensor results, calls on numbers.
+        self.backwards = self._expected = self.work = self.arithmetic = 0
         self.leaves: list[Node] = []  # tensors that the program made leaves
-        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
-        self.input_writes: list[Node] = []  # and each time that this happens, in order
+        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> step
+        self.input_writes: list[Node] = []  # a placeholder for each write to one, in order
         self.cast_cache = CastCache()
         self.writes = Writes()
-        self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
+        self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.warns = True  # whether torch's warnings are shown
-        self.modes_vary = False  # whether it runs in modes not known yet
+        self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
-        self.default_dtype: torch.dtype | None = None  # where the program has set another
+        self.default_dtype: torch.dtype | None = None  # set if the program changed it
         self.sizes = SizeNodes(self.graph)
-        self.fresh_size: NewSize | None = None  # where data may decide sizes
-        self._sizes_made: list[Any] = []  # by the call under way
+        self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
+        self._sizes_made: list[Any] = []  # unbacked sizes that the current call created
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
-        self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
+        self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # storage -> inputs
         self._outputs: dict[Node, int] = {}
 
     @property

@@ -32,8 +32,8 @@ class _Like(NamedTuple):
 
 
 class _Link(torch.autograd.Function):
-    """Stands in for an operation of which only the results are known; its backward is another
-    one.
+    """Stands in for an operation of which only the results are known. Its backward is a _Link
+    again, so that gradients can be differentiated too.
     """
 
     @staticmethod

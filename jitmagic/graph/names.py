@@ -33,7 +33,7 @@ def _is_found(function: Callable[..., Any]) -> bool:
         return True
     try:
         path = _get_qualified_name(function).split(".")
-    except RuntimeError:  # fx finds no module that has it
+    except RuntimeError:  # raised by fx if no module has the function
         return False
     if path[0] != "torch":
         return True

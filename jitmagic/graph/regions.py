@@ -56,7 +56,7 @@ class _Entered(threading.local):
 
     def __init__(self) -> None:
         self.modes: list[bool] = []
-        self.held: tuple[Any, ...] | None = None  # by the call that runs op by op
+        self.held: tuple[Any, ...] | None = None  # objects of the call that runs op by op
         self.outdated = False
 
 

@@ -38,7 +38,7 @@ __all__ = [
     "split_into_subgraphs",
 ]
 
-_MOST = 16  # splits: each costs a compile, and a call each time
+_MOST = 16  # splits of a graph: each costs one more compile, and one more native call per call
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Split:
 
 def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
     """Split a graph; return None if no result depends on another. `asked`: the indices of results
-    that a gradient may be asked for. Raises CompileFailed if a split is needed but impossible.
+    that may be differentiated. Raises CompileFailed if a split is needed but impossible.
     """
     nodes = _with_late_factories(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
@@ -188,7 +188,8 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     between |= {output for node in between for output in _given_history(node)}
     filled = set[int]().union(*map(_written_by, between))
     if filled:
-        between |= {node for node in later if memory_of(node) & filled}  # made to be written to
+        # Tensors that are created here to be written to by a call in between.
+        between |= {node for node in later if memory_of(node) & filled}
     between.discard(result)
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
@@ -325,7 +326,7 @@ def assemble(
     ]
     read = [_read(nodes, body, more) for body, more in zip(bodies, needed, strict=True)]
     callers = {_mode(node): node for node in nodes if changes_mode(node)}
-    others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
+    others: dict[object, Node] = {}  # nodes that set modes which differ from the caller's
     subgraphs = []
     for index, (place, inputs, body) in enumerate(zip(places, read, bodies, strict=True)):
         later = {node for needed in read[index + 1 :] for node in needed} | set(results)

@@ -40,7 +40,7 @@ class PassThrough:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A structure of tuples, lists, dictionaries; its leaves are constants, Slots and Helds."""
+    """A structure of tuples, lists, dicts; its leaves are constants, Slots and PassThroughs."""
 
     leaves: tuple[Any, ...]
     spec: Any  # a TreeSpec
@@ -108,7 +108,7 @@ class Transformed(_OverTensors):
         self.transform, self.takes_function = transform, takes_function
         self.region, self.feeds = region, tuple(feeds)
         self.arguments, self.answer = arguments, answer
-        self.runs = 0  # of the function so far
+        self.runs = 0  # how often the function has run
 
     def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
         args, kwargs = self.arguments.fill(given)

@@ -1,4 +1,4 @@
-"""Integer expressions over unknown leaves, in a normal form.
+"""Defines integer expressions over unknown leaves, in a normal form.
 
 In: leaves (a loop axis, an index computed at run time, a symbol), each with bounds. Out: frozen,
 interned expressions. Build them through the smart constructors `add`, `mul`, `floordiv`, `mod`,

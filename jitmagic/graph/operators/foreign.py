@@ -85,7 +85,7 @@ def why_refused(op: OpOverload | OpOverloadPacket) -> str | None:
 
 def _refusal(op: OpOverload) -> str | None:
     if _has(op, "CompositeImplicitAutograd"):
-        return None  # the operators it is composed of decide
+        return None  # a composite: the operators that it calls are checked instead
     if not _has(op, "Meta") or _lacks_fake(op):
         name = op._schema.name
         return f'it has no fake kernel (remedy: torch.library.register_fake("{name}", ...))'

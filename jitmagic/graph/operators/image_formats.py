@@ -23,8 +23,8 @@ from .tensor_iterator import strides_along
 __all__ = ["CHANNELS_LAST", "in_kernel_format", "is_of_images"]
 
 CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # the fastest dimension first
-_MOST = 1 << 22  # elements of arguments, and of results: some milliseconds
-_FEW = 2  # images of a batch that is larger than that
+_MOST = 1 << 22  # elements of arguments, and of results: the kernel takes some milliseconds
+_FEW = 2  # images that the kernel runs on instead of a large batch
 
 
 def is_of_images(x: torch.Tensor) -> bool:

@@ -48,7 +48,7 @@ def may_raise_on_data(node: Node) -> bool:
     """Return whether running the node on real data can raise although recording succeeded."""
     if node.op not in ("call_function", "call_method"):
         return False
-    if node.meta.get("expects"):  # sizes that data decide to be what it takes
+    if node.meta.get("expects"):  # it raises unless a data-dependent size has the right value
         return True
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))

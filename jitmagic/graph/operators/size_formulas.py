@@ -21,9 +21,9 @@ from ..symbolic.sym_node import as_dimension, as_dimensions
 
 __all__ = ["FormulaReader", "ResultsDiffer", "candidate_sizes"]
 
-_NUMBERS, _DIMS = 2, 6  # of a call, that are tried
-_MARGINS = range(-4, 8)  # what paddings add to a dimension and kernels take away
-_FACTORS = 4  # of a product besides a constant
+_NUMBERS, _DIMS = 2, 6  # how many numbers and dimensions of a call are combined
+_MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimension
+_FACTORS = 4  # at most, of a product, without its constant
 
 
 class ResultsDiffer(Exception):
@@ -79,7 +79,7 @@ class FormulaReader:
                 self._known.setdefault(values, expr)
 
     def __call__(self, numbers: Sequence[int]) -> Any:
-        is_known = all(type(number) is int for number in numbers)  # data decide others
+        is_known = all(type(number) is int for number in numbers)  # others are data-dependent
         expr = self._of(tuple(numbers), _FACTORS) if is_known else None
         if expr is None:
             raise ResultsDiffer

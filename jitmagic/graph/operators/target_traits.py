@@ -26,7 +26,8 @@ _ALWAYS = frozenset(
     native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
     kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
 )
-# These draw unless a flag or probability switches it off; keeping such a node costs nothing.
+# Calls that draw unless a flag or a probability turns that off. They always count as drawing, which
+# costs nothing.
 _MAYBE = frozenset(
     """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
     feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ rrelu rrelu_ rrelu_with_noise

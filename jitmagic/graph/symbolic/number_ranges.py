@@ -1,4 +1,4 @@
-"""Handles floats that calls of a graph read at run time: in which interval a call behaves alike.
+"""Finds the interval of a float argument in which a call behaves alike, so that the float may vary.
 
 Input: a call with a float argument that differs from call to call. Output: the interval around it
 in which torch calls the same operators, forward and backward, with floats that are one function of
@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 aten = torch.ops.aten
-READS_NUMBER = aten._local_scalar_dense.default  # of a 0-dim tensor
+READS_NUMBER = aten._local_scalar_dense.default  # reads the number in a 0-dim tensor
 
 _TINY, _MAX = 5e-324, 1.7976931348623157e308
 _BELOW, _ABOVE = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)
@@ -45,7 +45,8 @@ _NUMBER = Symbol("number", float, ANY_FLOAT, "probe")
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
 _CPU = torch.device("cpu")
 _MOST, _CUT = 1 << 14, 8  # elements of small tensors, and the extents of those that are cut down
-# In order, each with sample numbers; the first two identify the functions.
+# The regions in ascending order, each with sample numbers, the first two of which identify the
+# functions.
 _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(-math.inf, -math.inf), (-math.inf,)),
     (Interval(-_MAX, -_TINY), (-0.37134182367183743, -2.9172618239812375)),
@@ -55,7 +56,7 @@ _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(_ABOVE, _MAX), (1.6182736451928374, 23.716253948172635)),
     (Interval(math.inf, math.inf), (math.inf,)),
 )
-_OPEN = (1, 3, 5)  # those between
+_OPEN = (1, 3, 5)  # indices of the regions that are intervals, not single values
 
 
 def number_in(tensor: torch.Tensor) -> float:
@@ -197,7 +198,7 @@ class _Probe:
         low = high = base
         is_accepted = self._is_accepted(numbers[0])
         if not is_accepted and any(self._is_accepted(_REGIONS[n][1][0]) for n in _OPEN):
-            return Interval(math.inf, -math.inf)  # these are what the kernel refuses
+            return Interval(math.inf, -math.inf)  # empty: the kernel refuses these numbers
         if is_accepted:
             while low > 0 and all(map(is_alike, _REGIONS[low - 1][1])):
                 low -= 1
@@ -223,7 +224,7 @@ class _Probe:
         """Return whether CPU kernels accept it on small tensors: meta functions accept more."""
         try:
             _differentiated(self._target, *_small(self._arguments(number)), self._grad)
-        except Exception:  # also of the small tensors: then nothing is known
+        except Exception:  # or the small tensors are at fault: nothing is known
             return False
         return True
 
@@ -366,7 +367,7 @@ def _backward(
     if not (ends and leaves):
         return
     with torch.autograd.set_multithreading_enabled(False), mode:
-        # As autograd/joint.py has it: torch.autograd.grad imports sympy first.
+        # As in autograd/joint.py: torch.autograd.grad would import sympy first.
         torch.autograd.Variable._execution_engine.run_backward(
             ends,
             tuple(torch.empty_like(tensor) for tensor in ends),

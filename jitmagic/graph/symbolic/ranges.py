@@ -27,7 +27,7 @@ from .range_rules import RULES, Call
 __all__ = ["always_true", "known_name", "known_truth", "likely_truth", "truth_if_finite"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
-_MOST_NODES = 64  # per query, which runs while the program is traced
+_MOST_NODES = 64  # visited per query; the program is being traced meanwhile
 _AUGMENTED = ("add", "sub", "mul", "truediv", "and", "or")  # operators with an in-place form
 
 

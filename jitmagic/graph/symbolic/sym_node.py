@@ -91,7 +91,7 @@ def known_false(op: str, a: Any, b: Any) -> bool:
 
 
 def expected_to_hold(op: str, a: Any, b: Any) -> bool:
-    """Return `a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+    """Return `a op b` of dimensions, which eager requires to hold (`expected` in symbols/size)."""
     return expected(op, as_dimension(a), as_dimension(b))
 
 
@@ -112,7 +112,7 @@ def sizes_in(value: Any) -> Iterator[Size]:
     elif not isinstance(value, (tuple, list)):
         return
     for item in value:
-        if type(item) is not int:  # nearly all are ints: spares a generator for each
+        if type(item) is not int:  # nearly all are ints: saves a recursive generator for each
             yield from sizes_in(item)
 
 

@@ -221,7 +221,7 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     place, at = _dim(dim, len(shape)), as_dimension(index)
     if place is None:
         return None
-    if at < 0:  # first: this guards the sign of the index, the checks below may narrow it further
+    if at < 0:  # compared first, so that this guard fixes the sign; later checks narrow it further
         at = at + shape[place]
     if not expected_to_hold(">=", at, 0) or not expected_to_hold("<", at, shape[place]):
         return None
