@@ -205,7 +205,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
             raise CompileFailed(f"{node.op} cannot be part of a traced graph")
-    except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
+    except Exception as error:  # whatever torch raises, eager will raise it for the user
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
@@ -381,7 +381,7 @@ def _differentiate(
             )
     except OperationFailed:
         raise
-    except Exception as error:  # whatever a formula raises: eager raises it itself
+    except Exception as error:  # whatever a formula raises, eager will raise it too
         raise _backward_error(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.tangents = False, None, ()
@@ -461,7 +461,7 @@ def _finish(
     values = _without_shared_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
-        if tensor.cell.value.node.op != "placeholder":
+        if tensor.cell.value.node.op != "placeholder":  # the program wrote to the input
             mutated.append(i)
             for target, value in tensor.written_parts() or [(tensor.cell.first, tensor.cell.value)]:
                 write = recorder.graph.call_function(aten.copy_.default, (target.node, value.node))

@@ -270,9 +270,9 @@ class SizeCompiler:
         """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
             is_ready = any(joint.is_ready(values) for joint in self._joints)
-            if values in self._made:
+            if values in self._made:  # evicted from the native cache
                 run = self._made[values]
-            elif not self.is_expected(values):
+            elif not self.is_expected(values):  # op by op, an operation raises eager's error
                 return self._graph
             elif is_ready and values not in self._static:
                 run = self._compile_in_call(values, inputs)  # only fills in sizes: microseconds

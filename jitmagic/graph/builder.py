@@ -190,6 +190,7 @@ class GraphBuilder:
         run, storages = placement.method or target, set[int]()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
+        # The meta run gives the results: under autocast (`cast`), or plainly if no cast matters.
         check_for_meta(name, placement.args, placement.kwargs)
         with allowing_data_sizes(self.fresh_size) as self._sizes_made:
             how = self.autocast, self.cast_cache
@@ -218,6 +219,7 @@ class GraphBuilder:
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
+        # A call that makes no tensor and has no effect leaves no node.
         if not (fresh or written or random or is_foreign(target)):
             return map_tensors(value, self._nodes.__getitem__)
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
@@ -230,7 +232,6 @@ class GraphBuilder:
         follow: Callable[[], tuple[tuple[Node, ...], tuple[Any, ...]]],
     ) -> tuple[Node | None, ...]:
         """Record a call of an autograd function on (inputs, forward results, saved tensors).
-
         `follow` traces the backward once the tensors have their new history, and returns the
         tensors it captures and the values left on `ctx`. The results have new nodes from here on.
         """
@@ -353,7 +354,6 @@ class GraphBuilder:
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
         """Record an assertion: the graph raises if the one-element bool `wrong` is true.
-
         `_linalg_check_errors` raises if its integers are not zero, on every device and before
         anything else happens; `_assert_async` would make the GPU unusable for the process.
         """

@@ -1,4 +1,4 @@
-"""Regions: graphs that run as part of a node of another graph, and the nodes that have one.
+"""Defines regions: graphs that run inside a node of another graph, and the nodes that have one.
 
 A `Region` is a graph with a description of its inputs. `FunctionCall` is the target of the node for
 a torch.autograd.Function. The operations of the forward stand before it in the graph, under

@@ -4,10 +4,11 @@ Input: a GraphModule as `GraphBuilder.finish` made it. Output: subgraphs that ru
 other and give the same results, or None if one graph suffices; CompileFailed says why a graph
 cannot be split.
 
-A compiled graph is one autograd node: gradients flow from its results to its inputs only. In eager
-the user may differentiate the loss with respect to intermediate features that are also returned,
-keep their gradient or hook it. A result that another result is computed from therefore ends a
-subgraph. Subgraphs are contiguous in the graph's order: writes and random draws keep theirs.
+A compiled graph is one autograd node: gradients flow only from its results to its inputs. In eager
+the user may also differentiate one result with respect to another (the loss with respect to
+features that are also returned), retain the gradient of such a result, or hook it. So a result that
+another result is computed from ends a subgraph. Each subgraph is a contiguous range of the graph,
+which keeps the order of writes and random draws.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) -> range:
-    """Return the indices of nodes after which the graph may be split for a result: it has been
-    computed, but no node between it and other results. Empty if no split is needed.
+    """Return the indices of nodes after which the graph may be split for a result: after the result
+    itself, before any node on a path from it to another result. Empty if no split is needed.
     """
     if result.op == "placeholder" or not _has_history(result):
         return range(0)
@@ -196,8 +197,8 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
 
 
 def _calls_after(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
-    """Return the recorded calls from which a gradient would reach the result, also through other
-    memory. `cells`: storages all of whose views lead to the result.
+    """Return the recorded calls from which a gradient would reach the result, also through writes
+    to memory. `cells`: storages that such gradients pass through.
     """
     behind, cells = {result}, set(cells)
     for node in recorded:

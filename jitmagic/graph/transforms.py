@@ -1,4 +1,4 @@
-"""Transforms of torch.func as nodes: a transform, and the graph of the function under it.
+"""Defines nodes that run a torch.func transform over the graph of the transformed function.
 
 `Transformed` is the target of such a node. It takes the tensors among the call's arguments and
 those that the function captures, runs torch's own transform over the region, and returns the

@@ -2,10 +2,10 @@
 sizes.
 
 Input: an operator and its arguments as meta tensors, some of whose sizes are symbols. Output: its
-result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints. At
-the sizes of this call they show what eager accepts and the dtype of the result, which does not
-depend on sizes. The rule gives the result's sizes as functions of the operands' sizes; if the two
-disagree on this call, the result is None.
+result by a rule of `graph/operators/shapes.py`, or None. The rule gives the result's sizes as
+functions of the operands' sizes. torch's C++ meta function needs ints, so it runs at the sizes of
+this call: it raises what eager raises and gives the dtype, which does not depend on sizes. If rule
+and meta function disagree at these sizes, the result is None.
 """
 
 from __future__ import annotations

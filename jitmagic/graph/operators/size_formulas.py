@@ -1,4 +1,4 @@
-"""Candidate formulas for sizes that depend on a number of the call: windows, steps, parts.
+"""Lists candidate formulas for sizes that depend on a number argument: windows, steps, parts.
 
 Input: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
 kernel of a pool, the groups of a norm). Output: expressions that the sizes of its results may be,
@@ -63,8 +63,8 @@ def _numbers_in(value: Any) -> Iterator[Any]:
 
 
 class FormulaReader:
-    """Recognises numbers as such expressions and products of them, by their values at all size
-    tuples, since many expressions have two small numbers in common.
+    """Finds the candidate, or product of candidates, that has the given values at all size tuples.
+    Two tuples would not suffice: many formulas agree at two small numbers.
     """
 
     def __init__(

@@ -1,11 +1,13 @@
 """Finds the interval of a float argument in which a call behaves alike, so that the float may vary.
 
-Input: a call with a float argument that differs from call to call. Output: the interval around it
-in which torch calls the same operators, forward and backward, with floats that are one function of
-the number (float_reading.py), and results of the same layout. It is found by running the call on
-meta tensors at numbers from each region between the values that code compares with (zero, one,
-non-finite), and on small CPU tensors, whose kernels may refuse a number. Comparisons in torch's
-Python are seen and guarded by the tracer.
+Input: a torch call with a float argument that differs between calls of the frame. Output: the
+interval around its value in which torch runs the same operators, forward and backward, and gives
+results of the same layout. The floats that these operators get must be one function of the argument
+(symbols/float_reading.py).
+
+The call is run on meta tensors, at numbers from each region between the values that code compares
+with (zero, one, non-finite), and on small CPU tensors, because kernels may refuse a number. If
+torch's Python code compares the number, the tracer sees that and adds a guard.
 """
 
 from __future__ import annotations
