@@ -145,8 +145,8 @@ def _name(node: Node) -> str:
 
 
 def _is_split(value: Traced, base: Traced) -> bool:
-    """Return whether the value is a part of unsafe_split without other history, no view for
-    autograd.
+    """Return whether the value is a part that unsafe_split returned, with no other history. It
+    shares memory with the base, but autograd does not treat it as a view.
     """
     if value.origin is None or value.origin[0].op not in UNSAFE_SPLITS:
         return False

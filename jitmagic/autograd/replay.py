@@ -103,7 +103,7 @@ def _read_by_user_backwards(graph: GraphModule) -> list[Node]:
 
 def _read_in_both(graph: GraphModule) -> list[int]:
     """Return inputs read by forward and by the backward of an autograd function that did not save
-    them. That backward reads them as they are then.
+    them. Such a backward reads their values at the time that it runs.
     """
     found = []
     for place, node in enumerate(_placeholders(graph)):

@@ -92,7 +92,7 @@ class SavedTensors:
         return tuple(self._freed)
 
     def values(self) -> dict[Node, EagerSaved]:
-        """Return what eager holds, keyed by the value in that memory at the end. Call it after the
+        """Return what eager holds, keyed by the final value of that memory. Call it after the
         trace: views are resolved to final values.
         """
         eager_saved: dict[Node, EagerSaved] = {}

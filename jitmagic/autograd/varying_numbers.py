@@ -1,10 +1,13 @@
 """Makes one joint graph for all values of the floats that its calls read at run time.
 
+Such a float is an argument that must be a Python number (dropout's p). In `x * n` the number is a
+0-dim tensor of the graph, and needs none of this.
+
 In: the trace function, and a torch-level graph with such numbers (graph/symbolic/number_ranges.py).
-Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ accepts
-floats alone, so the graph is traced twice, with numbers that no program contains. Where the two
-traces differ, a float is a function of them (symbols/float_reading.py), which is computed in
-float64, as C++ does. Raises for differences that are not such a function.
+Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ has no
+symbolic floats, so the graph is traced twice, with numbers that no program contains. Where the two
+traces differ, a float is a function of these numbers (symbols/float_reading.py). The joint graph
+computes it in float64, as C++ does. Raises for differences that are not such a function.
 """
 
 from __future__ import annotations

@@ -131,6 +131,7 @@ def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: 
     # Each wrapper costs one more native call, so it is added only if the trace needs it.
     if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
         run = freed_results(run, traced.freed_results, traced.grad_inputs)
+    # Python ints and floats become 0-dim tensors, so that kernels get them as data.
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)

@@ -81,8 +81,8 @@ def _gives(target: Target, given: Arguments, wanted: Sequence[Any]) -> bool:
 
 
 def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
-    """Return the dtypes and shapes of a call's tensors under a default dtype, or its other
-    result.
+    """Return (dtype, shape) of each tensor that a call returns under a default dtype; for a call
+    that returns none, the text of its result.
     """
     devices: dict[int, torch.device] = {}
 

@@ -167,12 +167,12 @@ def _is_leaf(value: torch.Tensor) -> bool:
 
 
 def is_number_like(value: torch.Tensor) -> bool:
-    """Return whether a tensor is of the kind that stands for a Python number."""
+    """Return whether a tensor has the form in which graphs hold Python numbers."""
     return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nested structure of tuples, lists, dicts and slices, in order."""
+    """Yield the tensors in a nested structure of tuples, lists, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value
         return

@@ -37,7 +37,7 @@ class Rerun:
 
 @dataclass(slots=True, eq=False)
 class Recomputed:
-    """One region; compared by identity."""
+    """One call of torch.utils.checkpoint in the program; compared by identity."""
 
     rerun: Rerun | None
 

@@ -26,24 +26,24 @@ __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transfor
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """In a structure: the position of the tensor of that index."""
+    """A leaf of a Pattern: stands for the tensor of that index."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassThrough:
-    """In a structure: an object of the program that a transform forwards unchanged."""
+    """A leaf of a Pattern: an object of the program that a transform forwards unchanged."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A structure of tuples, lists, dicts; its leaves are constants, Slots and PassThroughs."""
+    """A pytree of tuples, lists, dicts, whose leaves are constants, Slots and PassThroughs."""
 
     leaves: tuple[Any, ...]
-    spec: Any  # a TreeSpec
+    spec: Any  # torch.utils._pytree.TreeSpec
 
     @staticmethod
     def of(structure: Any) -> Pattern:

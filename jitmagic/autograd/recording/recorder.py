@@ -51,7 +51,7 @@ CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None.
-# None declines, and the operation is recorded as it is.
+# None: the rule declines, and the operation is recorded without decomposition.
 Decomposition = Callable[..., Any]
 
 
@@ -82,8 +82,8 @@ def _entered(node: Node) -> Node:
 
 
 def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
-    """Infer the result by torch's meta function. If it refuses symbolic sizes, sample it at
-    several. The plan checks the result of each call against it (plan.cpp).
+    """Infer the result by torch's meta function. If that refuses symbolic sizes, run it at several
+    size tuples. Such a shape is a guess, which the plan checks in each call (plan.cpp).
     """
     try:
         made = op(*args, **kwargs)
@@ -179,8 +179,8 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` without decomposing it. Returns a Sym or a list of Syms, with None for a
-        missing tensor and plain numbers as they are.
+        """Record `op` without decomposing it. Returns a Sym or a list of Syms; None stands for a
+        missing tensor, and numbers remain numbers.
         """
         check()
         # Random numbers, new memory and effects differ for each call and are never shared.

@@ -102,7 +102,7 @@ def _is_size(node: Node) -> bool:
 
 
 def makers_in(nodes: Sequence[Node]) -> list[Node]:
-    """Return the calls whose results first have a data-dependent size."""
+    """Return the calls that create a data-dependent size, and others marked to run in eager."""
     seen: set[Expr] = set()
     found: list[Any] = []
     for node in nodes:
@@ -113,11 +113,11 @@ def makers_in(nodes: Sequence[Node]) -> list[Node]:
     return sorted(dict.fromkeys(found), key=nodes.index)
 
 
-# ------------------------------------------------------------------------------- which piece
+# --------------------------------------------------------------------------- which partition
 
 
 def _assigned(nodes: Sequence[Node], makers: Sequence[Node], separate: bool) -> dict[Node, int]:
-    """Return the partition of each call: odd numbers for data-dependent operators.
+    """Return the partition of each call: odd numbers are partitions of makers.
 
     Items of a tuple are taken in its partition. `separate`: calls without data-dependent sizes get
     partitions of their own.

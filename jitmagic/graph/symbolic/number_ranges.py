@@ -1,5 +1,7 @@
 """Finds the interval of a float argument in which a call behaves alike, so that the float may vary.
 
+Such an argument must be a Python number (dropout's p); in `x * n` the number is a 0-dim tensor.
+
 Input: a torch call with a float argument that differs between calls of the frame. Output: the
 interval around its value in which torch runs the same operators, forward and backward, and gives
 results of the same layout. The floats that these operators get must be one function of the argument

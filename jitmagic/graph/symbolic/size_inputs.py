@@ -20,7 +20,7 @@ from ..lazy_module import LazyModule
 
 __all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]
 
-Order = tuple[int, ...]  # an input's position, or the complement of a symbol's
+Order = tuple[int, ...]  # for each input: the position n of a tensor, or ~n of a symbol
 
 
 def is_size(place: int) -> bool:
