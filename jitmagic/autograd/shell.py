@@ -80,8 +80,8 @@ def _function(
 
 
 def _needs_nothing(partition: Partition) -> bool:
-    """Return whether the forward can be called directly; under autocast the call would cast
-    again.
+    """Return whether the forward executable alone suffices. Under autocast it does not: its ATen
+    calls would be cast a second time.
     """
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     return _is_plain(partition) and not casting
@@ -99,7 +99,7 @@ class SizedShell:
         graph: GraphModule,
         tell: Callable[[bool], None],
     ) -> None:
-        """`symbols` are in the order of their values; `graph` is the torch-level graph."""
+        """Size tuples list values in the order of `symbols`; `graph` is the torch-level graph."""
         self._needs_nothing = _needs_nothing(partition)
         self._partition, self._symbols = partition, tuple(symbols)
         self._computes, self._graph = _computes(partition), graph
@@ -210,7 +210,7 @@ def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any
 
 
 def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
-    """Return the predicates that user-defined backwards rely on."""
+    """Return the functions that check the guards of user-defined backwards."""
     if graph is None:
         return ()
     later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))

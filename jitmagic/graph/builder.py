@@ -429,8 +429,8 @@ class GraphBuilder:
         return rebuilt(value, items)
 
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
-        """Return a fresh view where kernels choose the strides: a no-op on meta may be a real
-        copy.
+        """Return a fresh view if real kernels choose the strides: contiguous() and reshape() may
+        then copy, although they are no-ops on meta tensors.
         """
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
             node = self._nodes.get(value)

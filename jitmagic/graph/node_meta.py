@@ -17,6 +17,7 @@
   range           Interval around a float in which the call that reads it behaves alike
   random          True: the call draws from the random number generator
   checkpoint      the `Recomputed` region (recomputed.py) that the call is part of
+  inference       True: a tensor created under inference mode
   enters          dict[Rerun, int]: the tensor's position among the inputs of checkpointed regions
 
 Meta tensors are live: an in-place op on a view changes the `val` of its base's node, as in eager.
