@@ -3,9 +3,10 @@
 In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it
 reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph runs once on data-less tensors
 under real C++ autograd, and a dispatch mode below autograd records the ATen calls, decomposed and
-functional. Then torch.autograd.grad over the results records the backward. Placeholders are the
-inputs, then one tangent for each result that requires grad. The output is (*results, *gradients);
-writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed for anything else.
+functional. Then the autograd engine differentiates the results, and the same mode records the
+backward. Placeholders of the joint graph are the inputs, then one tangent for each result that
+requires grad. The output is (*results, *gradients); writes to inputs are trailing aten.copy_ nodes.
+Raises CompileFailed for a program that this form cannot express.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .varying_numbers import Numbers, for_all_numbers
 __all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
-BACKWARD = object()  # among targets: autograd's formulas
+BACKWARD = object()  # in `by_python`: stands for autograd's backward formulas
 
 
 def trace_joint(
@@ -63,7 +64,7 @@ def trace_joint(
     by_python: Collection[Any] = (),
 ) -> Joint:
     """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
-    `is_sized` some sizes are Sizes; `by_python`: targets for torch's Python dispatcher.
+    `is_sized` some sizes are Sizes; `by_python`: targets run under torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -204,7 +205,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
             value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
             raise CompileFailed(f"{node.op} cannot be part of a traced graph")
-    except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
+    except Exception as error:  # whatever torch raises, eager will raise it for the user
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
@@ -380,7 +381,7 @@ def _differentiate(
             )
     except OperationFailed:
         raise
-    except Exception as error:  # whatever a formula raises: eager raises it itself
+    except Exception as error:  # whatever a formula raises, eager will raise it too
         raise _backward_error(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.tangents = False, None, ()
@@ -460,7 +461,7 @@ def _finish(
     values = _without_shared_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
-        if tensor.cell.value.node.op != "placeholder":
+        if tensor.cell.value.node.op != "placeholder":  # the program wrote to the input
             mutated.append(i)
             for target, value in tensor.written_parts() or [(tensor.cell.first, tensor.cell.value)]:
                 write = recorder.graph.call_function(aten.copy_.default, (target.node, value.node))

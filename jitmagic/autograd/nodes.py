@@ -72,7 +72,7 @@ def runs_once(node: Node) -> bool:
 
 
 def alias_root(node: Node) -> Node:
-    """Return the node whose memory `node` shows (itself if it is no view)."""
+    """Return the base of a view, through all views in between; any other node itself."""
     while is_view(node):
         base = node.args[0]
         assert isinstance(base, Node)

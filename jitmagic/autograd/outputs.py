@@ -106,7 +106,7 @@ def _must_replay(value: Traced) -> bool:
     bit, or its strides differ from those of its value. Any other view of a temporary can be
     returned as a plain tensor, which saves the replay at each call.
     """
-    with _pop_mode_temporarily():  # reading the value again is no operation of the program
+    with _pop_mode_temporarily():  # reading the value here must not record a call
         differs_in_layout = value.path and value.memory_layout() is not None
     if value.is_conj() or differs_in_layout:
         return True
@@ -145,8 +145,8 @@ def _name(node: Node) -> str:
 
 
 def _is_split(value: Traced, base: Traced) -> bool:
-    """Return whether the value is a part of unsafe_split without other history, no view for
-    autograd.
+    """Return whether the value is a part that unsafe_split returned, with no other history. It
+    shares memory with the base, but autograd does not treat it as a view.
     """
     if value.origin is None or value.origin[0].op not in UNSAFE_SPLITS:
         return False
@@ -187,8 +187,7 @@ class _Replay:
 
     def __init__(self, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
         self._slots = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
-        # By slot: tensors with a version counter of their own, and its value after the steps so
-        # far.
+        # For each slot of a tensor with its own version counter: its value after the steps so far.
         self._counters = {n: (tensor, 0) for n, tensor in enumerate((*inputs, *results))}
         self._replayed: dict[tuple[int, int], int] = {}  # number of the call, index -> slot
         self._free = len(self._slots)

@@ -1,10 +1,10 @@
-"""Partial backwards: some results get no gradient, or losses are differentiated one by one.
+"""Reduces a backward graph to the tangents that are given: some results may get no gradient.
 
 In: a Partition and the positions of missing tangents. Out: its backward graph without the values
 that depend on those alone. A backward is linear in its tangents, so such values are zero; computed
-from zeros they would be NaN where a local derivative is infinite. `freed_parts` lists what such a
-backward frees: as in eager, two losses of one call can be differentiated in turn if no part that
-reads saved values serves both.
+from zeros they would be NaN where a local derivative is infinite. `freed_parts` lists the saved
+values that such a backward frees: as in eager, two losses of one call can be differentiated one
+after the other only if no part of the backward that reads saved values serves both.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def freed_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
     if partition.backward is None:
         return ()
     flows = flows_of(partition.backward.graph.nodes, tangent_nodes(partition))
-    saved: dict[Node, int] = {}  # values of the forward -> bits of the saved ones they stem from
+    saved: dict[Node, int] = {}  # forward values -> bits of the saved values they are computed from
     parts: dict[int, int] = {}
     for node in partition.backward.graph.nodes:
         if node.op == "output":
@@ -114,7 +114,7 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
     backwards that no gradient reaches.
     """
     absent = {tangents[i] for i in missing}
-    depends = {node: node in absent for node in tangents}  # -> whether on missing ones alone
+    depends = {node: node in absent for node in tangents}  # whether on missing ones alone
     gone: set[Node] = set()
     for node in nodes:
         if node.op in ("placeholder", "output"):

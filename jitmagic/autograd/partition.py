@@ -7,8 +7,8 @@ matrix products, convolutions and extern calls run once. Inputs and results are 
 eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
 write to them raises exactly where eager does. A value that is written to an input is saved as that
 input. The second run of a checkpointed region (`meta["again"]`, recorded by `Recorder.again`)
-belongs to backward, starting from the values that enter it (`meta["entered"]`). Inputs are read as
-they are when backward runs, as in eager, where a write to `.data` changes them too.
+belongs to backward, starting from the values that enter it (`meta["entered"]`). A saved input is
+not copied: if the caller has written to its `.data`, backward reads the new value, as in eager.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def partition(joint: Joint) -> Partition:
         )
     parts = _Parts.of(joint)
     chosen = _choose(parts, _barred(parts))
-    if chosen is None and parts.again:  # what enters a region cannot be saved
+    if chosen is None and parts.again:  # a value that enters a checkpointed region cannot be saved
         parts = _Parts.of(joint, runs_again=False)
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
@@ -105,7 +105,7 @@ class _Parts:
 
     @staticmethod
     def of(joint: Joint, runs_again: bool = True) -> _Parts:
-        """`runs_again`: whether a second run of a region is left to the backward."""
+        """Sort the nodes. `runs_again`: whether backward recomputes checkpointed regions."""
         nodes = list(joint.module.graph.nodes)
         holders = [node for node in nodes if node.op == "placeholder"]
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
@@ -174,10 +174,15 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
     """Return (nodes saved by forward, forward nodes recomputed in backward), None if there is no
     such cut. `barred` maps a node to users that may not read its saved value.
     """
+    # The source's side of the cut runs in forward, the sink's in backward. Vertex 2i stands for the
+    # computation of node i, 2i + 1 for its value: cutting the edge between them saves the value,
+    # cutting an edge from the source recomputes it.
     vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(vertex_of)
     sink = source + 1
-    apart = {node: sink + 1 + i for i, node in enumerate(barred)}  # vertices that barred users read
+    # Barred users read this vertex, which the save edge does not cut off: such a user in backward
+    # forces the value to be recomputed there.
+    apart = {node: sink + 1 + i for i, node in enumerate(barred)}
     network = FlowNetwork(sink + 1 + len(apart))
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
@@ -187,7 +192,7 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
         if node in parts.in_inputs:
             save = 0
         if node.op == "placeholder" and not is_lost and is_entered:
-            save = 0  # as eager, whose checkpoint function holds it
+            save = 0  # eager's checkpoint function holds it too
         network.edge(vertex, vertex + 1, save)
         recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
         if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
@@ -208,7 +213,8 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
         for value, reader in reads:
             network.edge(value, reader, INFINITE)
     total, early = network.cut(source, sink)
-    if total >= INFINITE:  # with barred users a formula here reads what eager's does not
+    # Barred users can make a cut impossible: a formula here may read a value that eager's does not.
+    if total >= INFINITE:
         return _choose(parts, {}) if barred else None
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}

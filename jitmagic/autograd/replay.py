@@ -3,8 +3,8 @@
 Serves backwards that are differentiated (create_graph=True) or run for a batch of tangents
 (is_grads_batched). In: the torch-level graph of a `Partition`, the values of `replay_inputs` at the
 call, the tangents. Out: gradients with a history, to any order: the graph runs again under
-autograd, in the modes it was traced in, and torch differentiates that. The ATen graph would not do:
-it is recorded below autograd, without detach and no_grad, and decomposed. Only inputs from which
+autograd, in the modes it was traced in, and torch differentiates that. The ATen graph cannot be
+used: it is recorded below autograd, so it has no detach and no_grad. Only inputs from which
 backward's saved values are computed need their values; stand-ins replace the others, which affect
 no gradient. That saves memory: an input is held only if eager holds something computed from it.
 """
@@ -39,8 +39,8 @@ __all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
 
 # Limits for holding inputs that eager would free, before a replay has been requested.
 _SMALL = 1 << 22  # bytes
-_SHARE = 4  # or the bytes that backward saves divided by this
-_COPIED = 1 << 16  # bytes that a call may copy for a later replay
+_SHARE = 4  # or, if larger, the bytes that backward saves divided by this
+_COPIED = 1 << 16  # bytes that a call may copy in case of a later replay
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -72,7 +72,7 @@ def replay_inputs(
         read = ancestors(_read_by_user_backwards(graph))
         needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
         later = _read_in_both(graph)
-        if _bytes(holders, later) > _COPIED:  # a write to them before the backward is an error
+        if _bytes(holders, later) > _COPIED:  # not copied: a write before the backward is an error
             later = []
     # An input that is written to is saved after the write; a replay starts from its old value.
     changing = {*partition.mutated_inputs, *later}
@@ -103,7 +103,7 @@ def _read_by_user_backwards(graph: GraphModule) -> list[Node]:
 
 def _read_in_both(graph: GraphModule) -> list[int]:
     """Return inputs read by forward and by the backward of an autograd function that did not save
-    them. That backward reads them as they are then.
+    them. Such a backward reads their values at the time that it runs.
     """
     found = []
     for place, node in enumerate(_placeholders(graph)):

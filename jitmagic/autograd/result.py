@@ -39,14 +39,14 @@ __all__ = [
 
 
 class Output:
-    """Base of the three kinds of user-visible outputs, by which the shell builds each."""
+    """Base of the three kinds of user-visible outputs: `Result`, `FromInput`, `ViewOf`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Result(Output):
-    """A fresh tensor: the index-th of the forward graph's results."""
+    """A tensor with memory of its own: result `index` of the forward graph."""
 
     index: int
     requires_grad: bool
@@ -54,7 +54,7 @@ class Result(Output):
 
 @dataclass(frozen=True, slots=True)
 class FromInput(Output):
-    """The input tensor itself, returned or mutated and returned by the traced code."""
+    """The input tensor itself, which the traced code returns, mutated or not."""
 
     index: int
 
@@ -108,8 +108,8 @@ class MakeLeaf(AliasStep):
 
 @dataclass(frozen=True, slots=True)
 class EagerSaved:
-    """Memory that eager autograd holds for the backward of these tangents (one bit each). A write
-    to it in between is an error then. `inputs` are the inputs whose memory it is.
+    """Memory that eager autograd saves for the backward of these tangents (one bit each), so that a
+    write to it before the backward is an error. `inputs` are the inputs whose memory it is.
     """
 
     ALL_TANGENTS: ClassVar[int] = -1
@@ -132,10 +132,10 @@ class Joint:
     mutated_inputs: tuple[int, ...]
     tangents: tuple[int, ...]  # indices of results with a tangent, in tangent order
     grad_inputs: tuple[int, ...]  # indices of inputs with a gradient, in order; () = forward only
-    # per gradient: positions of the tangents whose results have this input in their history
+    # For each gradient: positions of the tangents whose results have its input in their history.
     reach: tuple[tuple[int, ...], ...] = ()
     aliasing: tuple[AliasStep, ...] = ()  # in program order
-    freed: tuple[int, ...] = ()  # bits of tangents for each of eager's nodes that saved a value
+    freed: tuple[int, ...] = ()  # for each eager node that saved a value: bits of its tangents
     eager_saved: Mapping[Node, EagerSaved] = field(
         default_factory=dict
     )  # of nodes that are not views
@@ -143,13 +143,15 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Two graphs and the signature. backward is None if nothing needs grad."""
+    """The forward and backward graphs, and the signature from which the shell builds the autograd
+    node. `backward` is None if nothing requires grad.
+    """
 
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule | None
     outputs: tuple[Output, ...]
     results: int  # forward returns results first, then saved intermediates
-    saved_inputs: tuple[int, ...]  # inputs saved for backward (version-checked), in its order
+    saved_inputs: tuple[int, ...]  # inputs saved for backward, with a version check, in its order
     saved_results: tuple[int, ...]  # results saved for backward, after the inputs
     saved_intermediates: int  # extra forward outputs saved for backward
     tangents: tuple[int, ...]

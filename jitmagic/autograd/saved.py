@@ -1,4 +1,4 @@
-"""Lets values that only the backward reads keep the strides that kernels chose.
+"""Lets kernels choose the strides of values that only the backward reads.
 
 In: a Partition, and the layouts in which the built forward returns such values. Out: a Partition
 whose backward takes them in those layouts. Results and inputs, which the user sees, never change.

@@ -1,4 +1,4 @@
-"""Finds what eager autograd holds for the backward of a program.
+"""Finds which tensors eager autograd would save for the backward of a program.
 
 In: calls of the saved-tensor hooks while a program is traced and then differentiated. Out: the
 graph values that eager holds (`EagerSaved`). A tensor counts only if backward fetches it: a value
@@ -34,7 +34,7 @@ class SavedTensors:
     def __init__(self, mode: Functionalizer, refuse: Callable[[], Exception]) -> None:
         """`refuse` makes the error for a tensor that has been written to since it was saved."""
         self._mode, self._refuse = mode, refuse
-        # Autograd nodes of the program's backward once it runs, with bits of their tangents.
+        # While the backward is recorded: its autograd nodes, with bits of their tangents.
         self._tangents_of: dict[Any, int] = {}
         self._of_nodes: dict[Any, list[Traced]] = {}
         self._recorded: list[tuple[Traced, int]] = []
@@ -59,7 +59,7 @@ class SavedTensors:
             if tensor.counter.writes != version:
                 raise self._refuse()
             if self._tangents_of:
-                # A backward inside the program has ended by then, and holds nothing.
+                # A backward inside the program has freed its saved tensors by the time it returns.
                 self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
                 return tensor if region is None else self._mode.again(tensor, region)
         return tensor
@@ -92,7 +92,7 @@ class SavedTensors:
         return tuple(self._freed)
 
     def values(self) -> dict[Node, EagerSaved]:
-        """Return what eager holds, keyed by the value in that memory at the end. Call it after the
+        """Return what eager holds, keyed by the final value of that memory. Call it after the
         trace: views are resolved to final values.
         """
         eager_saved: dict[Node, EagerSaved] = {}

@@ -2,12 +2,14 @@
 
 In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
 executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
-tuple of the user's outputs. With unused_options to add, that is the forward itself, except under
-autocast, which the trace has applied and which must be off while the forward runs. Otherwise a
-native `AutogradFunction` (extensions/runtime/autograd.cpp) attaches an autograd Node to results
-that require grad (several if their histories differ: extensions/runtime/split.h). It also replays
-what is not in the graph: views of inputs and results, version counters. The backward is built at
-the first backward, once for each set of missing tangents, in any thread.
+tuple of the user's outputs.
+
+If there is nothing to add, that is the forward itself, except under autocast: the trace has applied
+the casts, so autocast must be off while the forward runs. Otherwise a native `AutogradFunction`
+(extensions/runtime/autograd.cpp) attaches an autograd Node to results that require grad (several if
+their histories differ: extensions/runtime/split.h). It also replays what is not in the graph: views
+of inputs and results, version counters. The backward executable is built when a backward first
+runs, in any thread, once for each set of missing tangents.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def make_callable(
     tell: Callable[[bool], None] | None = None,
 ) -> Executable:
     """Build the callable. `backward` makes the executable of a backward graph (None: torch
-    interprets it). `source` is the torch-level graph for double backward; `tell` is called when one
-    runs.
+    interprets it). `source` is the torch-level graph, which a double backward runs; `tell` is
+    called before that, to warn.
     """
     if _needs_nothing(partition):
         return forward
@@ -78,8 +80,8 @@ def _function(
 
 
 def _needs_nothing(partition: Partition) -> bool:
-    """Return whether the forward can be called directly; under autocast the call would cast
-    again.
+    """Return whether the forward executable alone suffices. Under autocast it does not: its ATen
+    calls would be cast a second time.
     """
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     return _is_plain(partition) and not casting
@@ -97,7 +99,7 @@ class SizedShell:
         graph: GraphModule,
         tell: Callable[[bool], None],
     ) -> None:
-        """`symbols` are in the order of their values; `graph` is the torch-level graph."""
+        """Size tuples list values in the order of `symbols`; `graph` is the torch-level graph."""
         self._needs_nothing = _needs_nothing(partition)
         self._partition, self._symbols = partition, tuple(symbols)
         self._computes, self._graph = _computes(partition), graph
@@ -208,7 +210,7 @@ def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any
 
 
 def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
-    """Return the predicates that user-defined backwards rely on."""
+    """Return the functions that check the guards of user-defined backwards."""
     if graph is None:
         return ()
     later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))

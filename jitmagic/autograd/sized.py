@@ -2,9 +2,9 @@
 
 In: a GraphModule and specs with Sizes. Out: a Joint. torch's C++ refuses SymInts where it reads
 ints (interpolate, stft, fft; `numel()` of a recurrent layer). torch implements much of that in
-Python too, with SymInts. Operations that failed are dispatched to the Python versions and the graph
-is traced again. C++ is tried first because its numbers are eager's to the last bit. Raises what
-`trace_joint` raises.
+Python too, with SymInts. If an operation fails, the graph is traced again with that operation
+under torch's Python dispatcher. C++ is tried first because its results equal eager's to the last
+bit. Raises what `trace_joint` raises.
 """
 
 from __future__ import annotations

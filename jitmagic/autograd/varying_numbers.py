@@ -1,10 +1,13 @@
-"""Makes one joint graph for all values of the numbers that its calls read at run time.
+"""Makes one joint graph for all values of the floats that its calls read at run time.
+
+Such a float is an argument that must be a Python number (dropout's p). In `x * n` the number is a
+0-dim tensor of the graph, and needs none of this.
 
 In: the trace function, and a torch-level graph with such numbers (graph/symbolic/number_ranges.py).
-Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ accepts
-floats alone, so the graph is traced twice, with numbers that no program contains. Where the two
-traces differ, a float is a function of them (symbols/float_reading.py), which is computed in
-float64, as C++ does. Raises for differences that are not such a function.
+Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ has no
+symbolic floats, so the graph is traced twice, with numbers that no program contains. Where the two
+traces differ, a float is a function of these numbers (symbols/float_reading.py). The joint graph
+computes it in float64, as C++ does. Raises for differences that are not such a function.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Numbers:
     """The values of the numbers in one trace, and the nodes that read them."""
 
     def __init__(self, which: int) -> None:
-        self._which = which  # of the joint graph, in order
+        self._which = which  # 0 in the first trace, 1 in the second
         self.values: dict[Symbol, float] = {}
         self.readers: list[Node] = []  # of the joint graph, in order
 
@@ -124,7 +127,7 @@ def _joined(
 
     made = merge_graphs(one, two, join, makers.copies)
     for reader in first.readers:
-        # The mark kept unused readers alive until the graphs were merged.
+        # This key kept unused readers alive until the graphs were merged.
         del makers.copies[reader].meta["number"]
     erase_dead(made.graph)
     return made, makers.copies

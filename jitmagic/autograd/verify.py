@@ -52,8 +52,8 @@ def _check(node: Node, found: Any) -> None:
     plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
     said, made = (replace(_normalized_strides(one), **plain) for one in (spec, found.spec))
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
-        # A slice of everything is its input, perhaps a parameter with an offset, and so is what was
-        # written. Views count from its start.
+        # The meta run returns the input itself for a slice of everything or an in-place write, and
+        # that may be a parameter with a storage offset. Specs count offsets from the input's start.
         made = replace(made, storage_offset=said.storage_offset)
     if said != made:
         raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")

@@ -1,7 +1,7 @@
 """Backends that get the torch-level graph: "eager", which runs it, and those of the user.
 
-Comes in: the graph of a trace, and the frame of the call for a backend's `example_inputs`. Goes
-out: a callable of the graph's inputs, which returns a tuple.
+Input: the graph of a trace, and the frame of the call for a backend's `example_inputs`. Output: a
+callable of the graph's inputs, which returns a tuple.
 """
 
 from __future__ import annotations

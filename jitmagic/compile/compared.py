@@ -1,7 +1,7 @@
 """Decides which variants are compared with eager on their first calls, and on which device.
 
-Comes in: a traced frame. Goes out: Comparable, or None if eager must not alternate with compiled
-code, or if the times of calls would mean nothing.
+Input: a traced frame. Output: Comparable, or None if eager must not alternate with compiled code,
+or if the times of calls would mean nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
     if handle.is_root and not handle.family.compiler.is_listed:
-        return None  # it runs once, and while a call is timed no function that it calls is timed
+        return None  # it runs once, and timing it would suspend the timing of all its callees
     if not wanted or handle.resume_line is not None or torch.are_deterministic_algorithms_enabled():
         return None
     accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}
     if not accelerators:
-        # After a break there may be work for an accelerator, on any of its devices.
+        # The rest of the frame, after the break, may use an accelerator, on any of its devices.
         rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
         return None if rest_is_unknown else Comparable()
     if options.cuda_graphs or len(accelerators) > 1:

@@ -1,10 +1,10 @@
 """Compiles a graph with data-dependent sizes in partitions (graph/symbolic/data_split.py).
 
-Comes in: a Trace, its partitions, and a function that compiles a graph of fixed sizes. Goes out:
-one callable. Calls that create a data-dependent size run in eager between the partitions. A
-partition that uses such sizes has an executable for each size tuple (sizes.py), with one set of
-kernels, built for example sizes before the first call. Each partition is an autograd node, so
-gradients flow between them.
+Input: a Trace, its partitions, and a function that compiles a graph of fixed sizes. Output: one
+callable. Calls that create a data-dependent size run in eager between the partitions. A partition
+that uses such sizes has an executable for each size tuple (sizes.py), with one set of kernels,
+built for example sizes before the first call. Each partition is an autograd node, so gradients flow
+between them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compile_partitions(
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """Return the executable. Raises what a stage raises."""
+    """Return the executable that runs the partitions in order. Raises what a stage raises."""
     specs = [entry.spec for entry in traced.inputs]
     runs = []
     for piece in split.partitions:
@@ -54,7 +54,7 @@ def compile_partitions(
         if piece.data_dependent:
             run, made = _as_eager(own.graph), None
         elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
-            # Recorded for one size: a compile for each count would never pay.
+            # A CUDA graph is recorded for one size: one compile per data-dependent size never pays.
             run, made = restoring_modes(own.graph, own.graph.forward), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
@@ -72,8 +72,10 @@ def _is_on_gpu(gm: GraphModule) -> bool:
 
 
 def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -> Trace:
-    """Return the partition as the whole graph of a frame. `specs` are those of its inputs when they
-    were made; an input that got a history by a write in an earlier partition requires grad here.
+    """Return the partition as a Trace of its own, as if it were the whole graph of a frame.
+
+    `specs` describe its inputs when they were created. An input to which an earlier partition has
+    written a tensor with a history requires grad here.
     """
     inputs = []
     for node, made in zip(piece.part.graph.graph.find_nodes(op="placeholder"), specs, strict=True):
@@ -108,7 +110,7 @@ def _for_all_sizes(
             made.add(hints, inputs, record)
         except OperationFailed:
             raise
-        except Exception as error:  # the program may never have these sizes
+        except Exception as error:  # example sizes: no call of the program need have them
             stage.keep(f"failed as an example: {error}")
     return made.run
 
@@ -117,8 +119,8 @@ def _for_all_sizes(
 
 
 def _as_eager(gm: GraphModule) -> Executable:
-    """Run the calls one after the other, natively where their arguments are plain. Mode changes are
-    dropped for integers.
+    """Return an executable that runs the calls op by op, natively if their arguments are tensors
+    and constants. If all values are integers, changes of grad mode and autocast are dropped.
     """
     nodes = list(gm.graph.nodes)
     if not any(spec.dtype.is_floating_point for node in nodes for spec in specs_in(node)):

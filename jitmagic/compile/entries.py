@@ -1,8 +1,9 @@
 """Builds an Entry from a traced frame and the executable of its graph.
 
-Comes in: a Trace whose guards hold in this call, and a callable of its graph. Goes out: an Entry,
-called natively if the frame is one graph with a plain result, else with a residual; or one that
-runs plain Python, if the frame is not to be split at its graph break.
+Input: a Trace whose guards hold in this call, and a callable of its graph. Output: an Entry. The
+dispatcher calls the graph directly if the frame is one graph with a plain result; otherwise the
+Entry has residual bytecode. An Entry may also run the whole frame in eager, if the frame is not to
+be split at its graph break.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def has_operations(traced: Trace) -> bool:
 
 
 def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
-    """Return an entry that runs plain Python, if the frame is not to be split at its break.
+    """Return an entry that runs the frame in eager, if it is not to be split at its graph break.
 
-    None: it is split, or has no break. The entry's guards are torch's state and the facts that led
-    to the break: nothing else matters to eager. Raises Unsupported under fullgraph.
+    None: the frame is split, or has no break. The guards of such an entry are only torch's global
+    state and the facts that led to the break. Raises Unsupported under fullgraph.
     """
     if not isinstance(traced.exit, Break):
         return None
@@ -127,16 +128,18 @@ def _backward_functions(traced: Trace) -> list[Any]:
 
 def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
     """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
-    # From the inside out: each wraps the one before, and costs a call only where it is needed.
+    # Each wrapper costs one more native call, so it is added only if the trace needs it.
     if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
         run = freed_results(run, traced.freed_results, traced.grad_inputs)
+    # Python ints and floats become 0-dim tensors, so that kernels get them as data.
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
         copied, watched = _partially_written(traced, options, in_parts)
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
-    # Also without objects of the call: autograd's nodes check state only if a call holds some.
+    # Backwards with guards need the wrapper even if the trace holds no objects: autograd nodes
+    # check guards only in calls made through it.
     if not traced.held and not any(later.guards for later in _backward_functions(traced)):
         return run
     count = len(traced.inputs)
@@ -157,8 +160,10 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
 def _partially_written(
     traced: Trace, options: Options, in_parts: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (inputs that may be written before an expected error, those written only before an
-    unexpected one). A single native executable writes once nothing can raise any more.
+    """Return (inputs that may be written before an expected error, other mutated inputs, which are
+    written before an error only if that is unexpected).
+
+    Both are empty for a single native executable: it writes after everything that can raise.
     """
     if options.backend in ("native", "aot_eager") and not in_parts:
         return (), ()

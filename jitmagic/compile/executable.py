@@ -1,9 +1,9 @@
 """Builds one executable from one ATen graph: lower, schedule, render, load, by the best working
 tier.
 
-Comes in: the graph of a forward or of a backward. Goes out: a callable of its inputs. A tier that
-fails falls back to the next with a warning; the last one replays the graph op by op. With
-max-autotune, products are tuned before the schedule and kernels before they are rendered.
+Input: the graph of a forward or of a backward. Output: a callable of its inputs. A tier that fails
+falls back to the next with a warning; the last one replays the graph op by op. With max-autotune,
+products are tuned before the schedule and kernels before they are rendered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def build_executable(
 ) -> Executable:
     """Build kernels by the best tier that works; a tier that fails falls back visibly.
 
-    `kernels` is asked for an executable first. `saved`: the outputs that may have any layout.
+    `kernels` may return an executable of a template for all sizes. `saved`: the outputs that only
+    the backward reads, whose strides the kernels may choose.
     """
     device = device_of_kernels(gm)
     target = find_target(device, options)

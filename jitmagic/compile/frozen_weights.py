@@ -1,6 +1,6 @@
 """Runs an inference graph with frozen weights: values that depend on weights alone are cached.
 
-Comes in: the two executables of autograd/freezing.py. Goes out: an executable of the whole. A call
+Input: the two executables of autograd/freezing.py. Output: an executable of the whole. A call
 compares the weights with those of the last call, by identity and version counter, and recomputes
 the values if one has changed. Only writes past the counter (.data, numpy arrays that share memory)
 go unnoticed.
@@ -38,7 +38,7 @@ class FrozenExecutable:
     def __init__(self, folded: Executable, rest: Executable, parts: Frozen) -> None:
         self._folded, self._rest = folded, rest
         self._weights, self._inputs = parts.weights, parts.inputs
-        # In one attribute: other threads read values and versions that belong together.
+        # One attribute, replaced at once: other threads never see versions of other values.
         self._known: tuple[list[torch.Tensor], list[int], tuple[Any, ...]] = [], [], ()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:

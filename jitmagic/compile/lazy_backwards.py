@@ -1,8 +1,8 @@
 """Builds backwards at their first use, calls after the forward.
 
-Comes in: a function that builds the backward, and the graph to replay if it fails. Goes out: an
-executable in any case: the forward has run by then, so the frame cannot be eager any more. Users
-are told once per function.
+Input: a function that builds the backward, and the graph to replay if it fails. Output: an
+executable, never an error: the forward has already run compiled, so eager cannot take over the
+frame. A failed backward is replayed op by op, with one warning per function.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def at_first_use(
     try:
         with sandbox(), within(options.budget):
             run = build(record)
-    except (Exception, OutOfTime) as error:  # the gradients still have a right answer
+    except (Exception, OutOfTime) as error:  # a replay still gives the right gradients
         failed = Failed.of(error, record.failed_in)
         if isinstance(error, OutOfTime):
             failed = TookTooLong.after(options.budget, record.stages)
@@ -83,7 +83,7 @@ def at_first_use(
         what = f"the backward of {record.name}"
         warn_once(record, what, failed.report(what, "is replayed op by op"))
         return fx_executable(graph())
-    if record.stages:  # else it was there already
+    if record.stages:  # otherwise the backward was built before
         record.end(COMPILED)
     return run
 

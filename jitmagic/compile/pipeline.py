@@ -9,8 +9,8 @@
       emit                entries.py: guards and result, or an entry that runs eager
 
 Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
-updates the progress line. A stage that fails makes the frame run in eager, visibly
-(FallbackWarning); `Unsupported` (fullgraph) and KeyboardInterrupt pass through.
+updates the progress line. If a stage fails, the frame runs in eager with a FallbackWarning;
+`Unsupported` (fullgraph) and KeyboardInterrupt pass through.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = ["compile_frame", "flatten"]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
-_ATTEMPTS = 4  # per frame; each found one operation that cannot be compiled
+_ATTEMPTS = 4  # traces of a frame; each failed one names an operation to break the graph before
 # Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
 for _called_in_graph in (BackwardCache.__call__, Replay.__call__, SizeCompiler.missed):
     hide(_called_in_graph.__code__)
@@ -103,8 +103,8 @@ def _compile_frame(
                 refused.why, "call it in another way, or without fullgraph=True", None
             )
         return refused
-    # Only autograd, not the tracer, finds out that an operation cannot be differentiated: the frame
-    # is then traced again, up to it.
+    # That an operation cannot be differentiated is only found by running autograd on the finished
+    # trace. The frame is then traced again, with a graph break before that operation.
     stop: Stop | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -176,7 +176,8 @@ def compile_graph(
     options = handle.options
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
-    # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
+    # `static` compiles a graph of ints. A graph with symbols goes through `compile_sizes`, which
+    # tries one joint graph for all sizes and falls back to `static` for each size tuple.
     frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
     static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
     builders = builders_for_sizes(options, record)
@@ -184,7 +185,8 @@ def compile_graph(
     if (partitions := split_at_data(traced.graph)) is not None:
         return compile_partitions(traced, partitions, static, builders, options, record)
     if places_of(traced):
-        # A user's backend has one graph for all sizes, those of static variants included.
+        # A user's backend gets one graph for all sizes; native kernels of static variants are
+        # faster at their own sizes and stay in use for them.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
         return compile_sizes(traced, make_inputs(), static, builders, options, record, known)
     return static(traced, make_inputs, record, None)
@@ -200,8 +202,9 @@ def _compile_static(
     options: Options,
     frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
-    """Compile a graph of fixed sizes. `kernels` is asked for executables first. `asked`: the
-    results whose gradients are asked for; None: all. `frozen`: inputs that are constant weights.
+    """Compile a graph of fixed sizes. `kernels` returns an executable if a template for all sizes
+    has one. `asked`: indices of the results that may be differentiated (None: all). `frozen`:
+    positions of the inputs that are constant weights.
     """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
@@ -221,7 +224,10 @@ def _compile_ahead(
     kernels: Build | None,
     frozen: tuple[torch.fx.GraphModule, frozenset[int]],
 ) -> CompiledGraph:
-    """Return the executable and the specs of its outputs. `frozen`: (graph, its weights)."""
+    """Run the AOT stages: joint graph, partition, forward executable, backward at its first use.
+
+    `frozen`: (whole graph of the frame, positions of its constant weights).
+    """
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
@@ -231,12 +237,12 @@ def _compile_ahead(
         build = fx_executable
     if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):
         return CompiledGraph(make_callable(parts, run, None, gm), output_specs(joint))
-    # The forward is built first: its kernels may choose the layouts of saved images, for which
-    # the backward is then compiled.
+    # The forward is built first: its kernels choose the strides of tensors saved for backward
+    # (channels_last images), and the backward is compiled for those strides.
     saved = SavedLayouts(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.with_final_strides()
-    later = record.for_later()  # a backward is built calls later, and is a record of its own
+    later = record.for_later()  # a backward is built during a later call, with its own record
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, partial(warn_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))

@@ -1,7 +1,7 @@
 """Names compiled graphs and kernels for profilers, and finds the source lines of their calls.
 
-Comes in: the scheduled program, the ATen graph it was made of, the title of the user's function.
-Goes out: `Plan.titles`: the graph's, then one for each kernel launched, in order: "forward of step
+Input: the scheduled program, the ATen graph it was made of, the title of the user's function.
+Output: `Plan.titles`: the graph's, then one for each kernel launched, in order: "forward of step
 (model.py:12)", "kernel 0 of step: add, relu, sum (model.py:13, 14)".
 """
 

@@ -1,11 +1,11 @@
 """Passes one graph for all sizes to the user's own backend.
 
-Comes in: a Trace with Sizes, the values of its symbols in one call, and that call's inputs. Goes
-out: a SizedBackend, which serves all values that pass its predicates. The backend gets what
-torch.compile gives it: a GraphModule whose inputs include each size as a SymInt, before the first
-tensor that has it, and example inputs with SymInts among the tensors. Its decisions on these sizes
-become predicates. If it reads one as an int, or raises, it gets a graph of ints for each size tuple
-instead.
+Input: a Trace with Sizes, the values of its symbols in one call, and that call's inputs. Output: a
+SizedBackend, which serves all values that pass its predicates. The backend gets what torch.compile
+gives it: a GraphModule whose inputs include each size as a SymInt, before the first tensor that has
+it, and example inputs with SymInts among the tensors. If it branches on such a size, the answer
+becomes a predicate. If it reads one as an int, or raises, it gets a graph of ints for each size
+tuple instead.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""One joint graph for all sizes: the autograd split and the kernels of a frame with symbolic sizes.
+"""Traces one joint graph for all sizes of a frame, and builds its partition and kernels once.
 
-Comes in: a Trace with Sizes, and the values of its symbols in one call. Goes out: a SizedJoint,
-whose template makes the executable of other values that pass its predicates: natively, without
-tracing and without Python (extensions/runtime/sizes.h).
+Input: a Trace with Sizes, and the values of its symbols in one call (the hints). Output: a
+SizedJoint. Its templates build the executable for any other values that pass its predicates,
+natively: nothing is traced and no Python runs (extensions/runtime/sizes.h).
 
-joint and partition run once, on meta tensors with SymInts, as the trace did before them. Decisions
-of autograd's formulas, decompositions and torch's C++ on a size are comparisons of Sizes, which
-become predicates. Code that reads a size as an int raises Specialize, and the frame has no
-SizedJoint. So every decision holds for values that pass.
+The joint and partition stages run once, on meta tensors with SymInts, as the tracer did. If an
+autograd formula, a decomposition or torch's C++ branches on a size, it compares Sizes, and the
+answer becomes a predicate. Code that reads a size as an int raises Specialize; the frame then has
+no SizedJoint. So every branch taken is valid for all values that pass the predicates.
 
-The alternative is to trace each size tuple and to compare the graph with the first one's;
-`sizes.py` does that where this one fails. Of a transformer layer's 32 ms per size tuple in
-training, 28 went into graphs that came out alike. The partition is chosen for the hints: any cut is
-correct. With `options.verify` each node of the joint graph is compared with the result of its
-operation at the sizes of each tuple.
+The alternative, which `sizes.py` uses where this one fails, is to trace each size tuple and to
+compare its graph with the first one's. It is slow: training a transformer layer took 32 ms per new
+size tuple, 28 of them for graphs that came out alike. The min cut of the partition weighs bytes at
+the hints; other sizes use the same cut, as any cut is correct. With `options.verify` each node of
+the joint graph is compared with the result of its operation at the sizes of each tuple.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ __all__ = [
 SizeTuple = tuple[int, ...]
 Missing = tuple[int, ...]
 _COUNT = itertools.count()
-KEPT = 64  # executables of a template: one more takes microseconds
+KEPT = 64  # executables cached per template; building an evicted one again takes microseconds
 
 
 class Builders(NamedTuple):
-    """Functions that build executables. `target`: the target of a graph. `graph`: the executable of
-    a concrete graph. `backward`: the executable that its first argument builds, or a replay of the
-    second's graph. `warn_of_replay`: warns that a backward is replayed.
+    """Functions that build executables for a SizedJoint (`executable.builders_for_sizes`).
+
+    `target` chooses the target of a graph. `graph` builds the executable of a concrete graph.
+    `backward` calls its first argument to build a backward; if that fails, it replays the graph
+    that the second returns. `warn_of_replay` warns that a backward runs op by op.
     """
 
     target: Callable[[GraphModule], Target]
@@ -76,7 +78,9 @@ class Builders(NamedTuple):
 
 
 class _Kernels:
-    """The templates of one ATen graph: schedules for different sizes have different predicates."""
+    """The templates of one ATen graph. There may be several: a schedule for small sizes has other
+    predicates than one for large sizes.
+    """
 
     __slots__ = (
         *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
@@ -118,7 +122,7 @@ class _Kernels:
     def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
         hints = dict(zip(self._symbols, values, strict=True))
         given = self._graph, self._name, hints, self._target, self._options, record
-        # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
+        # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
         supposes = self.compiled <= self._options.recompile_limit // 2
         made = partial(compile_template, *given, supposes=supposes)
         template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
@@ -130,8 +134,8 @@ class _Kernels:
 
 
 class BuiltExecutable(NamedTuple):
-    """An executable that is valid under `predicates`. `template` makes those of other values that
-    pass; None if there is none.
+    """An executable for one size tuple. `template` builds the executables of other tuples that pass
+    `predicates`; None if Python has to build each.
     """
 
     run: Executable
@@ -148,13 +152,15 @@ class _Part:
     parts: Partition
     shell: SizedShell
     forward: _Kernels
-    slots: tuple[tuple[int, ...], int, tuple[int, ...]]  # inputs, how many outputs, dead
+    # Slots of its inputs, number of outputs, slots not read after it (Subgraph in graph/subgraphs).
+    slots: tuple[tuple[int, ...], int, tuple[int, ...]]
     backwards: dict[Missing, BySizes] = field(default_factory=dict)
 
 
 class SizedJoint:
-    """Serves all values that pass `holds`. Raises what a stage raises if a graph cannot be made for
-    symbolic sizes.
+    """The joint graphs and templates of a frame, for all values of its symbols that pass `holds`.
+
+    The constructor raises what a stage raises if it cannot work with symbolic sizes.
     """
 
     def __init__(
@@ -174,7 +180,7 @@ class SizedJoint:
         self.symbols = self.predicates.symbols
         sizes: dict[Expr, Any] = dict(zip(ranges, own, strict=True))
         self._sized, self._kept = with_symbols(traced, sizes)
-        self._slots: tuple[int, ...] | None = None  # of the outputs, where there are subgraphs
+        self._slots: tuple[int, ...] | None = None  # of the outputs; None: no subgraphs
         self._parts = self._make(record)
 
     def _make(self, record: Recording) -> list[_Part]:
@@ -259,8 +265,8 @@ class SizedJoint:
         return self._builders.graph(gm, "forward", record)
 
     def _assembled(self, forwards: Sequence[SizeTemplate | Executable], inputs: int) -> Any:
-        """Return the executable with these forwards, for all sizes; an only forward itself if
-        possible.
+        """Return the executable for all sizes that runs these forwards one after the other. A
+        single forward that takes the call's inputs in order is returned unchanged.
         """
         runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
         whole = runs[0]
@@ -325,7 +331,7 @@ class SizedJoint:
 
 
 def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
-    """Return the partition at this call's sizes, for people, who run the graphs."""
+    """Return the partition at this call's sizes: people may run the graphs that explain() shows."""
     backward = None if parts.backward is None else graph_at(parts.backward, known)
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
 
@@ -335,8 +341,8 @@ def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable
 
 
 def _check_results(gm: GraphModule, joint: Joint) -> None:
-    """Raise CompileFailed if the joint graph's results differ from the trace's: a decomposition may
-    take a size for another kind of number.
+    """Raise CompileFailed if a result of the joint graph has another dtype, device or rank than in
+    the trace: a decomposition may take a SymInt for another kind of number.
     """
     (traced,) = next(iter(gm.graph.find_nodes(op="output"))).args
     for node, made in zip(traced, output_specs(joint), strict=True):  # type: ignore[arg-type]
@@ -370,8 +376,8 @@ def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
 
 
 def places_among(inputs: int, kept: Sequence[int | ScalarInput]) -> tuple[int, ...]:
-    """Return where a graph's inputs are among those of a call, followed by the numbers computed
-    from sizes. A graph may take fewer, without inputs that were read only for a size.
+    """Return, for each input of a concrete graph, its position in (inputs of the call, *numbers
+    computed from sizes). Inputs that were read only for their sizes are not among them.
     """
     fresh = itertools.count(inputs)
     return tuple(next(fresh) if isinstance(one, ScalarInput) else one for one in kept)

@@ -1,19 +1,22 @@
 """Keeps one executable for each size tuple that a graph with symbols was called with.
 
-Comes in: a Trace whose inputs have Sizes, and a function that compiles a static trace. Goes out: a
-callable of the tensors alone, which reads the sizes from them. One joint graph serves all size
-tuples that pass its predicates (`sized_joint.py`): executables for new ones are made natively, in
-microseconds, without this module.
+Input: a Trace whose inputs have Sizes, and a function that compiles a static trace. Output: a
+callable of the graph's tensor inputs, which reads the sizes from them. A size tuple holds the
+values of all symbols in one call.
 
-This module is called if no template exists yet, and for each size tuple of a graph that needs ints
-(an operation that torch's formulas decompose by size). Then a new tuple is a compile of the graph
-at these sizes (`trace/varying/concrete.py`), not of the frame: nothing is traced, no guard added.
-Kernels come from Templates first, which have one set of them for all sizes.
+Usually one joint graph serves all size tuples that pass its predicates (`sized_joint.py`), and
+native code builds the executable of a new tuple in microseconds without calling this module.
 
-After `limit` tuples that needed a compiler, further ones run the graph op by op: compiling takes
-longer than many calls. A plan takes time too, as graphs are traced for it: once there are `limit`
-of them, a tuple gets one when its calls have taken as long op by op, which is at most twice the
-time of the better choice. Sizes of a static variant use its kernels, which are faster and cached.
+Python is called (`SizeCompiler.missed`) if no template exists yet, and for each new tuple of a
+graph that needs ints (an operation that torch's formulas decompose by size). The graph is then made
+concrete (`trace/varying/concrete.py`) and compiled for the tuple; the frame is not traced again and
+gets no guard. `Templates` may still supply kernels that serve all sizes.
+
+After `recompile_limit` tuples that needed a compiler, further ones run the graph op by op, because
+compiling takes longer than many calls. Even if kernels exist, a new tuple costs a trace of its
+graphs. Once that many tuples have executables, another one gets its own only after its calls op by
+op have taken as long as building one takes on average: at most twice the time of the better choice.
+Sizes of a static variant use its kernels, which are faster and already cached.
 """
 
 from __future__ import annotations
@@ -63,15 +66,17 @@ SizeTuple = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Inputs = Callable[[], Sequence[torch.Tensor]]
-_PLANNED = 32  # times `limit`: size tuples that need tracing and memory, but no compiler
-_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # unlikely as constants of a program
-_MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
-_TRIED = 4096
+_PLANNED = 32  # times `recompile_limit`: tuples that may have executables; each holds memory
+_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # sizes unlikely to be constants of a program
+_MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # factors for guards that need divisible sizes
+_TRIED = 4096  # size tuples
 
 
 class CompiledGraph(NamedTuple):
-    """An executable, and the specs of its outputs; None: as the trace says. `in_parts`: one of its
-    executables may write to inputs before another raises.
+    """An executable and the specs of its outputs (None: the trace's).
+
+    `in_parts`: it consists of several executables, so one may write to inputs before another
+    raises.
     """
 
     run: Executable
@@ -91,8 +96,10 @@ def compile_sizes(
     record: Recording,
     static: Iterable[Shapes] = (),
 ) -> CompiledGraph:
-    """Compile for the sizes of `inputs`. `static`: shapes of variants that have kernels of their
-    own. Raises what a stage raises.
+    """Compile for the sizes of `inputs` and, where possible, for all sizes.
+
+    `static`: the shapes of static variants, which have their own kernels. Raises what a stage
+    raises.
     """
     made = SizeCompiler(
         traced, compile_static, builders, options, record, _size_tuples(traced, static)
@@ -102,7 +109,7 @@ def compile_sizes(
 
 
 def _op_by_op(traced: Trace) -> Executable:
-    """Return the graph op by op, for sizes that nothing is compiled for.
+    """Return the graph as an op-by-op executable, for sizes without compiled code.
 
     Unlike compiled code, it may have written to inputs when it raises; it then restores them if
     eager is to start over.
@@ -125,7 +132,9 @@ def _size_tuples(traced: Trace, known: Iterable[Shapes]) -> frozenset[SizeTuple]
 
 
 class SizeCompiler:
-    """Compiles a symbolic graph for the sizes that occur; `run` is the executable."""
+    """Compiles a symbolic graph for the sizes that occur. `run` is the executable for all of them:
+    it looks up the size tuple of a call and asks `missed` for a new one.
+    """
 
     __slots__ = (
         *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_op_by_op"),
@@ -146,17 +155,17 @@ class SizeCompiler:
         self._builders, self._options = builders, options
         self._limit, self._static = options.recompile_limit, static
         self._joints: list[SizedJoint | SizedBackend] = []
-        self.in_parts = False  # whether an executable of those made is
+        self.in_parts = False  # whether any executable consists of several (CompiledGraph.in_parts)
         is_native = options.backend == "native" and not options.tunes
         self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
         self._made: dict[SizeTuple, Executable] = {}
-        self._costly = 0  # of these, how many were compiled
+        self._costly = 0  # how many of `_made` needed a compiler
         self._is_patient = options.keep == "faster"
-        self._planning = 0.0  # seconds, for all that were made
-        self._waited: dict[SizeTuple, float] = {}  # seconds op by op of those that were not
-        self._op_by_op: list[Executable] = []  # when it is needed
+        self._planning = 0.0  # seconds that building all of `_made` took
+        self._waited: dict[SizeTuple, float] = {}  # seconds of op-by-op calls of other tuples
+        self._op_by_op: list[Executable] = []  # at most one item, built at first use
         self._lock = RLock()
-        self._kernels: list[Templates | None] = []  # when they are needed
+        self._kernels: list[Templates | None] = []  # at most one item, built at first use
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         places = tuple(places_of(traced).values())
         self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
@@ -195,8 +204,8 @@ class SizeCompiler:
     def _joint_of(
         self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
-        """Return the joint for all sizes that these values pass; None if this size tuple is traced
-        alone.
+        """Return the joint graph for all sizes whose predicates these values pass; None if this
+        size tuple must be traced alone.
         """
         for joint in self._joints:
             if joint.holds(values):
@@ -231,7 +240,8 @@ class SizeCompiler:
         ) -> Executable | None:
             return None if kernels is None else kernels.executable(gm, name, values, target, record)
 
-        warns = values != hints_of(self._traced)  # the trace has warned for those
+        # At the hints, the trace itself has issued torch's warnings.
+        warns = values != hints_of(self._traced)
         concrete, taken = at_sizes(self._traced, values, warns)
         numbers = tuple(one.make() for one in taken if isinstance(one, ScalarInput))
         places, known = places_among(len(inputs), taken), (*inputs, *numbers)
@@ -260,12 +270,12 @@ class SizeCompiler:
         """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
             is_ready = any(joint.is_ready(values) for joint in self._joints)
-            if values in self._made:
+            if values in self._made:  # evicted from the native cache
                 run = self._made[values]
-            elif not self.is_expected(values):
+            elif not self.is_expected(values):  # op by op, an operation raises eager's error
                 return self._graph
             elif is_ready and values not in self._static:
-                run = self._compile_in_call(values, inputs)  # microseconds
+                run = self._compile_in_call(values, inputs)  # only fills in sizes: microseconds
             elif self._is_full():
                 return self._graph
             elif self._is_patient and not is_ready and self._is_early(values):
@@ -288,8 +298,8 @@ class SizeCompiler:
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
     def _is_early(self, values: SizeTuple) -> bool:
-        """Return whether the tuple's calls have taken less time so far than building a plan
-        does.
+        """Return whether the tuple's op-by-op calls have so far taken less time than building its
+        executable would.
         """
         plans = len(self._made)
         waited = self._waited.get(values, 0.0)
@@ -311,10 +321,10 @@ class SizeCompiler:
         try:
             with sandbox(), within(self._options.budget):
                 run = self.compile_for(values, inputs, record)
-            if record.stages:  # else nothing was made but a plan
+            if record.stages:  # otherwise sizes were filled into existing templates
                 record.end(COMPILED)
             return run
-        except (Exception, OutOfTime) as error:  # the graph itself has a right answer
+        except (Exception, OutOfTime) as error:  # op by op, the graph still gives the right result
             failed = Failed.of(error, record.failed_in)
             if isinstance(error, OutOfTime):
                 failed = TookTooLong.after(self._options.budget, record.stages)
@@ -378,7 +388,7 @@ def _other_sizes(traced: Trace) -> SizeTuple | None:
 
 
 def _choices(prime: int, hint: int) -> list[int]:
-    """Return candidates for a size; those near the hint are for bounded numbers, like an index."""
+    """Return candidates for a size; those near the hint suit bounded numbers, such as an index."""
     return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
 
 

@@ -1,9 +1,9 @@
-"""Compiles a graph whose results are computed from one another in subgraphs (graph/subgraphs.py).
+"""Splits a graph whose results are computed from one another, and compiles the subgraphs.
 
-Comes in: a torch-level graph, the specs of its inputs, and a function that compiles one graph. Goes
-out: one callable, and the specs of its outputs. Each subgraph is compiled for the outputs of those
-before it. A graph that cannot be split is compiled whole, and the user is told which gradients are
-then unavailable.
+Input: a torch-level graph, the specs of its inputs, and a function that compiles one graph. Output:
+one callable, and the specs of its outputs. graph/subgraphs.py says why gradients between results
+need a split. A graph that cannot be split is compiled whole, with a warning that names the
+gradients that are then unavailable.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def compile_subgraphs(
     options: Options,
     record: Recording,
 ) -> CompiledGraph:
-    """Compile a graph, in subgraphs if needed. `asked`: the results whose gradients are asked for;
-    None: all.
+    """Compile a graph, in subgraphs if needed. `asked`: indices of the results that may be
+    differentiated; None: all.
     """
     try:
         if (split := split_into_subgraphs(gm, asked)) is not None:

@@ -1,15 +1,15 @@
 """Compiles one ATen graph once for all sizes of its inputs.
 
-Comes in: an ATen graph whose specs have Sizes, and the values of their symbols in this call. Goes
-out: a Template, one set of kernels, from which an executable for other values is made without a
-compiler. The backend's assumptions on sizes are not guards of the frame: the caller asks `holds`,
-and if it is false, compiles for those values. A symbol that the backend cannot leave open is a
-constant of the template, which then holds for its one value.
+Input: an ATen graph whose specs have Sizes, and the values of their symbols in this call. Output: a
+Template, one set of kernels, from which an executable for other values is made without a compiler.
+The backend's assumptions on sizes (`Template.predicates`) are not guards of the frame: the caller
+checks `holds`, and compiles another template for values that fail. A symbol that a stage needs as
+an int becomes a constant of the template, which is then valid for that one value.
 
-`Templates` are those of one frame. Sizes are read off the frame's ATen graphs at two size tuples
-(`graph/symbolic/unify_graphs.py`). A template serves another tuple only if the graph traced for
-that tuple equals the template's graph at these values, so no decision that joint, partition or a
-decomposition makes by a size can go unnoticed.
+`Templates` serves frames whose joint graph cannot be traced with SymInts. It infers a symbolic
+graph by comparing the frame's ATen graphs at two size tuples (`graph/symbolic/unify_graphs.py`). A
+template serves another tuple only if the graph traced for that tuple equals the template's graph at
+these values: a branch on a size in joint, partition or a decomposition would make them differ.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ WithPredicates = TypeVar("WithPredicates", bound=_WithPredicates)
 def for_all_sizes(
     title: str, values: SizeTuple, make: Callable[[], WithPredicates], record: Recording
 ) -> WithPredicates | None:
-    """Return the result of `make` for symbolic sizes; None if it raises, as stages that need ints
-    do. The record says which.
+    """Return the result of `make` for symbolic sizes; None if it raises, for example because a
+    stage needs ints. The record keeps the predicates, or the error.
     """
     with record.stage(title) as stage:
         try:
@@ -81,8 +81,10 @@ def for_all_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Loaded kernels, and the plan that launches them. `replays` wraps the executable of a size
-    tuple in a CUDA graph, which is recorded for that tuple alone.
+    """Loaded kernels and the plan that launches them, for all sizes that pass `predicates`.
+
+    `replays` wraps the executable of one size tuple in a CUDA graph, which is recorded for that
+    tuple alone; None without CUDA graphs.
     """
 
     plan: SizeTemplate
@@ -90,7 +92,7 @@ class Template:
     replays: Callable[[Executable, SizeTuple], Executable] | None = None
 
     def holds(self, values: tuple[int, ...]) -> bool:
-        """Return whether it is valid for these values, in the order of its symbols."""
+        """Return whether the template is valid for these values of its symbols, in their order."""
         return self.predicates.holds_for(values)
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
@@ -115,9 +117,11 @@ def compile_template(
 ) -> Template:
     """Compile the graph for as many values of its symbols as possible.
 
-    `supposes`: only for values that are like these, which gives faster kernels. Raises
-    CompileFailed if the tier's kernels are for one size.
+    `supposes`: stages may exclude sizes unlike these where that gives faster kernels
+    (`Context.suppose`). Raises CompileFailed if the tier's kernels are for one size.
     """
+    # Each Specialize names symbols that a stage needs as ints: they become constants, and the graph
+    # is compiled again.
     fixed: set[Symbol] = set()
     while True:
         try:
@@ -194,10 +198,11 @@ def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> S
 
 
 class Templates:
-    """The templates of one frame's graphs, for the symbols of its inputs.
+    """The templates of one frame's ATen graphs, for the symbols of its inputs.
 
-    `others`: its ATen graphs at another size tuple, `probe`. `exprs`: the frame's expressions of
-    its sizes. A graph that matches none of these is kept: the next one that differs may match it.
+    `others`: the ATen graphs at another size tuple, `probe`. `exprs`: the expressions of sizes in
+    the frame. A graph that can be unified with none of `others` is added to them, for the graphs
+    of later size tuples.
     """
 
     __slots__ = (
@@ -223,8 +228,8 @@ class Templates:
     def executable(
         self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
-        """Return the executable of the graph at these values; None if it must be compiled for them
-        alone, which the record explains.
+        """Return the executable of the graph at these values; None (the record says why) if the
+        graph must be compiled for them alone.
         """
         with self._lock:
             known = dict[Expr, int](zip(self._symbols, values, strict=True))
@@ -241,7 +246,7 @@ class Templates:
         self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
     ) -> Executable | None:
         hints = dict(zip(self._symbols, values, strict=True))
-        # If earlier assumptions did not fit these sizes, new ones would not fit the next either.
+        # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
         supposes = self.compiled <= self._limit // 2
         symbolic: list[GraphModule] = []
 
@@ -260,8 +265,8 @@ class Templates:
         return template.instantiate(values)
 
     def _unified(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
-        """Return the graph with Sizes. Raises GraphsDiffer if no graph at another size tuple is
-        like it.
+        """Return the graph with Sizes. Raises GraphsDiffer if it differs in more than sizes from
+        every graph at another size tuple.
         """
         context = Predicates(hints).context
         why = GraphsDiffer("sizes that are constants of the frame")

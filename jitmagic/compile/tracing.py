@@ -1,10 +1,14 @@
 """Traces a frame: decides which of its sizes and numbers are symbols, and where it has to end.
 
-Comes in: a handle, whose ledger knows what varies, and a frame. Goes out: a Trace. If the frame
-itself resizes a tensor that it reads, it is traced again at once with that size as a symbol: no
-later call has the old size. Symbols that were not asked for must not cost more than they save: a
-frame that breaks only with symbolic sizes is traced for the sizes of its call, and the Trace says
-why.
+Input: a handle, whose ledger knows which sizes and numbers differed between calls, and a frame.
+Output: a Trace. The frame is traced up to several times, until the choices below are settled:
+
+  * Sizes that the frame itself changes (a cache that grows at every call) become symbols at once,
+    because no later call has the old size.
+  * Symbols that the user did not ask for must not cost more than they save: a frame that breaks
+    only with symbolic sizes is traced for the sizes of its call, and the Trace says why.
+  * A loop whose trip count varies runs in Python, with one compiled iteration
+    (trace/python_loops/rolled.py), unless fullgraph forbids breaks.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ from ..trace.varying.symbolic import DynamicDims, SizeHistory, specialized
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
 
 Dims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-_PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
+_PARAMETERS = 4  # factor on `unroll_limit` in library code: optimizers loop over all parameters
 
 
 def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
@@ -96,11 +100,13 @@ def _trace_sizes(
     traced = _with_maybe_one_dims(run, dynamic, earlier)
     if options.dynamic is None and dynamic is not None:
         changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
+        # First with dimensions of size one as symbols too, then without them.
         for ones in (True, False) if changed else ():
             again = run(partial(_merged_dims, dynamic, partial(_changed, changed, ones)))
             if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
                 traced = again
                 break
+    # If this trace breaks only because of symbols that jitmagic chose, constants are better.
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
         return traced
     if ends_at_loop(traced) or _has_many_static(handle, snapshot):
@@ -146,8 +152,10 @@ def _trace_loops(
     earlier: SizeHistory,
     dims: Dims | None,
 ) -> Trace:
-    """Trace with the loops whose trip count varies left to Python, unless fullgraph forbids breaks
-    or an iteration needs to know its index.
+    """Trace, then trace again as long as a loop is better left to Python, rolled or peeled.
+
+    A loop whose trip count varies is left to Python, unless fullgraph forbids breaks or an
+    iteration needs its index as a constant.
     """
     flat, options = handle.flat, handle.options
     if not options.fullgraph:
@@ -159,20 +167,25 @@ def _trace_loops(
     traced = trace(snapshot, options, stop, numbers, dynamic, *known())
     leave_to_python(flat, traced.plain_loops)
     handle.family.never_hook(traced.plain_callees)
+    # This frame is one iteration, which needs the value of its index: rolling would need one
+    # variant for each iteration.
     if any(constant.origin in items for constant in traced.specialized):
         unroll(flat)
         traced = trace(snapshot, options, stop, varying, dynamic, *known())
     run = partial(trace, snapshot, options, stop, numbers, dynamic)
+    # Loops whose iterations record nothing between two breaks: only their callees are compiled.
     if not options.fullgraph and (calling := leave_open_loops(flat, traced)):
         known = partial(known, calling=calling)
         traced = run(*known())
     rounds = [] if options.fullgraph else trip_count_origins(traced)
-    if rounds:
+    if rounds:  # loops were unrolled although their trip count varies: try to roll them
         rolled = run(*known(may_roll=True))
         if plain := idle_loop_around(flat, traced, rolled):
             leave_to_python(flat, plain)
             rolled = run(*known())
         traced = rolled if plain or ends_at_loop(rolled) else traced
+    # The first iteration may find inputs of another layout or aliasing than later ones (the states
+    # of an LSTM start as one tensor of zeros). It then joins this graph: loop peeling.
     if ends_at_other_loop(flat, traced):
         behind = run(*known(may_roll=True, peels=True))
         traced = behind if should_peel(flat, traced, behind) else traced
@@ -186,9 +199,9 @@ def _known(
     peels: bool = False,
     calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> tuple[Loops, Callable[[str], bool] | None]:
-    """Return the assumptions on loops, and the files whose branches on data are speculated.
+    """Return (how the tracer treats each loop, in which files it speculates branches on data).
 
-    `calling`: loops that are left to Python while these facts hold.
+    `calling`: for the loops that Python runs as a whole, the guards under which that was decided.
     """
     may_speculate = is_library_file if handle.ledger.speculates else None
     may_leave = not handle.options.fullgraph
@@ -198,7 +211,7 @@ def _known(
 def _changed(
     changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
 ) -> Mapping[int, Interval]:
-    """Return the dimensions that the frame itself makes vary."""
+    """Return the dimensions whose size the frame itself changes, with their ranges."""
     return changed.ranges(source, tensor, is_argument(source, tensor), ones)
 
 
@@ -224,7 +237,7 @@ def _merged_dims(
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
-    """Return whether sizes are symbols because they were seen to change."""
+    """Return whether sizes became symbols because they changed between calls, not on request."""
     symbols = places_of(traced)
     found = any(is_tensor_symbol(symbol) and not _was_asked_for(symbol) for symbol in symbols)
     return handle.options.dynamic is None and found

@@ -1,8 +1,7 @@
 """Measures variants of products and kernels between the stages, for mode="max-autotune".
 
-Comes in: a LoopProgram before it is scheduled, a Schedule before it is rendered. Goes out: which
-matrix products are jitmagic's own kernels, and how each kernel is written. The record has every
-trial.
+Input: a LoopProgram before it is scheduled, a Schedule before it is rendered. Output: which matrix
+products are jitmagic's own kernels, and how each kernel is written. The record has every trial.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Builds a torch-level torch.fx.Graph while the program is traced, propagating shapes at once.
 
-Comes in: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
-Goes out: for every call its result with a Node in place of each tensor, and in the end a
-GraphModule with one flat tuple of outputs.
+Input: placeholders with their TensorSpec; calls of torch functions and tensor methods (`call`).
+Output: for every call its result with a Node in place of each tensor, and in the end a GraphModule
+with one flat tuple of outputs.
 
 The graph records the program in order, including mutations, random draws and changes of grad mode
 and autocast: run on real inputs it does what the traced code does, except that it fills no autocast
@@ -60,36 +60,37 @@ aten = torch.ops.aten
 
 
 class GraphBuilder:
-    """A graph under construction; its modes are those of the traced program's position."""
+    """A graph under construction; its modes are those of the program at the traced instruction."""
 
     def __init__(
         self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
     ) -> None:
         self.graph = Graph()
-        self.step = step  # returns the tracer's position (node_meta.py)
+        self.step = step  # returns the tracer's position (`step` in node_meta.py)
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
-        self.differentiates = False  # whether autograd would have recorded anything
+        self.differentiates = False  # whether any call gave a result that requires grad
         self.inputs: dict[Node, None] = {}  # the placeholders, in order
-        self.backwards = self._expected = self.work = self.arithmetic = 0  # counts of calls
+        # Numbers of backwards, expectations on sizes, calls with tensor results, calls on numbers.
+        self.backwards = self._expected = self.work = self.arithmetic = 0
         self.leaves: list[Node] = []  # tensors that the program made leaves
-        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
-        self.input_writes: list[Node] = []  # and each time that this happens, in order
+        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> step
+        self.input_writes: list[Node] = []  # a placeholder for each write to one, in order
         self.cast_cache = CastCache()
         self.writes = Writes()
-        self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
+        self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.warns = True  # whether torch's warnings are shown
-        self.modes_vary = False  # whether it runs in modes not known yet
+        self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
-        self.default_dtype: torch.dtype | None = None  # where the program has set another
+        self.default_dtype: torch.dtype | None = None  # set if the program changed it
         self.sizes = SizeNodes(self.graph)
-        self.fresh_size: NewSize | None = None  # where data may decide sizes
-        self._sizes_made: list[Any] = []  # by the call under way
+        self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
+        self._sizes_made: list[Any] = []  # unbacked sizes that the current call created
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
-        self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
+        self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # storage -> inputs
         self._outputs: dict[Node, int] = {}
 
     @property
@@ -189,6 +190,7 @@ class GraphBuilder:
         run, storages = placement.method or target, set[int]()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
+        # The meta run gives the results: under autocast (`cast`), or plainly if no cast matters.
         check_for_meta(name, placement.args, placement.kwargs)
         with allowing_data_sizes(self.fresh_size) as self._sizes_made:
             how = self.autocast, self.cast_cache
@@ -217,6 +219,7 @@ class GraphBuilder:
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
+        # A call that makes no tensor and has no effect leaves no node.
         if not (fresh or written or random or is_foreign(target)):
             return map_tensors(value, self._nodes.__getitem__)
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
@@ -229,7 +232,6 @@ class GraphBuilder:
         follow: Callable[[], tuple[tuple[Node, ...], tuple[Any, ...]]],
     ) -> tuple[Node | None, ...]:
         """Record a call of an autograd function on (inputs, forward results, saved tensors).
-
         `follow` traces the backward once the tensors have their new history, and returns the
         tensors it captures and the values left on `ctx`. The results have new nodes from here on.
         """
@@ -352,7 +354,6 @@ class GraphBuilder:
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
         """Record an assertion: the graph raises if the one-element bool `wrong` is true.
-
         `_linalg_check_errors` raises if its integers are not zero, on every device and before
         anything else happens; `_assert_async` would make the GPU unusable for the process.
         """
@@ -428,8 +429,8 @@ class GraphBuilder:
         return rebuilt(value, items)
 
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
-        """Return a fresh view where kernels choose the strides: a no-op on meta may be a real
-        copy.
+        """Return a fresh view if real kernels choose the strides: contiguous() and reshape() may
+        then copy, although they are no-ops on meta tensors.
         """
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
             node = self._nodes.get(value)

@@ -1,10 +1,10 @@
 """Records calls under a default dtype that the program set itself (torch.set_default_dtype).
 
-Comes in: a call that is about to be recorded, and the dtype. Goes out: the same call with the
-default's effect spelled out, as a graph is compiled and run under the default that it began with.
-Only calls without a floating-point argument depend on the default: factories get their dtype,
-integers are cast before pointwise arithmetic, as TensorIterator casts them. For other calls
-FollowsDefault is raised.
+Input: a call that is about to be recorded, and the dtype. Output: a call with the same result
+under any default, because a graph is compiled and run under the default at its entry. Only calls
+without a floating-point argument depend on the default: factories get an explicit dtype, integers
+are cast before pointwise arithmetic, as TensorIterator casts them. For other calls FollowsDefault
+is raised.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FollowsDefault(Exception):
 def spelled_out(
     call: Callable[..., Node], target: Target, given: Arguments, dtype: torch.dtype
 ) -> Arguments:
-    """Return arguments for which the call gives, under any default dtype, the result of the given
-    ones under `dtype`. `call(target, args)` records the casts that this takes.
+    """Return arguments with which the call gives the same result under any default dtype as it now
+    gives under `dtype`. `call(target, args)` records the casts that are needed.
     """
     nodes = tensor_nodes_in(given)
     if any(_is_inexact(node.meta["val"].dtype) for node in nodes) or _is_in_place(target, given):
@@ -81,8 +81,8 @@ def _gives(target: Target, given: Arguments, wanted: Sequence[Any]) -> bool:
 
 
 def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
-    """Return the dtypes and shapes of a call's tensors under a default dtype, or its other
-    result.
+    """Return (dtype, shape) of each tensor that a call returns under a default dtype; for a call
+    that returns none, the text of its result.
     """
     devices: dict[int, torch.device] = {}
 

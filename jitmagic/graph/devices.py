@@ -1,8 +1,8 @@
 """Decides on which device the result of a torch call lives, and how to run the call on meta
 tensors.
 
-Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real
-device of each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A
+Input: a call's target, its arguments (meta tensors in place of the real ones) and the real device
+of each. Output: a `Placement`: the result's device and the arguments for the meta run. A
 combination that eager would reject, or that no rule covers, raises `MixedDevices`; the call then
 runs in eager, which raises its own error or returns a result.
 """
@@ -22,9 +22,9 @@ __all__ = ["MixedDevices", "Placement", "place"]
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
-# Calls whose second tensor only lends its shape.
+# Calls that read only the shape of their second tensor, so its device does not matter.
 _SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast_to"})
-# Calls whose second tensor is copied to the first, from wherever it is.
+# Calls that copy their second tensor into the first, from any device.
 _MOVING = frozenset({"copy_", "fill", "fill_"})
 # Calls that may mix a device with CPU tensors beyond the rule for 0-dim operands.
 _INDEXING = frozenset(
@@ -59,8 +59,8 @@ class Placement:
     device: torch.device
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    moves: bool = False  # the first argument changes device: the result is never that tensor itself
-    method: str | None = None  # the method to run on meta tensors where it is another one
+    moves: bool = False  # the result is on another device, so it is never the first argument itself
+    method: str | None = None  # the method to run on meta tensors, if not `name`
 
 
 def as_device(given: Any) -> torch.device:

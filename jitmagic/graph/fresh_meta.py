@@ -90,7 +90,7 @@ def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
 def _are_same(a: Any, b: Any) -> bool:
     if type(a) is type(b) is int:
         return bool(a == b)
-    a, b = as_dimension(a), as_dimension(b)  # through torch it takes 20 times as long
+    a, b = as_dimension(a), as_dimension(b)  # comparing SymInts takes 20 times as long
     if is_same(a, b):
         return True
     if is_data_dependent(a) or is_data_dependent(b):
@@ -108,7 +108,7 @@ def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
     dimensions.
     """
     named = [dim] if type(dim) is int else dim
-    sizes = tuple(shape) or (1,)  # a number has a dimension 0 too
+    sizes = tuple(shape) or (1,)  # a 0-dim tensor accepts dim=0
     if not isinstance(named, list | tuple) or not named:
         named = range(len(sizes))
     for each in named:

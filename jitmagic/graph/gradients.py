@@ -3,9 +3,9 @@
 `gradients` is a call of the autograd engine that a graph can hold. `first_gradient` and
 `copied_gradient` give what backward() stores in a leaf that has no gradient yet.
 
-Comes in: outputs, inputs and the gradients of the outputs, as tensors of any kind with a history:
-real tensors, meta tensors of the trace, or tensors of the joint trace, which records what the
-engine runs. Goes out: a gradient for each input, None where no history leads to it.
+Input: outputs, inputs and the gradients of the outputs, as tensors of any kind with a history: real
+tensors, meta tensors of the trace, or tensors of the joint trace, which records what the engine
+runs. Output: a gradient for each input, None where no history leads to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tracks which storages of a graph under construction were created under inference mode.
 
-Comes in: the tensors of each node as it is recorded. Goes out: whether eager would have an
-inference tensor there. A view shares the state of its storage, wherever it is taken.
+Input: the tensors of each node as it is recorded. Output: whether eager would have an inference
+tensor there. A view shares the state of its storage, wherever it is taken.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gives fresh meta tensors an autograd history that leads to given tensors.
 
-Needed for calls that ran on other tensors than those of the trace, as autocast.py does. Comes in:
-the results of such a call, and the meta tensors of the trace that it was called with. Goes out:
-fresh meta tensors that the autograd engine can differentiate, as often as eager's results.
+Needed for calls that ran on other tensors than those of the trace, as autocast.py does. Input: the
+results of such a call, and the meta tensors of the trace that it was called with. Output: fresh
+meta tensors that the autograd engine can differentiate, as often as eager's results.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Like(NamedTuple):
 
 
 class _Link(torch.autograd.Function):
-    """Stands in for an operation of which only the results are known; its backward is another
-    one.
+    """Stands in for an operation of which only the results are known. Its backward is a _Link
+    again, so that gradients can be differentiated too.
     """
 
     @staticmethod

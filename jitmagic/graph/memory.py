@@ -1,8 +1,8 @@
 """Identifies the storages of a graph's tensors and the calls that write to them.
 
-Comes in: nodes with their meta tensors, which share memory as the program's tensors do; each call
-that writes, as it is recorded. Goes out: storage ids, and the writers of a storage in the program's
-order. An id is valid as long as a node, or the caller, holds a tensor with that storage.
+Input: nodes with their meta tensors, which share memory as the program's tensors do; each call that
+writes, as it is recorded. Output: storage ids, and the writers of a storage in the program's order.
+An id is valid as long as a node, or the caller, holds a tensor with that storage.
 """
 
 from __future__ import annotations

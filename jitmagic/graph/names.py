@@ -1,8 +1,8 @@
 """Renames torch functions of a graph that were replaced under their qualified names.
 
 fx generates `torch.nn.functional.silu(x)` for a call of silu. Where the program has patched that
-attribute, the generated code would call the replacement instead of the function in the graph. Comes
-in: a finished torch-level graph. Goes out: the same graph, with wrappers for such functions.
+attribute, the generated code would call the replacement instead of the function in the graph.
+Input: a finished torch-level graph. Output: the same graph, with wrappers for such functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _is_found(function: Callable[..., Any]) -> bool:
         return True
     try:
         path = _get_qualified_name(function).split(".")
-    except RuntimeError:  # fx finds no module that has it
+    except RuntimeError:  # raised by fx if no module has the function
         return False
     if path[0] != "torch":
         return True

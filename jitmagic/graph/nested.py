@@ -1,7 +1,6 @@
 """Finds and replaces the nodes and tensors in nested arguments and results.
 
-Comes in: tuples, lists, dicts and slices. Goes out: their items, or the same structure with other
-items.
+Input: tuples, lists, dicts and slices. Output: their items, or the same structure with other items.
 """
 
 from __future__ import annotations

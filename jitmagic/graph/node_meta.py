@@ -11,8 +11,14 @@
   freed           True: an output whose history a backward in the graph has freed
   data_dependent  True: a tensor created by the call has a data-dependent size, or the call has no
                   compiled backward: it runs in eager, between partitions of the graph
+  expects         True: eager raises unless a data-dependent size has the value that the call needs
   python          True: a 0-dim tensor that stands for a Python number
+  number          True: such a tensor, filled with a Size (an int computed from sizes)
+  range           Interval around a float in which the call that reads it behaves alike
   random          True: the call draws from the random number generator
+  checkpoint      the `Recomputed` region (recomputed.py) that the call is part of
+  inference       True: a tensor created under inference mode
+  enters          dict[Rerun, int]: the tensor's position among the inputs of checkpointed regions
 
 Meta tensors are live: an in-place op on a view changes the `val` of its base's node, as in eager.
 `spec` is a snapshot of the moment when the node was created.
@@ -162,12 +168,12 @@ def _is_leaf(value: torch.Tensor) -> bool:
 
 
 def is_number_like(value: torch.Tensor) -> bool:
-    """Return whether a tensor is of the kind that stands for a Python number."""
+    """Return whether a tensor has the form in which graphs hold Python numbers."""
     return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nested structure of tuples, lists, dicts and slices, in order."""
+    """Yield the tensors in a nested structure of tuples, lists, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value
         return
@@ -179,6 +185,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         return
     for item in value:
         kind = type(item)
-        # Asked about twenty times per call that is traced: for a number no generator is made.
+        # Runs about twenty times per traced call: a plain number needs no recursive generator.
         if not (kind is int or item is None or kind is bool or kind is float):
             yield from tensors_in(item)

@@ -1,8 +1,8 @@
 """Runs one torch call on meta tensors: gives shapes, dtypes, views, aliasing and requires_grad.
 
-Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out:
-its result, as meta tensors and plain values. Nothing outside changes: the random number generators,
-the grad mode and the inference mode of the thread are as before.
+Input: a call whose tensors are meta tensors, and the grad mode of the traced program. Output: its
+result, as meta tensors and plain values. Nothing outside changes: the random number generators, the
+grad mode and the inference mode of the thread are as before.
 
   DataDependent(what)   the result depends on tensor data, which meta tensors do not have
   EagerRaises(error)    the call raised: the traced program would see that error
@@ -92,7 +92,7 @@ def target_name(target: Target) -> str:
     if isinstance(target, str):
         return target
     if is_foreign(target):
-        return "::".join(name_of(target))  # what is known of torch's names does not hold for it
+        return "::".join(name_of(target))  # tables of torch's names do not apply to it
     if isinstance(target, torch._ops.OpOverload):
         return str(target._opname)
     return str(getattr(target, "__name__", target))
@@ -159,17 +159,17 @@ def _followed(
 ) -> Any:
     try:
         result = _run(target, args, kwargs, place)
-        if isinstance(result, torch.SymFloat):  # no value of the trace
+        if isinstance(result, torch.SymFloat):  # the trace has no such value
             raise refusal(as_dimension(result), "its value as a float")
         return result
     except (DataDependent, EagerRaises):
         raise
     except NotImplementedError as error:
         raise DataDependent(_first_line(error)) from None
-    except Exception as error:  # any error of a torch function is the program's to see
+    except Exception as error:  # whatever torch raises, the program would see
         silent = place if isinstance(place, Silence) else Silence()
         run_sampled = partial(_noted, target, silent)
-        is_native = isinstance(target, str | BuiltinFunctionType)  # which has no state of its own
+        is_native = isinstance(target, str | BuiltinFunctionType)  # it has no state
         signature = CallSignature(target, silent) if is_native else None
         if may_guess:
             sampled = shapes_by_sampling(run_sampled, (args, kwargs), signature)
@@ -177,7 +177,7 @@ def _followed(
                 return sampled
         if isinstance(error, Specialize):
             raise
-        if any(sign in str(error) for sign in _NO_DATA):  # whether sizes are symbolic or not
+        if any(sign in str(error) for sign in _NO_DATA):  # not caused by symbolic sizes
             raise DataDependent(_first_line(error)) from None
         _retry_with_ints(target, (args, kwargs))
         raise EagerRaises(error) from None
@@ -198,9 +198,9 @@ def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
     """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
         _noted(target, line, with_sizes_of_call(arguments))
-    except Warning as error:  # a filter has it raise
+    except Warning as error:  # the user's filter turns warnings into errors
         raise EagerRaises(error) from None
-    except Exception:  # it passed on symbols: an error on made-up tensors is not eager's
+    except Exception:  # the call itself succeeded: an error on stand-in tensors proves nothing
         return
 
 
@@ -308,7 +308,7 @@ class _Shapes(DispatchMode):
             _refuse_to_grow(func, args, kwargs)
         try:
             made = func(*args, **kwargs)
-        except Exception:  # for ints the error is eager's
+        except Exception:  # perhaps caused by symbolic sizes: then sample the call
             sampled = None
             if not func._schema.is_mutable:
                 sampled = shapes_by_sampling(partial(self._at_ints, func), (args, kwargs))
@@ -334,7 +334,7 @@ def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return
     try:
         result = functional(*args, **kwargs)
-    except Exception:  # it is the call itself that shall raise
+    except Exception:  # the caller runs the call itself, which raises the same error
         return
     if isinstance(result, torch.Tensor) and result.shape != args[0].shape:
         shapes = f"{[*args[0].shape]} doesn't match the broadcast shape {[*result.shape]}"
@@ -390,7 +390,7 @@ _ANY_DTYPE = {
     aten.empty_like.default,
     aten.zeros_like.default,
     aten.pow.Scalar,
-    *WITHOUT_META,  # their rules check the dtypes
+    *WITHOUT_META,  # jitmagic's rules for these check the dtypes
 }
 _ANY_REAL = frozenset(
     {
@@ -444,7 +444,7 @@ _KERNEL_CHOOSES_STRIDES = (
     "gru",
     "rnn_",
 )
-_RANGES = ("fft_fftfreq", "fft_rfftfreq")  # of numbers: no transform is done
+_RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
@@ -490,7 +490,7 @@ def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
         if size > 1:
             overlaps = overlaps or stride <= reach
             reach += stride * (size - 1)
-    if overlaps:  # cannot be written in place anyway, so that being a view does not matter
+    if overlaps:  # torch refuses in-place writes to it, so that it may be a view
         flat = torch.empty(reach + 1, dtype=meta.dtype, device="meta", requires_grad=True) * 1
         return flat.as_strided(meta.shape, meta.stride())
     with _Shapes():

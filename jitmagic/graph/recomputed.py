@@ -1,4 +1,4 @@
-"""Regions of a graph that the backward recomputes, as torch.utils.checkpoint does.
+"""Describes regions of a graph that the backward recomputes, as torch.utils.checkpoint does.
 
 `meta["checkpoint"]` of each node of such a region is its `Recomputed`. `Rerun` describes how to run
 the program's function again, from the tensors that enter the region and the objects that the call
@@ -37,7 +37,7 @@ class Rerun:
 
 @dataclass(slots=True, eq=False)
 class Recomputed:
-    """One region; compared by identity."""
+    """One call of torch.utils.checkpoint in the program; compared by identity."""
 
     rerun: Rerun | None
 

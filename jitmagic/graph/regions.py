@@ -1,4 +1,4 @@
-"""Regions: graphs that run as part of a node of another graph, and the nodes that have one.
+"""Defines regions: graphs that run inside a node of another graph, and the nodes that have one.
 
 A `Region` is a graph with a description of its inputs. `FunctionCall` is the target of the node for
 a torch.autograd.Function. The operations of the forward stand before it in the graph, under
@@ -30,8 +30,10 @@ Tensors = Sequence[torch.Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A graph with `feeds`, the (group, index) of the value that each input takes, and `returns`,
-    the output of the graph for each result, or None.
+    """A graph that runs inside a node of another graph.
+
+    `feeds`: for each input, the (group, index) of the value that it takes. `returns`: for each
+    result, the index of an output of the graph, or None.
     """
 
     graph: GraphModule
@@ -52,11 +54,11 @@ class Region:
 
 
 class _Entered(threading.local):
-    """Thread-local state: the grad modes in which running regions were entered, innermost last."""
+    """Thread-local state: the grad modes at entry to the running regions, innermost last."""
 
     def __init__(self) -> None:
         self.modes: list[bool] = []
-        self.held: tuple[Any, ...] | None = None  # by the call that runs op by op
+        self.held: tuple[Any, ...] | None = None  # objects of the call that runs op by op
         self.outdated = False
 
 

@@ -1,13 +1,14 @@
 """Splits graphs so that gradients can be computed between their results.
 
-Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: subgraphs that run one after the
+Input: a GraphModule as `GraphBuilder.finish` made it. Output: subgraphs that run one after the
 other and give the same results, or None if one graph suffices; CompileFailed says why a graph
 cannot be split.
 
-A compiled graph is one autograd node: gradients flow from its results to its inputs only. In eager
-the user may differentiate the loss with respect to intermediate features that are also returned,
-keep their gradient or hook it. A result that another result is computed from therefore ends a
-subgraph. Subgraphs are contiguous in the graph's order: writes and random draws keep theirs.
+A compiled graph is one autograd node: gradients flow only from its results to its inputs. In eager
+the user may also differentiate one result with respect to another (the loss with respect to
+features that are also returned), retain the gradient of such a result, or hook it. So a result that
+another result is computed from ends a subgraph. Each subgraph is a contiguous range of the graph,
+which keeps the order of writes and random draws.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
     "split_into_subgraphs",
 ]
 
-_MOST = 16  # splits: each costs a compile, and a call each time
+_MOST = 16  # splits of a graph: each costs one more compile, and one more native call per call
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Split:
 
 def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
     """Split a graph; return None if no result depends on another. `asked`: the indices of results
-    that a gradient may be asked for. Raises CompileFailed if a split is needed but impossible.
+    that may be differentiated. Raises CompileFailed if a split is needed but impossible.
     """
     nodes = _with_late_factories(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
@@ -166,8 +167,8 @@ def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) -> range:
-    """Return the indices of nodes after which the graph may be split for a result: it has been
-    computed, but no node between it and other results. Empty if no split is needed.
+    """Return the indices of nodes after which the graph may be split for a result: after the result
+    itself, before any node on a path from it to another result. Empty if no split is needed.
     """
     if result.op == "placeholder" or not _has_history(result):
         return range(0)
@@ -188,15 +189,16 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     between |= {output for node in between for output in _given_history(node)}
     filled = set[int]().union(*map(_written_by, between))
     if filled:
-        between |= {node for node in later if memory_of(node) & filled}  # made to be written to
+        # Tensors that are created here to be written to by a call in between.
+        between |= {node for node in later if memory_of(node) & filled}
     between.discard(result)
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
 
 
 def _calls_after(result: Node, recorded: Sequence[Node], cells: set[int]) -> set[Node]:
-    """Return the recorded calls from which a gradient would reach the result, also through other
-    memory. `cells`: storages all of whose views lead to the result.
+    """Return the recorded calls from which a gradient would reach the result, also through writes
+    to memory. `cells`: storages that such gradients pass through.
     """
     behind, cells = {result}, set(cells)
     for node in recorded:
@@ -325,7 +327,7 @@ def assemble(
     ]
     read = [_read(nodes, body, more) for body, more in zip(bodies, needed, strict=True)]
     callers = {_mode(node): node for node in nodes if changes_mode(node)}
-    others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
+    others: dict[object, Node] = {}  # nodes that set modes which differ from the caller's
     subgraphs = []
     for index, (place, inputs, body) in enumerate(zip(places, read, bodies, strict=True)):
         later = {node for needed in read[index + 1 :] for node in needed} | set(results)

@@ -1,4 +1,4 @@
-"""Transforms of torch.func as nodes: a transform, and the graph of the function under it.
+"""Defines nodes that run a torch.func transform over the graph of the transformed function.
 
 `Transformed` is the target of such a node. It takes the tensors among the call's arguments and
 those that the function captures, runs torch's own transform over the region, and returns the
@@ -26,24 +26,24 @@ __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transfor
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """In a structure: the position of the tensor of that index."""
+    """A leaf of a Pattern: stands for the tensor of that index."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassThrough:
-    """In a structure: an object of the program that a transform forwards unchanged."""
+    """A leaf of a Pattern: an object of the program that a transform forwards unchanged."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A structure of tuples, lists, dictionaries; its leaves are constants, Slots and Helds."""
+    """A pytree of tuples, lists, dicts, whose leaves are constants, Slots and PassThroughs."""
 
     leaves: tuple[Any, ...]
-    spec: Any  # a TreeSpec
+    spec: Any  # torch.utils._pytree.TreeSpec
 
     @staticmethod
     def of(structure: Any) -> Pattern:
@@ -108,7 +108,7 @@ class Transformed(_OverTensors):
         self.transform, self.takes_function = transform, takes_function
         self.region, self.feeds = region, tuple(feeds)
         self.arguments, self.answer = arguments, answer
-        self.runs = 0  # of the function so far
+        self.runs = 0  # how often the function has run
 
     def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
         args, kwargs = self.arguments.fill(given)

@@ -1,9 +1,8 @@
 """Checks the invariants of a torch-level graph at the stage boundary, under `options.verify`.
 
-Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: nothing, or a `VerifyError`
-naming the node. Checked: placeholders come first, each with a TensorSpec; targets are callable;
-arguments are nodes or plain constants; metas agree with their specs; one output, a flat tuple of
-nodes.
+Input: a GraphModule as `GraphBuilder.finish` made it. Output: nothing, or a `VerifyError` naming
+the node. Checked: placeholders come first, each with a TensorSpec; targets are callable; arguments
+are nodes or plain constants; metas agree with their specs; one output, a flat tuple of nodes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,21 @@
-"""symbols: arithmetic on numbers that are unknown while a program is compiled.
+"""Symbolic integers and floats: arithmetic on numbers that are unknown while a program is compiled.
 
-    interned.py   equal nodes are one object.
-    interval.py   ranges of values, with one arithmetic for ints and floats.
-    expr.py       integer expressions over leaves, in a normal form, for memory addresses.
-    scalar.py     symbols, and the results of Python's operators on them.
-    size.py       dimensions of tensors, which compute like ints without being ints.
-    context.py    assumptions of one trace about its symbols: `decide`, `require`, `Specialize`.
+A `Symbol` is such a number: a size of an input, an int or float argument, a number read from a
+tensor. Expressions over symbols are interned and in a normal form. A `Context` holds the
+assumptions of one trace about its symbols, each of which becomes a guard; it is the counterpart of
+torch's ShapeEnv, without sympy. Nothing here depends on tensors or graphs.
 
-In: numbers of a program. Out: expressions, their ranges, and the ranges that compiled code assumes
-of the symbols. Nothing here depends on tensors or graphs.
+    interned       equal nodes are one object
+    interval       ranges of values, with one arithmetic for ints and floats
+    expr           integer expressions over leaves, in a normal form; loops use them as addresses
+    scalar         Symbol, and the results of Python's operators on symbols
+    polynomial     products of symbols in the normal form of sizes; expressions as text
+    rounding       int(n * 0.75) and the like as integer arithmetic
+    context        Context: `decide`, `require`; Specialize, raised if a symbol must be a constant
+    size           Size: a dimension that computes like an int; backed, unbacked or data-dependent
+    predicates     conditions under which code compiled at one size is valid: ranges, relations
+    compiled       expressions of sizes as a natively evaluated program
+    floats         comparisons of floats as a program: guards run it
+    reading        the expression of a number seen at two size tuples
+    float_reading  the function of which a float is a value
 """

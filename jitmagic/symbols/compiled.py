@@ -23,7 +23,7 @@ from .size import Size
 __all__ = ["Relation", "SizeCode", "SizeProgram"]
 
 Relation = tuple[str, Expr, Expr]
-# Operators of normal forms: int ones have native steps, float ones call these.
+# Operators of normal forms. Native steps exist for ints; float operations call these functions.
 _PYTHON: Mapping[type[Expr], Callable[..., Any]] = {
     Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
 }  # fmt: skip

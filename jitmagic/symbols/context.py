@@ -1,16 +1,16 @@
-"""Context: the assumptions of one trace about its symbols.
+"""Defines Context, the assumptions of one trace about its symbols, as in torch's ShapeEnv.
 
 In: symbols with their values in this call (hints), and questions. Out: answers that hold for every
-call that passes the guards. `decide` answers a comparison from the ranges; if they do not decide
-it, it answers by the hints and narrows the ranges until they imply the answer. `require` narrows
-them until an expression stays in an interval. Each narrowing is passed to `assume`, which guards it
-on the user's line. If no range of a ladder around the hint works, Specialize is raised: the trace
-starts again with that number as a constant.
+call that passes the guards. `decide` answers a comparison from the ranges of the symbols; if they
+leave it open, it answers by the hints and narrows the ranges until they imply the answer. `require`
+narrows them until an expression stays in an interval. Each narrowing is passed to `assume`, which
+adds a guard on the user's line. If no range of a ladder around the hint works, Specialize is
+raised: the trace starts again with that symbol as a constant.
 
 Ranges only get narrower, so earlier answers stay true.
 
-A data-dependent size has no hint, and nothing is decided by its value. It has an example, used for
-choices that are correct at any value: layouts to try, kernels to tune.
+A data-dependent or unbacked size has no hint, and no branch may depend on its value. It has an
+example, used for choices that are correct at any value: layouts to try, kernels to tune.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
 
 _TINY = math.ulp(0.0)
-# Tried from wide to narrow, if they contain the hint. Narrow ones make powers, products and
-# quotients of differences from one decidable.
+# Ranges that are tried from wide to narrow, if they contain the hint. Narrow ones decide
+# comparisons of powers, products and quotients.
 _INT_LADDER = (
     INT64, EXACT, Interval(-(2**31), 2**31), Interval(1, 2**31), Interval(-(2**31), -1),
     Interval(1, 1023), Interval(1024, 2**31), Interval(-1023, -1), Interval(0, 0),
@@ -89,13 +89,13 @@ class Context:
         self.supposes = True
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
-        self._examples: dict[Expr, int] = {}  # of symbols without a hint
-        # of data-dependent sizes: eager raises otherwise
+        self._examples: dict[Expr, int] = {}  # example sizes of symbols without a hint
+        # Relations of data-dependent sizes; eager raises unless they hold.
         self.expected: dict[tuple[str, Expr, Expr], None] = {}
-        self._ranges: Ranges = {}  # of the symbols
+        self._ranges: Ranges = {}  # of symbols
         self._known: Ranges = {}
         self._refined: Ranges = {}  # of expressions, tighter than symbol ranges give
-        # of sizes, valid for the current ranges
+        # Cached comparisons of sizes; cleared whenever an assumption is added.
         self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}
         self.sampled: dict[Hashable, Any] = {}  # results of calls sampled at several sizes
 
@@ -126,7 +126,7 @@ class Context:
         return result
 
     def is_expected(self, left: Expr, right: Expr) -> bool:
-        """Return whether eager would have raised if these differed."""
+        """Return whether the trace expects these to be equal: eager raises otherwise."""
         return ("==", left, right) in self.expected or ("==", right, left) in self.expected
 
     def agreeing(self, values: dict[Expr, Any]) -> dict[Expr, Any] | None:
@@ -144,7 +144,7 @@ class Context:
         return made if self._agree(made) else None
 
     def _move(self, values: dict[Expr, Any], terms: Mapping[Expr, int], apart: int) -> bool:
-        """Reduce the sum of the terms by `apart`: change data-dependent sizes, last first."""
+        """Reduce the sum of the terms by `apart` by changing data-dependent sizes, last first."""
         for symbol, factor in reversed(list(terms.items())):
             known = self._ranges.get(symbol)
             if symbol in self._examples and abs(factor) == 1 and known is not None:
@@ -179,7 +179,7 @@ class Context:
         return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
 
     def of_data(self, expr: Expr) -> bool:
-        """Return whether the expression is data-dependent: unknown when the call begins."""
+        """Return whether a symbol in it has no hint (a data-dependent or unbacked size)."""
         examples = self._examples
         return bool(examples) and any(symbol in examples for symbol in symbols_of(expr))
 
@@ -240,16 +240,16 @@ class Context:
         answer = holds_for(op, left, right, values)
         holds = op if answer else _OPPOSITE[op]
         can_relate = self._can_relate(left, right)
-        if holds == "!=" and can_relate:  # a range would exclude a whole side
+        if holds == "!=" and can_relate:  # a range excludes all numbers on one side
             return self._related_as(holds, op, left, right)
         sides, rungs = self._sides(holds, left, right), self._rungs(symbols)
         if not can_relate and self._can_compute(left, right):
             can_relate = holds_for(holds, left, right, dict(self._hints))  # with nan both are false
-            if op in _ORDERINGS:  # ranges that decide between two numbers would soon be left
+            if op in _ORDERINGS:  # such ranges would hold in few later calls
                 rungs = iter(())
         for ranges in (*sides, *rungs):
             if can_relate and self._pins(symbols, ranges):
-                continue  # a relation admits more than one value
+                continue  # a guard on the relation is valid for more calls than one value
             if self._compared(op, left, right, self._trial(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
@@ -338,7 +338,7 @@ class Context:
         self.answers.clear()
 
     def _with(self, symbol: Symbol, wanted: Interval) -> Ranges | None:
-        """The ranges with one of them narrowed, if that still holds the hint."""
+        """Return the ranges with one of them narrowed, if it still contains the hint."""
         hint = self._hints.get(symbol)
         known = self._ranges[symbol]
         if hint is None or known is None or not (narrowed := known.narrowed(wanted)).has(hint):
@@ -449,7 +449,7 @@ class Context:
             yield from self._solved(left, interval)
 
 
-_MOST_STEPS = 512  # 5 ms: a formula that decides one number at a time would not end
+_MOST_STEPS = 512  # 5 ms; a formula may decide only one number per step
 
 
 def _reach(start: float, end: float, decides: Callable[[float, float], bool]) -> float:

@@ -1,4 +1,4 @@
-"""Integer expressions over unknown leaves, in a normal form.
+"""Defines integer expressions over unknown leaves, in a normal form.
 
 In: leaves (a loop axis, an index computed at run time, a symbol), each with bounds. Out: frozen,
 interned expressions. Build them through the smart constructors `add`, `mul`, `floordiv`, `mod`,
@@ -48,22 +48,22 @@ class Leaf(Expr):
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The smallest and largest value (inclusive) it can take."""
+        """Return the smallest and largest value (inclusive) that it can take."""
         raise NotImplementedError
 
     @property
     def rank(self) -> tuple[int, str, int]:
-        """Its sort key in a sum, among terms with equal coefficients."""
+        """Return its sort key in a sum, among terms with equal coefficients."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """Its name in the sort key of quotients and remainders."""
+        """Return its name in the sort key of quotients and remainders."""
         return ""
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """The expressions it is computed from; () if it is just a value."""
+        """Return the expressions that it is computed from; () if there are none."""
         return ()
 
 

@@ -1,9 +1,10 @@
-"""Finds the function of some numbers that a float is, given its value at a few of them.
+"""Finds the function that computed a float, given its value at a few arguments.
 
-In: symbols with values that no program has (random digits of a float64), and the float that code
-computed from each set (`1 - p`, `1 / (1 - p)`, `0.5 * beta`, perhaps rounded to a C++ float). Out:
-the expression that gives exactly these floats, or None. The candidates are the forms in which
-kernels and formulas use numbers: a function of one number with a constant, or of two numbers.
+In: sets of values for the symbols, and the float that code computed from each set (`1 - p`,
+`1 / (1 - p)`, `0.5 * beta`, perhaps rounded to a C++ float). The values have random digits, so that
+no program contains them. Out: the expression that gives exactly these floats, or None. The
+candidates are the forms in which kernels and formulas use numbers: a function of one number with a
+constant, or of two numbers.
 """
 
 from __future__ import annotations

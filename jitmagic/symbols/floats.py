@@ -1,4 +1,4 @@
-"""Programs for comparisons of numbers that guards compute.
+"""Writes comparisons of numbers as programs that guards compute.
 
 In: expressions of floats, and of ints that fit floats. Out: whether doubles give Python's result at
 each step, and the program for a stack of doubles (extensions/frame/numbers_relate.cpp).
@@ -20,7 +20,7 @@ _OPERATIONS = (
     "+", "-", "*", "/", "neg", "abs", "min", "max", "sqrt", "float", "floor", "ceil", "trunc",
     "round",
 )  # fmt: skip
-_OF_INTS = ("//", "%")  # on floats Python computes more than a quotient and its floor
+_OF_INTS = ("//", "%")  # only of ints: on floats Python does more than take the quotient's floor
 
 
 def is_computable(

@@ -1,4 +1,4 @@
-"""Interning: equal nodes are one object, so equality is identity and hashing is free.
+"""Interns expression nodes: equal nodes are one object, so equality is identity and hashing free.
 
 In: a class of frozen nodes whose `__match_args__` are all their state. Out: constructor calls
 return the existing node. Nodes without other references are dropped.

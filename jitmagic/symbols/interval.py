@@ -1,4 +1,4 @@
-"""Intervals: ranges of a number's values, and arithmetic on them.
+"""Defines Interval, the range of a number's values, and arithmetic on intervals.
 
 In: bounds of the operands of an operation. Out: bounds of its result, exact for ints, rounded like
 Python's floats for floats. Rounding is monotonic, so the rounded results at the ends bound those
@@ -190,7 +190,7 @@ class Interval(NamedTuple):
         return True if yes and not (self.nan or other.nan) else None
 
 
-_POW_ERROR = 1e-12  # relative; libm and the kernels are far better
+_POW_ERROR = 1e-12  # relative; the errors of libm and of kernels are far smaller
 INT64 = Interval(-(2**63), 2**63 - 1)
 MANY = Interval(2, 2**63 - 1)  # sizes that are neither empty nor broadcast
 # ints whose neighbours are exact floats too, because guards compare as floats
@@ -199,7 +199,7 @@ ANY_FLOAT = Interval(-math.inf, math.inf, nan=True)
 
 
 class UnbackedRange(Interval):
-    """The range of an unbacked size: nothing is decided by its value, though each call knows it."""
+    """The range of an unbacked size: each call knows its value, but no branch may depend on it."""
 
     __slots__ = ()
 

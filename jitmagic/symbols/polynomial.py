@@ -1,4 +1,4 @@
-"""Polynomials of symbols: products, monomials, exact quotients, and their text.
+"""Brings products of symbols into the normal form of sizes, and writes expressions as text.
 
 In: integer expressions (expr.py). Out: the same in one normal form. A product of leaves is
 `Apply("*", ...)` with sorted factors; a polynomial is a sum of multiples of those. Equal

@@ -1,4 +1,4 @@
-"""Predicates: conditions on symbols under which something built at one size is valid.
+"""Defines Predicates: conditions on symbols under which code compiled at one size is valid.
 
 In: the symbols of a graph with the values of one call. Out: a Context whose assumptions are data
 (ranges and relations), and a test of other values against them.
@@ -22,7 +22,7 @@ class Predicates:
     """The assumptions in `ranges` and `relations`; `context` answers questions and adds to them."""
 
     def __init__(self, hints: Mapping[Symbol, int], supposes: bool = True) -> None:
-        """`supposes` allows excluding sizes for which another variant is faster."""
+        """`supposes`: `Context.suppose` may exclude sizes for which another variant is faster."""
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}

@@ -1,4 +1,4 @@
-"""Finds the expression of a number that was seen at two size tuples.
+"""Finds an expression over symbols for a number, given its values at two size tuples.
 
 In: the values of the symbols at both, and expressions that the program is known to contain. Out:
 for a pair of numbers, an expression with these values. Two numbers do not determine it, so the

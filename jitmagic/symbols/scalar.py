@@ -1,4 +1,4 @@
-"""Symbols, and expressions of Python arithmetic on them.
+"""Defines Symbol, and the expressions of Python arithmetic on symbols.
 
 In: numbers that differ from call to call. Out: interned expressions. Sums, products with constants,
 quotients and remainders of ints have the normal form of expr.py; any other operation is an `Apply`.
@@ -68,7 +68,7 @@ class Apply(Leaf):
 
     @property
     def limits(self) -> tuple[int, int]:
-        return int(INT64.low), int(INT64.high)  # the tracer requires it of every int
+        return int(INT64.low), int(INT64.high)  # the tracer requires every int to fit
 
     @property
     def rank(self) -> tuple[int, str, int]:
@@ -265,7 +265,7 @@ def apply(op: str, kind: type, *args: Expr) -> Expr:
     return Apply(op, args)
 
 
-# Children by class; a table, since this runs hundreds of times per size.
+# Operands by class. A table is faster than a method, and this runs hundreds of times per size.
 _PARTS: Mapping[type, Callable[[Any], tuple[Expr, ...]]] = {
     Add: operator.attrgetter("a", "b"),
     Mul: operator.attrgetter("a", "b"),

@@ -1,4 +1,4 @@
-"""Sizes: dimensions, strides and offsets that differ from call to call.
+"""Defines Size, a dimension, stride or offset that differs from call to call, like a SymInt.
 
 In: integer expressions over symbols, and the Context that answers for them. Out: `Size`, which
 computes like an int without being one. Code that reads an int (`range`, an index, C code) calls
@@ -49,8 +49,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """The origin of a size's symbol: dimension `dim` of the tensor at `source`. Nothing is decided
-    by the value of an `unbacked` size; `growing` means that jitmagic chose that, not the user.
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`.
+
+    `unbacked`: no branch may depend on the value in this call. `growing`: it is unbacked because
+    the frame itself makes it grow, not because the user asked for that.
     """
 
     source: Hashable
@@ -220,7 +222,7 @@ class Size:
         return answers[asked]
 
     def usually(self, op: str, other: Dimension) -> bool:
-        """Answer as `known` with data-dependent sizes above 1, and different from other numbers."""
+        """Answer as `known`, assuming that sizes without a hint are above 1 and no other number."""
         right = _expr(other)
         assert right is not None
         known = self._answered(self.context.usually, op, right)
@@ -297,7 +299,7 @@ def size_or_float(expr: Expr, context: Context) -> Any:
 
 
 def hintless(symbol: Symbol) -> bool:
-    """Return whether nothing may be decided by a symbol: it is data-dependent or unbacked."""
+    """Return whether no branch may depend on the symbol: it is data-dependent or unbacked."""
     origin = symbol.origin
     return isinstance(origin, DataSize) or (isinstance(origin, SizeOf) and origin.unbacked)
 

@@ -1,4 +1,4 @@
-"""Means from which distances are taken: of layer, group and batch norm, and of variances.
+"""Computes the means that norms and variances subtract, exactly for rows of equal numbers.
 
 In: a tensor and the dimensions of a row. Out: the mean of each row. The mean of a row of equal
 numbers must be that number, as it is with Welford's running mean in eager's kernels. A sum divided

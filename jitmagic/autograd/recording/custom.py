@@ -1,4 +1,4 @@
-"""User-defined autograd functions in a joint graph, whose backward need not be linear.
+"""Annotates what user-defined autograd functions record, whose backward need not be linear.
 
 Torch's own backward formulas are linear in their tangents: values that depend on missing tangents
 alone are zero. Eager runs a user-defined backward if any gradient reaches it, passes zeros for the

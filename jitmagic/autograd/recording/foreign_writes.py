@@ -1,4 +1,4 @@
-"""Functional forms of operators that write to arbitrary arguments.
+"""Defines functional forms of operators that write to arbitrary arguments.
 
 It serves custom operators, and torch's own without a functional form in
 autograd/recording/mutate.py. In: an overload whose schema names what it writes. Out: a

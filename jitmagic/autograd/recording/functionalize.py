@@ -1,4 +1,4 @@
-"""Functionalisation: records operations on traced tensors with mutation and views removed.
+"""Functionalises: records operations on traced tensors with mutation and views removed.
 
 `Functionalizer` is the dispatch mode that sees every ATen call below C++ autograd and records it on
 `Traced` tensors. A write makes a new value of its storage's Cell (traced.py); a view is a path into
@@ -46,7 +46,7 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
-        self.origin: Node | None = None  # in a backward: the operation whose formula runs
+        self.origin: Node | None = None  # in a backward: the forward operation whose formula runs
         self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
         self._history: TangentsByNode | None = None  # all autograd nodes, computed at first use
@@ -64,7 +64,7 @@ class Functionalizer(DispatchMode):
         return self._own(sym, Cell(sym), False)
 
     def again(self, tensor: Traced, region: Any) -> Traced:
-        """Return the same tensor of the second run of a checkpointed region."""
+        """Return the tensor as the second run of a checkpointed region computes it."""
         sym = tensor.sym
         with torch._C._DisableTorchDispatch():  # metas are no tensors of the trace
             second = self.recorder.again(sym, region)

@@ -20,7 +20,7 @@ __all__ = ["MUTATORS", "functional_overload", "overload_without", "without_gener
 
 aten = torch.ops.aten
 
-# In-place names whose functional overload has another name.
+# In-place names whose functional form is not just the name without the underscore.
 _RENAMED: Mapping[Any, Any] = {
     aten.normal_.default: aten.normal_functional.default,
 }

@@ -1,4 +1,4 @@
-"""The gradient of a product over elements, as eager computes it.
+"""Records the gradient of `prod` as eager computes it, without a branch on data.
 
 In: a traced tensor and the arguments of `prod`. Out: the product, with its own history. torch's
 formula looks at the data. Without zeros it divides the product by each element, which gives inf and

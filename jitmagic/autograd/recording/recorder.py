@@ -51,7 +51,7 @@ CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None.
-# None declines, and the operation is recorded as it is.
+# None: the rule declines, and the operation is recorded without decomposition.
 Decomposition = Callable[..., Any]
 
 
@@ -76,18 +76,18 @@ def _is_repeated(node: Node, region: Any) -> bool:
 
 
 def _entered(node: Node) -> Node:
-    """Mark a value that a second run reads as it was then."""
+    """Mark a value that enters a checkpointed region: the partition saves it for the second run."""
     alias_root(node).meta["entered"] = True
     return node
 
 
 def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
-    """Infer the result by torch's meta function. If it refuses symbolic sizes, sample it at
-    several. The plan checks the result of each call against it (plan.cpp).
+    """Infer the result by torch's meta function. If that refuses symbolic sizes, run it at several
+    size tuples. Such a shape is a guess, which the plan checks in each call (plan.cpp).
     """
     try:
         made = op(*args, **kwargs)
-    except Exception:  # its reason is unknown: at int sizes the call is eager's
+    except Exception:  # perhaps only because sizes are symbolic: try ints
         sampled = (
             shapes_by_sampling(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
         )
@@ -134,16 +134,16 @@ class Recorder:
 
     def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
-        self.is_sized = is_sized  # whether sizes may be Sizes
+        self.is_sized = is_sized  # whether sizes may be symbolic (Size)
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
-        self.tangents: tuple[int, ...] = ()  # tangents, see custom.py
-        self.region: Any = None  # checkpointed region, see partition.py
+        self.tangents: tuple[int, ...] = ()  # of new nodes, if data flow hides them (custom.py)
+        self.region: Any = None  # the checkpointed region of new nodes (graph/recomputed.py)
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
-        # For each region: its nodes and what enters it -> the values of its second run.
+        # For each region: its nodes and the values that enter it -> their counterparts in `again`.
         self._again: dict[Any, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
@@ -179,8 +179,8 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` without decomposing it. Returns a Sym or a list of Syms, with None for a
-        missing tensor and plain numbers as they are.
+        """Record `op` without decomposing it. Returns a Sym or a list of Syms; None stands for a
+        missing tensor, and numbers remain numbers.
         """
         check()
         # Random numbers, new memory and effects differ for each call and are never shared.
@@ -223,8 +223,10 @@ class Recorder:
         return copy
 
     def again(self, sym: Sym, region: Any) -> Sym:
-        """Return the value as a second run of the region computes it, from what enters the region
-        and what was drawn there; itself where it is not computed there.
+        """Return the value as the backward recomputes it in a second run of a checkpointed region.
+
+        The second run starts from the values that enter the region and the random numbers drawn in
+        it. A value that the region does not compute is returned unchanged.
         """
         known = self._again.setdefault(region, {})
         stack = [sym.node]

@@ -1,4 +1,4 @@
-"""The order of dimensions in memory."""
+"""Computes the order of dimensions in memory."""
 
 from __future__ import annotations
 

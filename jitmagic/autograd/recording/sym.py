@@ -59,7 +59,7 @@ class Sym:
         return spec
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op(self, ...)` as it is, without decomposing it."""
+        """Record `op(self, ...)` without decomposing it."""
         return self.recorder.call(op, self, *args, **kwargs)
 
     def to(self, dtype: torch.dtype) -> Sym:
@@ -68,7 +68,7 @@ class Sym:
         return self.one(aten._to_copy.default, dtype=dtype)
 
     def one(self, op: Any, *args: Any, **kwargs: Any) -> Sym:
-        """`call` for operations with a single tensor result."""
+        """Do `call` for an operation with a single tensor result."""
         result: Sym = self.recorder.call(op, self, *args, **kwargs)
         return result
 

@@ -1,4 +1,4 @@
-"""Traced tensors, which know their value in the functional graph.
+"""Defines Traced, a data-less tensor that knows its value in the functional graph.
 
 `Traced` is a tensor without data that reports the real device. Memory is modelled by `Cell`s: a
 cell holds the current functional value of one storage, a Traced is a path of view steps into a
@@ -40,8 +40,8 @@ class AliasCall:
     args: tuple[Any, ...] = ()
     outputs: int = 1
     grad: bool = field(default_factory=torch.is_grad_enabled)
-    version: int = field(init=False)  # of the source's counter
-    label: int = field(init=False)  # the source's
+    version: int = field(init=False)  # of the source's counter, at the call
+    label: int = field(init=False)  # of the source, at the call
     number: int = field(default_factory=count().__next__)  # in program order
 
     def __post_init__(self) -> None:

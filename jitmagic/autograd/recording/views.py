@@ -1,4 +1,4 @@
-"""View steps: reading a view from its base, and writing it back into the base.
+"""Defines view steps, which read a view from its base and write it back into the base.
 
 A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base
 value; `write_back` records the whole new base for a new value of the view (slice_scatter and

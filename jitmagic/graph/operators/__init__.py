@@ -1,9 +1,9 @@
 """Facts about torch's operators that their meta kernels do not give.
 
-The meta run of a call (`graph/propagate.py`) asks the shape rules first: torch's meta functions
-written in Python cost 150 us a call and import sympy or torch._dynamo at their first. A rule
-returns None for unusual arguments; torch's meta function decides then. Afterwards the call is
-checked for what kernels refuse and meta functions accept.
+The meta run of a call (`graph/propagate.py`) tries jitmagic's shape rules before torch's meta
+functions: those written in Python cost 150 us a call, and the first call imports sympy or
+torch._dynamo. A rule returns None for unusual arguments, and torch's meta function decides.
+Afterwards `strictness` refuses calls that meta functions accept and kernels reject.
 
     shapes            shape rules of common operations; the table of all rules
     tensor_iterator   layouts of elementwise results
@@ -23,7 +23,7 @@ checked for what kernels refuse and meta functions accept.
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
-    strictness        refuses what only real kernels refuse
+    strictness        refuses calls that only real kernels refuse
     probe, dtypes     asks kernels, or tables, which dtypes they accept
     overlap           refuses writes whose result depends on their order
     raising           which operations may raise because of tensor data

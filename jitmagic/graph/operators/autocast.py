@@ -1,7 +1,7 @@
 """Applies autocast to the calls of a graph under construction.
 
-Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
-device casts to). Goes out: None if the casts change nothing, else the call's results as fresh meta
+Input: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
+device casts to). Output: None if the casts change nothing, else the call's results as fresh meta
 tensors. torch itself decides which operations are cast, inside composites too. The call runs twice,
 with autocast on and off, on tensors that report their real device and hold meta tensors; the ATen
 calls that arrive are compared. The thread's autocast mode is always restored.
@@ -65,7 +65,7 @@ class Autocast:
 OFF = Autocast()
 
 
-_OF_AN_OLD_VALUE = -1  # no version
+_OF_AN_OLD_VALUE = -1  # equals no version counter
 
 
 class StaleCast(Exception):
@@ -84,11 +84,11 @@ class CastCache:
 
     def __init__(self) -> None:
         self.enabled = torch.is_autocast_cache_enabled()
-        # Of a block around the frame: any leaf may have been cast there before.
+        # The mode of an autocast block around the frame, which may have cast any leaf already.
         self._around = read_autocast()
-        self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
-        self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # by storage: the leaf, where
-        self._with_history: set[int] = set()  # of leaves, by id
+        self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of the meta tensor
+        self._in_memory: dict[int, tuple[torch.Tensor, str]] = {}  # storage -> (leaf, device type)
+        self._with_history: set[int] = set()  # ids of leaves that were cast in grad mode
         self._outliving: set[int] = set()
 
     def clear(self) -> None:
@@ -360,7 +360,8 @@ def cast_result(
         if sampled is not None:
             kept.note_all(mode, tensors, device_of, grad)
         return sampled
-    off = _watch(OFF, target, args, kwargs, device_of, grad, None)  # it has warned
+    # Without a line: the first run has issued the warnings.
+    off = _watch(OFF, target, args, kwargs, device_of, grad, None)
     if off.error is None and on.calls == off.calls:
         return None
     if on.written:
@@ -392,7 +393,7 @@ def _sampled_cast(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        at_ints = mode, CastCache(), target, args, kwargs  # the caller's leaves are others
+        at_ints = mode, CastCache(), target, args, kwargs  # a new cache: the sampled leaves are new
         made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
         is_cast = made is not None
         if not is_cast:

@@ -1,11 +1,11 @@
 """Applies shape rules on symbolic sizes, checked against torch's meta functions at this call's
 sizes.
 
-Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
-its result by a rule of `graph/operators/shapes.py`, or None. torch's C++ meta functions need ints.
-At the sizes of this call they show what eager accepts and the dtype of the result, which does not
-depend on sizes. The rule gives the result's sizes as functions of the operands' sizes; if the two
-disagree on this call, the result is None.
+Input: an operator and its arguments as meta tensors, some of whose sizes are symbols. Output: its
+result by a rule of `graph/operators/shapes.py`, or None. The rule gives the result's sizes as
+functions of the operands' sizes. torch's C++ meta function needs ints, so it runs at the sizes of
+this call: it raises what eager raises and gives the dtype, which does not depend on sizes. If rule
+and meta function disagree at these sizes, the result is None.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     if (view := symbolic_view(op, args, kwargs)) is not None:
         return view
     if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
-        return infer(
-            op, args, kwargs
-        )  # the rule converts between all dtypes; torch's own needs ints
+        return infer(op, args, kwargs)  # torch's meta function would need ints
     return infer_checked(op, args, kwargs)
 
 
@@ -43,7 +41,8 @@ def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
-    made = infer(op, args, kwargs)  # first: where it expects sizes to be equal, the hints are
+    # First, because the rule may add expectations that change the example sizes read below.
+    made = infer(op, args, kwargs)
     if made is None:
         made = infer_in_place(op, args, kwargs)
     here = with_hints(tuple(args)), with_hints(dict(kwargs))

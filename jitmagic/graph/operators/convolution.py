@@ -30,7 +30,7 @@ META = torch.device("meta")
 
 def _is_channels_last(x: torch.Tensor) -> bool:
     shape, stride = x.shape, x.stride()
-    if x.dim() == 3:  # a sequence is an image one row high
+    if x.dim() == 3:  # conv1d runs as conv2d over images of height one
         row = shape[2] * stride[2]
         shape, stride = (*shape[:2], 1, shape[2]), (*stride[:2], row, stride[2])  # type: ignore[assignment]
     return has_strides_along((1, 3, 2, 0), shape, stride)
@@ -38,7 +38,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
 
 def _format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     last = _is_channels_last(x) or _is_channels_last(weight)
-    if last and x.dim() == 3:  # the kernel makes it contiguous first: only length 1 stays
+    if last and x.dim() == 3:  # conv1d's kernel first makes its input contiguous
         last = _is_channels_last(weight) or x.is_contiguous()
     return torch.channels_last if last else torch.contiguous_format
 
@@ -80,7 +80,7 @@ def convolution(
             extents.append((x.shape[i + 2] - 1) * s - 2 * p + reach + o + 1)
         else:
             extents.append((x.shape[i + 2] + 2 * p - reach - 1) // s + 1)
-    if any(extent <= 0 for extent in extents):  # of sizes the least one would be guarded
+    if any(extent <= 0 for extent in extents):  # not min(): it would guard which Size is smaller
         return None
     out = weight.shape[1] * groups if transposed else weight.shape[0]
     return _empty((x.shape[0], out, *extents), x, _format(x, weight))
@@ -111,7 +111,7 @@ def convolution_backward(
     )
 
 
-# The enumeration has one name when it runs and another in torch's stubs.
+# The enum is named differently at run time and in torch's type stubs.
 _CUDNN = frozenset({"Cudnn", "CudnnTranspose"})
 
 

@@ -1,7 +1,7 @@
 """Adjusts layouts that GPU kernels choose differently from the CPU's.
 
-Comes in: the device of a call, and its results by meta kernels or the rules of shapes.py, which are
-the CPU's. Goes out: results in that device's layout. tests/device checks all other operators in
+Input: the device of a call, and its results by meta kernels or the rules of shapes.py, which are
+the CPU's. Output: results in that device's layout. tests/device checks all other operators in
 channels_last against eager.
 """
 

@@ -1,7 +1,7 @@
 """Tables, by name, of the dtypes that kernels of non-elementwise operations accept.
 
-Comes in: the name and the meta arguments of a call that the meta run accepted. Goes out: the reason
-why eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
+Input: the name and the meta arguments of a call that the meta run accepted. Output: the reason why
+eager's kernel refuses the dtypes, or may. Elementwise operations are probed (probe.py).
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _ORDERED_ONLY = frozenset(
     "mode cummax cummin nansum nanmean histc softmax log_softmax softmin group_norm glu bernoulli "
     "multinomial".split()
 )
-# Some of these exist for some integer dtypes; their kernels decide.
+# Kernels of these accept floats and some integer dtypes.
 _FLOATING_MOSTLY = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool3d interpolate unfold fold lp_pool1d "
     "lp_pool2d local_response_norm max_pool1d".split()
 )
-# Operations whose tensors all have one dtype, or whose meta functions promote where kernels do not.
+# Operations whose kernels need one dtype for all tensors; some of their meta functions promote.
 _ONE_DTYPE = frozenset(
     "binary_cross_entropy cross linalg_cross grid_sample index_copy index_copy_ index_add put_"
     " index_add_ huber_loss soft_margin_loss block_diag".split()
 )
-# of half precision they may have float32 weights
+# Weights must be floating-point, but may be float32 for an input in half precision.
 _NORMS = frozenset("layer_norm group_norm batch_norm instance_norm rms_norm".split())
 _LONG = frozenset({torch.int64})
 _WHOLE = frozenset({torch.int64, torch.int32})

@@ -20,7 +20,7 @@ __all__ = ["FACTORY_RULES", "counted"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
-_EXACT = 1 << 24  # integers below it are exact in float32
+_EXACT = 1 << 24  # float32 holds all integers below it
 _INTS = (int, torch.SymInt)
 Tensor = torch.Tensor
 
@@ -112,14 +112,14 @@ def _below(rows: int, columns: int, offset: int) -> int:
     """Return how many elements of a matrix are on or below the diagonal that is `offset` to the
     right.
     """
-    first = max(-offset, 0)  # the first row with any
+    first = max(-offset, 0)  # the first row that has such elements
     some = rows - first
     if some <= 0 or columns == 0:
         return 0
-    least = max(offset, 0) + 1  # in that row, were it long enough; one more in each that follows
+    least = max(offset, 0) + 1  # their number in that row; each next row has one more
     if least >= columns:
         return some * columns
-    growing = columns - least + 1  # rows until they are whole
+    growing = columns - least + 1  # rows until a row is full
     if some <= growing:
         return some * least + some * (some - 1) // 2
     return growing * least + growing * (growing - 1) // 2 + (some - growing) * columns

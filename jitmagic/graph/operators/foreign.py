@@ -1,10 +1,9 @@
 """Reads what the registrations of operators outside torch (torch.library) say about their calls.
 
-Comes in: an overload or a packet of overloads. Goes out: the reason why a call cannot be in a
-graph, if there is one, and a `Registrations`, which detects that the operator was registered anew.
-The schema declares what is written and shared; the fake kernel gives the results. The kernel may
-have any other side effect, so each call runs once, in the program's order, even if its results are
-unused.
+Input: an overload or a packet of overloads. Output: the reason why a call cannot be in a graph, if
+there is one, and a `Registrations`, which detects that the operator was registered anew. The schema
+declares what is written and shared; the fake kernel gives the results. The kernel may have any
+other side effect, so each call runs once, in the program's order, even if its results are unused.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def why_refused(op: OpOverload | OpOverloadPacket) -> str | None:
 
 def _refusal(op: OpOverload) -> str | None:
     if _has(op, "CompositeImplicitAutograd"):
-        return None  # the operators it is composed of decide
+        return None  # a composite: the operators that it calls are checked instead
     if not _has(op, "Meta") or _lacks_fake(op):
         name = op._schema.name
         return f'it has no fake kernel (remedy: torch.library.register_fake("{name}", ...))'

@@ -1,7 +1,7 @@
 """Corrects the layout of image results that keep channels_last where torch's meta says row-major.
 
-Comes in: an operator, its arguments as meta tensors, and its results by a meta function written in
-Python. Goes out: these results in the kernel's layout. Many kernels ask at::suggest_memory_format
+Input: an operator, its arguments as meta tensors, and its results by a meta function written in
+Python. Output: these results in the kernel's layout. Many kernels ask at::suggest_memory_format
 (pads, max_unpool2d, pixel_shuffle), which torch's decompositions omit. The CPU's kernel runs on
 tensors of this call's sizes, or on a batch of two; only the memory format of its results is used,
 which does not depend on sizes.
@@ -23,8 +23,8 @@ from .tensor_iterator import strides_along
 __all__ = ["CHANNELS_LAST", "in_kernel_format", "is_of_images"]
 
 CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # the fastest dimension first
-_MOST = 1 << 22  # elements of arguments, and of results: some milliseconds
-_FEW = 2  # images of a batch that is larger than that
+_MOST = 1 << 22  # elements of arguments, and of results: the kernel takes some milliseconds
+_FEW = 2  # images that the kernel runs on instead of a large batch
 
 
 def is_of_images(x: torch.Tensor) -> bool:

@@ -1,11 +1,11 @@
 """Infers shapes of small results by running the CPU kernel on stand-in inputs.
 
-Comes in: an operator and its arguments as meta tensors. Goes out: its results as meta tensors, or
-None. The first call of torch's meta functions written in Python imports sympy (0.3 s) or
-torch._dynamo (1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only
-operators with such a meta function are asked: their shapes do not depend on data. If the kernel
-fails, the meta function is used. Insignificant strides depend on the kernel itself, which therefore
-runs whenever there are any.
+Input: an operator and its arguments as meta tensors. Output: its results as meta tensors, or None.
+The first call of torch's meta functions written in Python imports sympy (0.3 s) or torch._dynamo
+(1.8 s); a CPU kernel answers on tensors of the same shapes in some microseconds. Only operators
+with such a meta function are asked: their shapes do not depend on data. If the kernel fails, the
+meta function is used. Insignificant strides depend on the kernel itself, which therefore runs
+whenever there are any.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def kernel_result(
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
     """
-    if not _can_be_asked(op) or torch.cuda.is_available():  # a GPU's layouts may be others
+    if not _can_be_asked(op) or torch.cuda.is_available():  # layouts may differ on a GPU
         return None
     if next(sizes_in((args, dict(kwargs))), None) is not None:
-        return None  # a kernel runs at one size only
+        return None  # symbolic sizes: a kernel needs ints
     tensors = list(tensors_in((args, dict(kwargs))))
     if not (_has_slow_meta(op) or any(map(has_insignificant_strides, tensors))):
         return None
@@ -56,7 +56,7 @@ def kernel_result(
         and not elementwise
         and (0 in map(torch.Tensor.numel, tensors) or _has_no_rows(named))
     ):
-        return None  # there may be no row, and kernels of gradients write to the indexed row
+        return None  # the table may be empty, and kernels of gradients write to the indexed row
     stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
     try:
         with torch._C._DisableAutocast():

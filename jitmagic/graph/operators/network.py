@@ -21,7 +21,7 @@ __all__ = ["NETWORK_RULES"]
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
-_REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
+_REDUCTIONS = (0, 1, 2)  # none, mean, sum: kernels treat other numbers differently
 
 
 def _usual(*tensors: Tensor | None) -> bool:

@@ -1,8 +1,7 @@
-"""The torch.library of jitmagic's own operators, which lives as long as the process.
+"""Holds the torch.library.Library of jitmagic's own operators (`torch.ops.jitmagic`).
 
-Comes in: nothing. Goes out: the torch.library.Library for `jitmagic::...`, and whether it has an
-operator. A package that was purged from `sys.modules` leaves its operators behind, and functions
-that it compiled may still call them; a package imported afterwards uses the same library.
+The library lives as long as the process. If jitmagic is purged from `sys.modules` and imported
+again, functions compiled before may still call its operators, so the new import reuses the library.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import torch
 
 __all__ = ["LIBRARY", "is_registered"]
 
-# On torch's namespace of these operators: the library unregisters them when it dies.
+# Stored on torch.ops.jitmagic, which lives as long as the process: a Library unregisters its
+# operators when it is freed.
 LIBRARY: torch.library.Library = vars(torch.ops.jitmagic).setdefault(
     "_library", torch.library.Library("jitmagic", "FRAGMENT")
 )

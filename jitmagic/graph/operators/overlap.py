@@ -1,6 +1,6 @@
 """Refuses writes whose result depends on the order in which a kernel visits the elements.
 
-Comes in: the meta arguments of a call and those that it writes to. Goes out: the reason, or None. A
+Input: the meta arguments of a call and those that it writes to. Output: the reason, or None. A
 functional graph reads all operands before it writes; a kernel that overwrites elements it has still
 to read gives another result (or raises), which only that kernel determines.
 """
@@ -21,14 +21,15 @@ from ..symbolic.sym_node import in_layout
 
 __all__ = ["overlaps_itself", "why_order_matters"]
 
-# Writes that do not go where they read, element by element: not even the same view may be both.
+# These do not write element i where they read element i, so source and target must not overlap even
+# if they are the same view.
 _SCATTERS = frozenset(
     "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
     "masked_scatter_".split()
 )
 _ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # not tagged pointwise by torch
 _BASIC = (int, slice, torch.SymInt)
-_MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
+_MOST = 1 << 20  # elements compared one by one; for larger tensors, meeting spans count as overlap
 
 
 def why_order_matters(
@@ -42,7 +43,7 @@ def why_order_matters(
     storages = set(map(storage_under, written))
     reached = tensors_in((_regions(name, args), kwargs))
     involved = [(at, tensor) for tensor in reached if (at := storage_under(tensor)) in storages]
-    earlier: dict[int, list[torch.Tensor]] = {}  # by storage: optimizers write to hundreds
+    earlier: dict[int, list[torch.Tensor]] = {}  # keyed by storage: optimizers write to hundreds
     targets = {id(tensor) for tensor in written}
     elsewhere = _reads_elsewhere(name)
     for storage, one in involved:
@@ -97,7 +98,7 @@ def _reach(tensor: torch.Tensor) -> int:
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Return whether two elements of the tensor share one memory location."""
-    if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
+    if not in_layout("!=", tensor.numel(), 0):  # a data-dependent size is taken as non-zero
         return False
     reach = 0
     for step, size in sorted(_layout(tensor)[1]):

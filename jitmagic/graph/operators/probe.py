@@ -1,9 +1,8 @@
 """Probes eager's kernels on stand-ins, to find whether they accept a call's dtypes and numbers.
 
-Comes in: a call on meta tensors and the device that they stand for. Goes out: nothing, or
-`EagerRaises` with the kernel's own error. Meta functions accept what kernels refuse (subtraction of
-bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute a
-result.
+Input: a call on meta tensors and the device that they stand for. Output: nothing, or `EagerRaises`
+with the kernel's own error. Meta functions accept what kernels refuse (subtraction of bools,
+`int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute a result.
 
 An elementwise operation is probed on one element. Any other is probed on small tensors of the
 call's own shapes, and only for dtypes or numbers that kernels are known to refuse. Large tensors
@@ -56,8 +55,8 @@ _FOREACH = (
     "add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum pow exp sqrt log "
     "rsqrt reciprocal sign neg abs"
 )
-_FILLS = {"full": 0, "new_full": 1}  # the position of the size, which the answer does not hang on
-# These refuse values that stand-ins have: singular matrices, inconsistent lengths.
+_FILLS = {"full": 0, "new_full": 1}  # position of the size, which kernels accept in any case
+# Not probed: their kernels refuse the values of stand-ins (singular matrices, wrong lengths).
 _UNASKED = (
     *("linalg_", "_linalg_", "cholesky", "inverse", "logdet", "slogdet", "svd", "lu", "triangular"),
     *(
@@ -76,16 +75,17 @@ _UNASKED = (
     ),
 )
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
-_MOST_UNCUT = 1 << 25  # the same where cut shapes cannot answer, once in a compile
-_CUT = 8  # the extents of larger ones: windows and kernels of a few elements fit in
+_MOST_UNCUT = 1 << 25  # the same if shapes must not be cut, which is rare
+_CUT = 8  # the extents that larger tensors are cut to; usual windows and kernels still fit in
 _UNCUT = 1 << 62
-# Functions written in Python: what runs in there is as unknown to the meta run as an operator.
+# Modules of Python functions that are probed like operators: they call operators unknown here.
 _IN_PYTHON = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "
     "ifloordiv imod ipow iand ior ixor ilshift irshift neg pos invert inv abs"
 )
-# cuBLAS and cuDNN have no integers, the CPU's own kernels have. No value makes these fault.
+# cuBLAS and cuDNN have no integer products, the CPU has. No input value makes their GPU kernels
+# fail a device assertion, so they can be probed on the GPU.
 _PRODUCTS = frozenset(
     "matmul mm bmm mv dot vdot inner addmm addmv addbmm baddbmm linear bilinear einsum tensordot "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
@@ -135,7 +135,7 @@ def check_dtypes(
         try:
             answered = _probe(target, name, args, kwargs, device, elementwise, extent)
         except EagerRaises:
-            if of_data:  # the sizes are made up
+            if of_data:  # the error may be due to the example sizes
                 raise Specialize(of_data, name) from None
             raise
     if tensors and not answered:
@@ -173,7 +173,7 @@ def why_refused(
     error = _refusal_on(name, device, target, described, named, False)
     if error is None or isinstance(error, NotImplementedError):
         return error
-    return _refusal(target, described, named, "cpu", 1)  # a zero may be what it refuses
+    return _refusal(target, described, named, "cpu", 1)  # with ones: it may refuse zeros
 
 
 def _probe(
@@ -348,7 +348,8 @@ def _made(described: Described, device: str, integer: int) -> Any:
     dtype, shape, elementwise = rest
     if elementwise:
         return torch.ones(shape, dtype=dtype, device=device)
-    half = dtype.is_floating_point or dtype.is_complex  # any other number may be no valid index
+    # Integers may be indices, of which only `integer` is known to be valid.
+    half = dtype.is_floating_point or dtype.is_complex
     return torch.full(shape, 0.5 if half else integer, dtype=dtype, device=device)
 
 

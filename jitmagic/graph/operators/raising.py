@@ -1,8 +1,8 @@
 """Lists operations that may raise because of tensor data, so they run even if unused.
 
-Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
-as the graph has them. Goes out: whether eager's kernel reads the data and may refuse it. Errors due
-to dtypes and shapes were found when the call was recorded and are ignored here, unless a size is
+Input: the bare name of a torch function, a tensor method or an ATen operator, with its arguments as
+the graph has them. Output: whether eager's kernel reads the data and may refuse it. Errors due to
+dtypes and shapes were found when the call was recorded and are ignored here, unless a size is
 data-dependent.
 """
 
@@ -48,7 +48,7 @@ def may_raise_on_data(node: Node) -> bool:
     """Return whether running the node on real data can raise although recording succeeded."""
     if node.op not in ("call_function", "call_method"):
         return False
-    if node.meta.get("expects"):  # sizes that data decide to be what it takes
+    if node.meta.get("expects"):  # it raises unless a data-dependent size has the right value
         return True
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))

@@ -1,8 +1,8 @@
 """Recurrent layers: their shapes from one time step, and the operator of an LSTM in training.
 
-torch's own meta run of a layer unrolls every step of the sequence. Comes in: the arguments of
-`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Goes out: eager's result or error, in
-a time that does not depend on the length of the sequence.
+torch's own meta run of a layer unrolls every step of the sequence. Input: the arguments of
+`torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` as meta tensors. Output: eager's result or error, in a
+time that does not depend on the length of the sequence.
 
 oneDNN's LSTM saves tensors for its backward only if the grad mode is on, and a compiled forward
 runs with it off. `jitmagic::lstm_layer` is that kernel in its training form.
@@ -34,7 +34,7 @@ __all__ = [
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-RECURRENT: Mapping[Any, Any] = {  # the functions, and the operators that they are
+RECURRENT: Mapping[Any, Any] = {  # function -> the operator that it calls
     torch.lstm: aten.lstm.input,
     torch.gru: aten.gru.input,
     torch.rnn_tanh: aten.rnn_tanh.input,
@@ -49,7 +49,7 @@ def _train_layer(*args: Any) -> Any:
         return aten.mkldnn_rnn_layer.default(*args)
 
 
-if not is_registered("lstm_layer"):  # nor when jitmagic was purged and is imported again
+if not is_registered("lstm_layer"):  # it stays registered if jitmagic is imported again
     LIBRARY.define(f"lstm_layer{_SCHEMA}")
     LIBRARY.impl("lstm_layer", _train_layer, "CPU")
 LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
@@ -132,7 +132,7 @@ def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
     *_, both, batch_first = args
     held = states if isinstance(states, (list, tuple)) else [states]
     shape = (*input.shape[:2], held[0].shape[2] * (2 if both else 1))
-    if batch_first:  # computed with the time first
+    if batch_first:  # the layers run time-major
         shape = (shape[1], shape[0], shape[2])
     made = torch.empty(shape, dtype=input.dtype, device="meta")
     return (made.transpose(0, 1) if batch_first else made, *_empty(*held))

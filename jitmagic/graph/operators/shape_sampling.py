@@ -1,7 +1,7 @@
 """Infers shapes on symbolic sizes by sampling: torch's own code for these calls needs ints.
 
-Comes in: a call whose arguments have symbolic sizes, and a function that runs it on meta tensors.
-Goes out: its results with Sizes, or None. The call runs on meta tensors of several size tuples that
+Input: a call whose arguments have symbolic sizes, and a function that runs it on meta tensors.
+Output: its results with Sizes, or None. The call runs on meta tensors of several size tuples that
 pass the guards. A size of its results becomes the expression of these symbols that has the values
 seen at two of them, if it has those at the others too. Several remainders of division are among the
 tuples; formulas with a number of the call (size_formulas.py) are read off close tuples. The result
@@ -42,20 +42,21 @@ __all__ = [
 
 SizeValues = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
-# Errors for refused arguments; meta functions of torch before 2.13 assert some of them.
+# Errors by which torch refuses arguments; before 2.13 some meta functions use assert.
 _REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
-# From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
+# Added to the sizes of this call. They cover all remainders of division by 2, 3 and 4, and several
+# multiples of 4 and 16.
 _STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
-_SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
-# For numbers that most calls refuse when large (a kernel larger than the image).
+_SMALL_STEPS = (1, 2, 3, 5, 7)  # for data-dependent sizes, whose range may be small
+# For numbers that are no sizes: most calls refuse large ones (a kernel larger than the image).
 _CLOSE_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, -1)
-_APART = 12  # so that symbols differ; even, so that all may be even at once
+_APART = 12  # between the steps of two symbols: their values differ, yet may all be even
 _FEWEST = 4
 _FEW = 2
 _PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
 _WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
-_MOST_PAIRS = 8  # of sizes, each of which is tried
-_MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
+_MOST_PAIRS = 8  # of size tuples from which an expression is inferred
+_MOST = 1 << 14  # largest size that is sampled: some calls take time for each element
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _raises(run: Run, arguments: Any) -> bool:
         run(arguments)
     except NotImplementedError:
         return False
-    except Exception as error:  # other errors are no evidence about eager
+    except Exception as error:  # other errors do not show what eager does
         return isinstance(error, _REFUSALS)
     return False
 
@@ -194,7 +195,7 @@ def _read(
     samples, outcomes = [samples[n] for n in made_at], list(made_at.values())
     for (result, written), memory in zip(outcomes, [held[n] for n in made_at], strict=True):
         if not memory.isdisjoint(storages_in(result).union(written)):
-            return None  # views have rules of their own
+            return None  # symbolic_views.py has the rules of views
     results = [result for result, _ in outcomes]
     exprs = [*(size.expr for size in sizes), *_nearby_formulas(symbols)]
     reader = FormulaReader if windows else _Reader
@@ -409,7 +410,7 @@ class _Reader:
         self._exprs, self._samples, self._context = exprs, samples, context
         self._readings: dict[
             tuple[int, int], Readings
-        ] = {}  # the first pair nearly always suffices
+        ] = {}  # filled on demand: the first pair nearly always suffices
 
     def __call__(self, numbers: Sequence[int]) -> Any:
         """Return the Dimension. Small numbers fit several expressions, so several pairs are

@@ -31,7 +31,7 @@ from .without_meta import WITHOUT_META
 __all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
 
 aten = torch.ops.aten
-_MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
+_MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
 Rule = Callable[..., Any]
 
 

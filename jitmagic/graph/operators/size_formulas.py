@@ -1,7 +1,7 @@
-"""Candidate formulas for sizes that depend on a number of the call: windows, steps, parts.
+"""Lists candidate formulas for sizes that depend on a number argument: windows, steps, parts.
 
-Comes in: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
-kernel of a pool, the groups of a norm). Goes out: expressions that the sizes of its results may be,
+Input: the arguments of a call, one of whose numbers is a symbol but not a size of a tensor (the
+kernel of a pool, the groups of a norm). Output: expressions that the sizes of its results may be,
 and a reader that recognises them in results at several size tuples.
 """
 
@@ -21,9 +21,9 @@ from ..symbolic.sym_node import as_dimension, as_dimensions
 
 __all__ = ["FormulaReader", "ResultsDiffer", "candidate_sizes"]
 
-_NUMBERS, _DIMS = 2, 6  # of a call, that are tried
-_MARGINS = range(-4, 8)  # what paddings add to a dimension and kernels take away
-_FACTORS = 4  # of a product besides a constant
+_NUMBERS, _DIMS = 2, 6  # how many numbers and dimensions of a call are combined
+_MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimension
+_FACTORS = 4  # at most, of a product, without its constant
 
 
 class ResultsDiffer(Exception):
@@ -63,8 +63,8 @@ def _numbers_in(value: Any) -> Iterator[Any]:
 
 
 class FormulaReader:
-    """Recognises numbers as such expressions and products of them, by their values at all size
-    tuples, since many expressions have two small numbers in common.
+    """Finds the candidate, or product of candidates, that has the given values at all size tuples.
+    Two tuples would not suffice: many formulas agree at two small numbers.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FormulaReader:
                 self._known.setdefault(values, expr)
 
     def __call__(self, numbers: Sequence[int]) -> Any:
-        is_known = all(type(number) is int for number in numbers)  # data decide others
+        is_known = all(type(number) is int for number in numbers)  # others are data-dependent
         expr = self._of(tuple(numbers), _FACTORS) if is_known else None
         if expr is None:
             raise ResultsDiffer

@@ -1,8 +1,8 @@
 """Refuses calls that real kernels reject and meta kernels accept, so that eager raises its error.
 
-Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
-out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
-stricter than eager costs a graph break; being laxer would give a result where eager raises.
+Input: the name and meta arguments of a call that the meta run accepted, and what it wrote. Output:
+nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being stricter
+than eager costs a graph break; being laxer would give a result where eager raises.
 
 Dtypes and plain numbers are probed on the kernels themselves (graph/operators/probe.py). The names
 here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts
@@ -31,7 +31,8 @@ __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 _EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
 _ADDEND_RANK = {"addmv": 1, "addmm": 2}
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
-# From which of their tensors on kernels multiply them into what has the shape of the input.
+# Losses whose kernels multiply weights in place into a tensor of the input's shape, to which the
+# weights must therefore broadcast -> position of the first weight.
 _MULTIPLIED_IN_PLACE = {"binary_cross_entropy_with_logits": 2, "soft_margin_loss": 1}
 _FLOATS_ON_GPU = frozenset(
     "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split()
@@ -176,7 +177,7 @@ def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Ten
     for target, result in zip(tensors_in(targets), tensors_in(results), strict=False):
         if not any(target is tensor for tensor in written):
             _reject("the meta run does not show the write to out=")
-        # A resized meta tensor has the ints of this call in place of symbolic sizes.
+        # The meta kernel that resizes `out` replaces its symbolic sizes by the ints of this call.
         if [*map(type, target.shape)] != [*map(type, result.shape)]:
             _reject("it resizes the tensor in out=")
         if target.dtype is not result.dtype:
@@ -187,7 +188,7 @@ def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> Non
     if first.dim() < 2:
         _reject("there is no channel dimension", IndexError)
     if name == "batch_norm" and device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
-        return  # always row-major (graph/operators/network.py)
+        return  # the result is always row-major (graph/operators/network.py)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
     if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
         _reject("the device's kernel chooses the layout of its result")
@@ -247,7 +248,7 @@ def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
     filled: torch.Tensor | None = tensors[0]
-    if name.endswith("_like"):  # of parts of another tensor they are contiguous
+    if name.endswith("_like"):  # the result is dense even if the argument is a strided part
         filled = like(tensors[0], memory_format=kwargs.get("memory_format"))
     if name in _FILLED_AT_RANDOM and (filled is None or not filled.is_contiguous()):
         _reject("the order in which strided memory is filled decides the positions of the numbers")

@@ -1,8 +1,8 @@
 """Traits of torch functions by name that the meta run does not show: random draws, hidden writes.
 
-Comes in: a call's target and arguments. Goes out: whether it draws random numbers (it then stays
-in the graph and draws on every call); which arguments only the real kernel writes (the running
-statistics of the normalisations); and whether it is a factory, which reads no numbers.
+Input: a call's target and arguments. Output: whether it draws random numbers (it then stays in the
+graph and draws on every call); which arguments only the real kernel writes (the running statistics
+of the normalisations); and whether it is a factory, which reads no numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _ALWAYS = frozenset(
     native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
     kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
 )
-# These draw unless a flag or probability switches it off; keeping such a node costs nothing.
+# Calls that draw unless a flag or a probability turns that off. They always count as drawing, which
+# costs nothing.
 _MAYBE = frozenset(
     """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
     feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ rrelu rrelu_ rrelu_with_noise

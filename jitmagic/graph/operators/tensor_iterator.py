@@ -1,6 +1,6 @@
 """Computes the layout that ATen's TensorIterator gives a fresh result (ATen/TensorIterator.cpp).
 
-Comes in: meta tensors, whose sizes may be symbols. Goes out: the meta tensor of the result, whose
+Input: meta tensors, whose sizes may be symbols. Output: the meta tensor of the result, whose
 strides are ordered like those of the inputs.
 """
 

@@ -20,7 +20,7 @@ __all__ = ["WITHOUT_META", "only_writes"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-_COUNTED = (torch.float32, torch.float64)  # what the kernels of histograms take
+_COUNTED = (torch.float32, torch.float64)  # dtypes that histogram kernels accept
 _ATTENDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -132,7 +132,7 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
 
 # -- attention -------------------------------------------------------------------------------------
 
-_LAYER_WEIGHTS = 8  # those after the first residual sum
+_LAYER_WEIGHTS = 8  # weights after the first residual sum
 
 
 def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:

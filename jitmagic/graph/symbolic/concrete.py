@@ -1,7 +1,7 @@
 """Makes the graph of one size tuple from a graph with symbolic sizes.
 
-Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
-graph that the tracer would have made for tensors of those sizes. Each call is recorded again by a
+Input: a torch-level graph whose metas hold Sizes, and the values of its symbols. Output: the graph
+that the tracer would have made for tensors of those sizes. Each call is recorded again by a
 GraphBuilder, so that metas, views, writes and strides are inferred anew. Sizes become constants;
 numbers computed from them become inputs, so that graphs of different sizes share kernels.
 """
@@ -194,8 +194,8 @@ class _Replay:
         self.builder = GraphBuilder(grad, lambda: self.step)
         self.builder.warns = warns
         self.made: dict[Node, Any] = {}
-        self.inputs = 0  # of the old graph, so far
-        self.fed: dict[Node, int | ScalarInput] = {}  # by input of the new graph
+        self.inputs = 0  # how many inputs of the old graph were replayed so far
+        self.fed: dict[Node, int | ScalarInput] = {}  # new input -> old input's index, or a number
         self.step = 0
 
     def follow(self, node: Node) -> None:
@@ -236,7 +236,7 @@ class _Replay:
             self.made[node] = self._call(node)
 
     def _number(self, node: Node) -> Node:
-        """Copy a node of `trace.values.scalars.number_node`."""
+        """Copy a node of `number_node` (trace/values/numbers/scalars.py) as a new input."""
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)
@@ -244,7 +244,7 @@ class _Replay:
         return made
 
     def _as_number(self, node: Node) -> Node:
-        """Copy a node of `add_number`."""
+        """Copy a node of `add_number` (number_ranges.py)."""
         given = self.made[node.all_input_nodes[0]]
         hint, range, lines = map(node.meta.__getitem__, ("val", "range", "lines"))
         return add_number(self.builder.graph, given, hint, range, tuple(lines), self.step)
@@ -288,10 +288,12 @@ class _Replay:
         return made
 
     def _check(self, node: Node, made: Any) -> None:
-        """Raise SizesDiffer if the trace's claim for all sizes does not hold for these."""
+        """Raise SizesDiffer if the shape or dtype that the trace inferred for all sizes is wrong at
+        these.
+        """
         wanted = spec_at(node.meta["spec"], self.values)
         is_one = isinstance(made, Node)
-        # Not its spec: what was written in place may have been another shape when it was made.
+        # Not `meta["spec"]`, a snapshot from before later in-place writes changed the shape.
         found = spec_on(meta_of(made), device_of(made)) if is_one else None
         if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
             raise SizesDiffer(f"{node.name} is {found} at these sizes, not {wanted}")

@@ -1,9 +1,9 @@
 """Infers results with data-dependent shapes: `nonzero`, `x[mask]`, `unique`.
 
-Comes in: such an operator on meta tensors, and a function that creates an unbacked size within
-limits. Goes out: its results with that size, or None if no rule is certain. Nothing in a graph is
-decided by such a size (symbols/context.py); the calls that read it are compiled separately from the
-call that creates it (graph/symbolic/data_split.py).
+Input: such an operator on meta tensors, and a function that creates an unbacked size within limits.
+Output: its results with that size, or None if no rule is certain. Nothing in a graph is decided by
+such a size (symbols/context.py); the calls that read it are compiled separately from the call that
+creates it (graph/symbolic/data_split.py).
 """
 
 from __future__ import annotations

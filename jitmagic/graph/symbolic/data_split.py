@@ -1,11 +1,12 @@
 """Splits graphs into partitions at calls that create data-dependent sizes ("makers").
 
-Comes in: a torch-level graph with data-dependent output shapes (data_sizes.py). Goes out:
-partitions that run one after the other. Every second one consists of such operators alone and runs
-in eager; after it their sizes are like those of inputs, which may differ from call to call
-(sizes.py). The partition before an operator contains what the operator needs, and everything else
-is scheduled as late as possible: experts that each take the rows of a mask form one partition after
-all masks. Calls that write to the same memory, draw random numbers or may raise keep their order.
+Input: a torch-level graph with data-dependent output shapes (data_sizes.py). Output: partitions
+that run one after the other. Every second partition consists of makers alone and runs in eager. To
+later partitions, the sizes that makers created are sizes of inputs, which may differ from call to
+call (compile/sizes.py). The partition before a maker contains only the calls that the maker needs;
+all others are scheduled as late as possible. So experts that each take the rows of a mask form one
+partition after all masks. Calls that write to the same memory, draw random numbers or may raise
+keep their order.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from .size_nodes import size_in
 __all__ = ["DataPartition", "DataPartitions", "makers_in", "split_at_data"]
 
 
-_MOST_LEVELS = 16  # alternations between calls with such sizes and without, after an operator
+_MOST_LEVELS = 16  # partitions with and without data-dependent sizes in turn, after one maker
 
 
 @dataclass(frozen=True, slots=True)
 class DataPartition:
-    """A partition. `data_dependent`: of operators with data-dependent output shapes. `asked`: the
-    outputs that are results of the whole graph.
+    """A partition. `data_dependent`: it consists of calls that create data-dependent sizes and runs
+    in eager. `asked`: indices of its outputs that are results of the whole graph.
     """
 
     part: Subgraph
@@ -101,7 +102,7 @@ def _is_size(node: Node) -> bool:
 
 
 def makers_in(nodes: Sequence[Node]) -> list[Node]:
-    """Return the calls whose results first have a data-dependent size."""
+    """Return the calls that create a data-dependent size, and others marked to run in eager."""
     seen: set[Expr] = set()
     found: list[Any] = []
     for node in nodes:
@@ -112,11 +113,11 @@ def makers_in(nodes: Sequence[Node]) -> list[Node]:
     return sorted(dict.fromkeys(found), key=nodes.index)
 
 
-# ------------------------------------------------------------------------------- which piece
+# --------------------------------------------------------------------------- which partition
 
 
 def _assigned(nodes: Sequence[Node], makers: Sequence[Node], separate: bool) -> dict[Node, int]:
-    """Return the partition of each call: odd numbers for data-dependent operators.
+    """Return the partition of each call: odd numbers are partitions of makers.
 
     Items of a tuple are taken in its partition. `separate`: calls without data-dependent sizes get
     partitions of their own.

@@ -1,7 +1,7 @@
 """Computes intervals of tensor elements: the range of a dtype, and rounding to it.
 
-Comes in: an Interval (symbols/interval.py), a dtype. Goes out: an interval that holds for every
-element that is not nan.
+Input: an Interval (symbols/interval.py), a dtype. Output: an interval that holds for every element
+that is not nan.
 """
 
 from __future__ import annotations

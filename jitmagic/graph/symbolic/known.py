@@ -1,6 +1,6 @@
 """Computes tensors whose values the trace knows: those made from constants alone.
 
-Comes in: a node of a graph under construction. Goes out: the tensor that eager would have there, or
+Input: a node of a graph under construction. Output: the tensor that eager would have there, or
 None. It is computed on the CPU by the calls that produce it: a mask that a library makes and then
 tests, a size that is stored in a tensor. Not known are inputs, draws, uninitialised memory, written
 tensors, symbolic sizes and calls that are not torch's own. GPU tensors are known only if their
@@ -24,9 +24,9 @@ from .ranges import known_name
 
 __all__ = ["known_mask", "known_number", "known_value"]
 
-_MOST_NODES = 64  # per query, which runs while the program is traced
+_MOST_NODES = 64  # computed per query; the program is being traced meanwhile
 _MOST_ELEMENTS = 1 << 16
-_MOST_OF_A_MASK = 1 << 24  # 20 ms for each call
+_MOST_OF_A_MASK = 1 << 24  # elements; each call on that many takes 20 ms
 _SMALL = 256  # bfloat16 has all integers up to here
 _CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ class _Computation:
         try:
             with torch.no_grad(), _Pure():
                 found: torch.Tensor = self._computed(node)
-        except Exception:  # an error is eager's to raise, when the call runs there
+        except Exception:  # eager raises the error when it runs the call
             return None
         return found
 

@@ -1,11 +1,15 @@
-"""Handles floats that calls of a graph read at run time: in which interval a call behaves alike.
+"""Finds the interval of a float argument in which a call behaves alike, so that the float may vary.
 
-Comes in: a call with a float argument that differs from call to call. Goes out: the interval around
-it in which torch calls the same operators, forward and backward, with floats that are one function
-of the number (float_reading.py), and results of the same layout. It is found by running the call on
-meta tensors at numbers from each region between the values that code compares with (zero, one,
-non-finite), and on small CPU tensors, whose kernels may refuse a number. Comparisons in torch's
-Python are seen and guarded by the tracer.
+Such an argument must be a Python number (dropout's p); in `x * n` the number is a 0-dim tensor.
+
+Input: a torch call with a float argument that differs between calls of the frame. Output: the
+interval around its value in which torch runs the same operators, forward and backward, and gives
+results of the same layout. The floats that these operators get must be one function of the argument
+(symbols/float_reading.py).
+
+The call is run on meta tensors, at numbers from each region between the values that code compares
+with (zero, one, non-finite), and on small CPU tensors, because kernels may refuse a number. If
+torch's Python code compares the number, the tracer sees that and adds a guard.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 aten = torch.ops.aten
-READS_NUMBER = aten._local_scalar_dense.default  # of a 0-dim tensor
+READS_NUMBER = aten._local_scalar_dense.default  # reads the number in a 0-dim tensor
 
 _TINY, _MAX = 5e-324, 1.7976931348623157e308
 _BELOW, _ABOVE = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)
@@ -45,7 +49,8 @@ _NUMBER = Symbol("number", float, ANY_FLOAT, "probe")
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
 _CPU = torch.device("cpu")
 _MOST, _CUT = 1 << 14, 8  # elements of small tensors, and the extents of those that are cut down
-# In order, each with sample numbers; the first two identify the functions.
+# The regions in ascending order, each with sample numbers, the first two of which identify the
+# functions.
 _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(-math.inf, -math.inf), (-math.inf,)),
     (Interval(-_MAX, -_TINY), (-0.37134182367183743, -2.9172618239812375)),
@@ -55,7 +60,7 @@ _REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
     (Interval(_ABOVE, _MAX), (1.6182736451928374, 23.716253948172635)),
     (Interval(math.inf, math.inf), (math.inf,)),
 )
-_OPEN = (1, 3, 5)  # those between
+_OPEN = (1, 3, 5)  # indices of the regions that are intervals, not single values
 
 
 def number_in(tensor: torch.Tensor) -> float:
@@ -197,7 +202,7 @@ class _Probe:
         low = high = base
         is_accepted = self._is_accepted(numbers[0])
         if not is_accepted and any(self._is_accepted(_REGIONS[n][1][0]) for n in _OPEN):
-            return Interval(math.inf, -math.inf)  # these are what the kernel refuses
+            return Interval(math.inf, -math.inf)  # empty: the kernel refuses these numbers
         if is_accepted:
             while low > 0 and all(map(is_alike, _REGIONS[low - 1][1])):
                 low -= 1
@@ -223,7 +228,7 @@ class _Probe:
         """Return whether CPU kernels accept it on small tensors: meta functions accept more."""
         try:
             _differentiated(self._target, *_small(self._arguments(number)), self._grad)
-        except Exception:  # also of the small tensors: then nothing is known
+        except Exception:  # or the small tensors are at fault: nothing is known
             return False
         return True
 
@@ -366,7 +371,7 @@ def _backward(
     if not (ends and leaves):
         return
     with torch.autograd.set_multithreading_enabled(False), mode:
-        # As autograd/joint.py has it: torch.autograd.grad imports sympy first.
+        # As in autograd/joint.py: torch.autograd.grad would import sympy first.
         torch.autograd.Variable._execution_engine.run_backward(
             ends,
             tuple(torch.empty_like(tensor) for tensor in ends),

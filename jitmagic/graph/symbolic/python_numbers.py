@@ -1,7 +1,7 @@
 """Computes scalar arithmetic of a graph that runs as Python in Python, as eager does.
 
-Comes in: a torch-level graph whose numbers are 0-dim nodes marked `python` (trace/values/scalars).
-Goes out: the same graph with Python arithmetic in their place. A 0-dim tensor remains only where an
+Input: a torch-level graph whose numbers are 0-dim nodes with `meta["python"]` (node_meta.py).
+Output: the same graph with Python arithmetic in their place. A 0-dim tensor remains only where an
 operation other than a product or a sum takes the number. An operation on 0-dim tensors costs a
 microsecond, one on floats 50 ns: a step of AdamW has eleven of them for each parameter.
 """

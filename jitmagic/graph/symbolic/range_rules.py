@@ -1,7 +1,7 @@
 """Interval rules: the range of an operation's result from the ranges of its operands.
 
-Comes in: a `Call`. Goes out: an Interval of the exact results, widened by the rounding that eager's
-and generated kernels may do beyond the result's dtype; None if nothing is known.
+Input: a `Call`. Output: an Interval of the exact results, widened by the rounding that eager's and
+generated kernels may do beyond the result's dtype; None if nothing is known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Call:
     """An operation whose result range is computed; `read` gives the range of an argument."""
 
     name: str
-    args: tuple[Any, ...]  # as in the graph
+    args: tuple[Any, ...]  # of the graph's node
     kwargs: dict[str, Any]
     value: torch.Tensor  # meta tensor of the result
     read: Callable[[Any], Interval]
-    margin: float  # the probability of the draws at each end of an interval that are left out
-    finite: bool  # whether what is computed is taken to be finite
+    margin: float  # probability of the draws that are ignored at each end of their interval
+    finite: bool  # whether computed values are assumed to be finite
 
     def given(self, position: int, name: str, default: object = None) -> Any:
         """Return an argument by position or by name."""

@@ -1,6 +1,6 @@
 """Interval analysis of tensor elements: decides branches on data without a graph break.
 
-Comes in: a node of a graph under construction. Goes out: the truth of a one-element tensor, if the
+Input: a node of a graph under construction. Output: the truth of a one-element tensor, if the
 ranges of its operands leave one answer, whatever the inputs and random draws are; or the answer of
 all but one draw in a million, which has to be asserted. The rule of each operation is in
 range_rules.py; without a rule, and for inputs of the graph, an element is anything that its dtype
@@ -27,7 +27,7 @@ from .range_rules import RULES, Call
 __all__ = ["always_true", "known_name", "known_truth", "likely_truth", "truth_if_finite"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
-_MOST_NODES = 64  # per query, which runs while the program is traced
+_MOST_NODES = 64  # visited per query; the program is being traced meanwhile
 _AUGMENTED = ("add", "sub", "mul", "truediv", "and", "or")  # operators with an in-place form
 
 

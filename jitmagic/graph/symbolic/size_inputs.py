@@ -1,9 +1,8 @@
 """Makes a torch-level graph take its symbolic sizes as inputs, as the graphs of torch.compile do.
 
-Comes in: a graph that reads sizes from its inputs, and where each symbol is read. Goes out: the
-same graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first
-input that has it, and the order of all its inputs. An input that was read only for its sizes is
-dropped.
+Input: a graph that reads sizes from its inputs, and where each symbol is read. Output: the same
+graph with a placeholder for each symbol, which torch.fx types as SymInt, before the first input
+that has it, and the order of all its inputs. An input that was read only for its sizes is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..lazy_module import LazyModule
 
 __all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]
 
-Order = tuple[int, ...]  # an input's position, or the complement of a symbol's
+Order = tuple[int, ...]  # for each input: the position n of a tensor, or ~n of a symbol
 
 
 def is_size(place: int) -> bool:

@@ -1,6 +1,6 @@
 """Creates graph nodes for the sizes that calls take.
 
-Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
+Input: arguments of a call with Sizes (or SymInts) in them. Output: the arguments with nodes in
 their place: `aten.sym_size.int` or `sym_stride` of an input for a symbol (`operator.index` if the
 input is the number itself), calls of `operator` and `math` for arithmetic. One node for each
 expression; its meta `val` is the Size.
@@ -28,15 +28,15 @@ from .sym_node import as_dimension, sizes_in
 __all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "run_on_history", "size_in"]
 
 aten = torch.ops.aten
-LARGEST_SIZE = 2**31  # of those that data decide
-_VALUE = -1  # in place of a dimension: the input is the number itself
+LARGEST_SIZE = 2**31  # the upper bound of data-dependent sizes
+_VALUE = -1  # stands for a dimension in `inputs`: the input is an int and is the size itself
 # Calls with float arguments that do not affect the shape, dtype or strides of their results.
 _TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
 
 
 def size_in(tensor: torch.Tensor) -> int:
-    """Return a tensor's number as a size, which the trace assumes it to be; raises SizesDiffer if
-    not.
+    """Return the int in a tensor that the trace used as a size. Raises SizesDiffer if it is out of
+    the range of sizes.
     """
     size = operator.index(tensor)
     if not 0 <= size <= LARGEST_SIZE:
@@ -51,9 +51,11 @@ def expected_in(value: Any) -> int:
 
 
 class SizeNodes:
-    """The size nodes of one graph. `inputs`: the node and dimension (or stride) that each symbol is
-    read from, by the operators `read`. `outer`: those of the enclosing graph; `capture` makes
-    inputs of its nodes.
+    """The size nodes of one graph.
+
+    `inputs`: for each symbol, the node and the dimension (or stride) that it is read from, by the
+    operators `read`. `outer`: the size nodes of the enclosing graph; `capture` turns one of its
+    nodes into an input of this graph.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class SizeNodes:
 
     @property
     def are_used(self) -> bool:
-        """Return whether there are symbols at all."""
+        """Return whether the graph or an enclosing one has symbols."""
         return bool(self.inputs) or (self._outer is not None and self._outer.are_used)
 
     def symbols(self) -> list[Any]:

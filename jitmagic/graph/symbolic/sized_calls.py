@@ -1,8 +1,8 @@
 """Replaces calls whose C++ reads sizes as ints by the operators that they run, which take SymInts.
 
-Comes in: a torch function and its arguments, with SymInts among them, while a dispatch mode is
-active. Goes out: its result. The recorded operators are those of a static graph and give eager's
-results; torch's own Python decompositions of such calls compute them differently.
+Input: a torch function and its arguments, with SymInts among them, while a dispatch mode is active.
+Output: its result. The recorded operators are those of a static graph and give eager's results;
+torch's own Python decompositions of such calls compute them differently.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .sym_node import sizes_in, with_hints
 __all__ = ["call_with_sizes"]
 
 aten = torch.ops.aten
-_EXACT = 1 << 21  # of numerators: their products with sizes are exact in float64
-_LARGEST = 1 << 15  # sizes at which products with other fractions have been compared
+_EXACT = 1 << 21  # a numerator below it times a size is exact in float64
+_LARGEST = 1 << 15  # for other fractions, float64 is compared with the exact product up to it
 
 
 def call_with_sizes(
@@ -41,7 +41,7 @@ def call_with_sizes(
         return made
     try:
         return call_from(line, function, args, kwargs)
-    except Specialize:  # the parser of Python arguments asks for ints: torch.linspace(a, b, n)
+    except Specialize:  # torch's argument parser reads SymInts as ints: torch.linspace(a, b, n)
         is_alone = next(tensors_in((args, kwargs)), None) is None
         if not is_alone or next(sizes_in((args, kwargs)), None) is None:
             raise
@@ -123,7 +123,7 @@ def _times(n: Any, factor: Any) -> Any:
     exact = Fraction(factor)
     if max(exact.numerator, exact.denominator) >= _EXACT:
         exact = exact.limit_denominator(_EXACT)
-        # A product that is not an integer is too far from one for float64 rounding to reach it.
+        # Only integer products matter: others are farther from an integer than float64 rounds.
         least = _rounded_otherwise(factor, exact)
         if n >= _LARGEST or (least < _LARGEST and n % exact.denominator == 0 and n >= least):
             return None
@@ -164,7 +164,7 @@ def _diagonal(
         return None
     dim, start = (dim2, offset) if offset >= 0 else (dim1, -offset)
     size = x.shape[dim]
-    # An empty one begins where x does.
+    # An empty diagonal has the storage offset of x.
     part = x.narrow(dim, start, size - start) if start < size else x.narrow(dim, 0, 0)
     return part.diagonal(0, dim1, dim2)
 
@@ -196,7 +196,7 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
     return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
 
 
-# Each returns None if its function is to be called unchanged.
+# Rules that run other operators; a rule returns None if the function can be called unchanged.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
     max_pool1d: _max_pool1d,

@@ -1,6 +1,6 @@
 """Decides layouts of tensors with symbolic sizes (c10/core/Contiguity.h, c10/core/MemoryFormat.h).
 
-Comes in: sizes and strides, `int | Size`. Goes out: contiguity and density, decided by `usually`.
+Input: sizes and strides, `int | Size`. Output: contiguity and density, decided by `usually`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Implements torch.SymInt over jitmagic's sizes: meta tensors whose dimensions vary between calls.
 
-Comes in: dimensions (`int | Size`) and the questions of torch's C++ about symbolic numbers. Goes
-out: SymInts that compute as `Size` does, and `Size`s again. A decision of torch (`bool(n == m)`) is
+Input: dimensions (`int | Size`) and the questions of torch's C++ about symbolic numbers. Output:
+SymInts that compute as `Size` does, and `Size`s again. A decision of torch (`bool(n == m)`) is
 `Context.decide`; a value read as an int is `Size.__index__`, which raises Specialize: no value of
 one call enters a graph for all of them.
 
@@ -91,7 +91,7 @@ def known_false(op: str, a: Any, b: Any) -> bool:
 
 
 def expected_to_hold(op: str, a: Any, b: Any) -> bool:
-    """Return `a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+    """Return `a op b` of dimensions, which eager requires to hold (`expected` in symbols/size)."""
     return expected(op, as_dimension(a), as_dimension(b))
 
 
@@ -112,7 +112,7 @@ def sizes_in(value: Any) -> Iterator[Size]:
     elif not isinstance(value, (tuple, list)):
         return
     for item in value:
-        if type(item) is not int:  # nearly all are ints: spares a generator for each
+        if type(item) is not int:  # nearly all are ints: saves a recursive generator for each
             yield from sizes_in(item)
 
 

@@ -1,7 +1,7 @@
 """Implements torch.SymBool and torch.SymFloat: truth values, and floats computed from sizes.
 
-Comes in: comparisons of sizes, and SizeFloats. Goes out: their nodes. Nodes of sizes are in
-sym_node.py, which also says why torch's own are not used.
+Input: comparisons of sizes, and SizeFloats. Output: their nodes. Nodes of sizes are in sym_node.py,
+which also says why torch's own are not used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...symbols.size import Size, SizeFloat, hint_of, hintless
 
 __all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 
-# Files in which C++ asks only for the layout of a tensor.
+# C++ files whose comparisons decide nothing but the layout of a tensor.
 _LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
 
 
@@ -25,7 +25,9 @@ def refusal(value: Any, what: str) -> Specialize:
 
 
 class SymbolicNode:
-    """The part of torch's protocol that all nodes share."""
+    """Base of jitmagic's nodes: the part of torch.SymNode's protocol that ints, floats and bools
+    share.
+    """
 
     value: Any
 

@@ -1,7 +1,7 @@
 """Indexes meta tensors by a symbolic int, `x[i]` and `x[i] = y`: torch's own indexing needs ints.
 
-Comes in: the arguments of `operator.getitem` or `setitem`. Goes out: the call's result, in a tuple,
-by `select` for each SymInt and torch's indexing for the rest; or None if there is no SymInt, or
+Input: the arguments of `operator.getitem` or `setitem`. Output: the call's result, in a tuple, by
+`select` for each SymInt and torch's indexing for the rest; or None if there is no SymInt, or
 tensors index too.
 """
 

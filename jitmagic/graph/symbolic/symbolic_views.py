@@ -1,7 +1,7 @@
 """Views of meta tensors with symbolic sizes, for which torch's C++ kernels need ints.
 
-Comes in: a view operator and its arguments, at least one of them with a SymInt. Goes out: the view,
-an `as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
+Input: a view operator and its arguments, at least one of them with a SymInt. Output: the view, an
+`as_strided` of the same memory (which takes SymInts), or None if eager would raise or copy: then
 torch's own operator runs or raises. Comparisons are decided and guarded by `Size`.
 """
 
@@ -221,7 +221,7 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     place, at = _dim(dim, len(shape)), as_dimension(index)
     if place is None:
         return None
-    if at < 0:  # first: this guards the sign of the index, the checks below may narrow it further
+    if at < 0:  # compared first, so that this guard fixes the sign; later checks narrow it further
         at = at + shape[place]
     if not expected_to_hold(">=", at, 0) or not expected_to_hold("<", at, shape[place]):
         return None

@@ -1,8 +1,8 @@
-"""Unifies the same program's graphs at two size tuples into one graph for all sizes.
+"""Unifies a program's graphs at two size tuples into one graph for all sizes.
 
-Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
-their numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes,
-in which each argument and each spec has to be equal.
+Input: two ATen graphs, of the same calls in the same order. Output: a graph with Sizes where their
+numbers differ. It is a conjecture: `fits` checks it against the graph found at other sizes, in
+which each argument and each spec has to be equal.
 """
 
 from __future__ import annotations
@@ -161,6 +161,6 @@ def same(a: Any, b: Any) -> Any:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, float):  # 0.0 is -0.0 to ==, and nan is not nan
+    if isinstance(a, float):  # == would equate 0.0 with -0.0, and distinguish nan from nan
         return bool(a.hex() == b.hex())
     return isinstance(a, _COMPARED) and bool(a == b)
