@@ -1,4 +1,4 @@
-"""Original: the user's code of a dispatcher, and how to run it as plain Python.
+"""Original: the user's code that a dispatcher stands for, and ways to run it as plain Python.
 
 Input: a function, or a code object with its namespace. Output: snapshots to trace, and the call
 itself with the dispatcher's values (parameters in slot order, then closure cells). Invariant: holds

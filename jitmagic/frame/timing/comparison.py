@@ -194,7 +194,7 @@ class Comparison:
     def _outside(self) -> float | None:
         """Return the median of the seconds that compiled calls spend outside of compiled graphs."""
         if not self._is_on_cpu:
-            return None  # the host is through with a graph before the GPU is
+            return None  # kernels run asynchronously: the host returns from a graph before they end
         return median(s.outside for s in self._counted() if not s.is_eager)
 
 
