@@ -1,4 +1,4 @@
-"""Makes entries that run the user's code as plain Python, for calls that cannot be compiled.
+"""Makes entries that run the user's code as plain Python, for calls that are not compiled.
 
 Input: the reason why such calls are not compiled, and the guards that recognise them. Output: an
 Entry. Other calls can still be compiled: one unusual first call does not leave a function eager.

@@ -22,8 +22,8 @@ class Retries:
     """The retry schedule of one frame.
 
     `settles`: its variants differ in something that grew, and while that grows a compile would
-    serve one call. So it is compiled only after two consecutive retries whose failing guards are
-    the same.
+    serve one call. So it is compiled only if two consecutive retries fail the same guards with the
+    same values.
     """
 
     settles: bool = False

@@ -139,7 +139,7 @@ def library_name(filename: str) -> str:
 
 
 def in_library(why: str, where: UserLine, line: UserLine | None) -> tuple[str, UserLine]:
-    """Return a break's reason and position as shown to the user.
+    """Return a reason and its position as shown to the user.
 
     For a position in library code, that is the user's `line` which called the library.
     """

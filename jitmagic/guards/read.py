@@ -1,7 +1,7 @@
 """Follows a Source in a live frame, in Python.
 
-Input: a source and the frame's snapshot. Output: the object; raises one of UNREADABLE if the path
-leads to nothing. Like the native guard program it runs no user code.
+Input: a source and the frame's snapshot. Output: the object; raises one of UNREADABLE if there is
+no object at the path. Like the native guard program, it runs no user code.
 """
 
 from __future__ import annotations
