@@ -37,7 +37,7 @@ __all__ = [
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
     """Return the symbols in the sizes and strides of inputs, with (input, index) of a reading.
 
-    An input that is an int and a size of the graph is read itself: its index is -1.
+    The index is -1 for an input that is itself an int.
     """
     return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
 
