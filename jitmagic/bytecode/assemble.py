@@ -5,10 +5,11 @@ interpreter: co_consts, co_names and localsplus laid out, jumps resolved and siz
 caches and superinstructions inserted, stack size, line and exception tables computed. Invariant:
 the body is not changed, and a body that cannot be encoded raises `BytecodeError`.
 
-Variables. A name stands for its slot in varnames, then cellvars, then freevars, for every opcode
-that takes a variable. At run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
-localsplus, so they may name a plain local (a parameter that holds a cell). Portable names are
-accepted: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE; jumps may point either way.
+Variables. Opcodes that take a variable name it; the slot is looked up in varnames, then cellvars,
+then freevars. At run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
+localsplus, so they may name a plain local (a parameter that holds a cell). Opcodes may have
+portable names, which exist on every version: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE. Jumps may go
+forward or backward.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _plain(names: list[str]) -> tuple[str, ...]:
 
 
 def _check(body: Body) -> None:
-    """Reject bodies that would crash the interpreter instead of raising."""
+    """Raise BytecodeError for bodies that would crash the interpreter: it does not verify code."""
     slots = body.slots()
     if len(set(slots)) != len(slots):
         raise BytecodeError(f"{body.qualname}: a name stands for two variables: {slots}")

@@ -94,7 +94,7 @@ def reachable(body: Body) -> set[Instruction]:
 def reached_from(
     ways: Mapping[Instruction, Sequence[Instruction]], starts: Iterable[Instruction]
 ) -> set[Instruction]:
-    """Return the instructions that control can reach from these; `ways`: `successors`."""
+    """Return the instructions that control can reach from these; `ways`: result of `successors`."""
     seen: set[Instruction] = set()
     work = list(starts)
     while work:
@@ -116,9 +116,9 @@ def drop_unreachable(body: Body) -> None:
 
 
 def loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
-    """Return the instructions at each kept FOR_ITER's target that the interpreter skips.
+    """Return the instructions that the interpreter skips at the target of each kept FOR_ITER.
 
-    They must stay even if control does not reach them.
+    CPython jumps over END_FOR there without looking, so they must stay although they never run.
     """
     if not RUNNING.loop_landing:
         return set()
@@ -266,8 +266,9 @@ def liveness(body: Body) -> Mapping[Instruction, frozenset[str]]:
 
 
 class _Live(Mapping[Instruction, frozenset[str]]):
-    """Live variables by instruction, from masks. A set is made when it is asked for: of a body with
-    n variables there are n different ones of up to n names, and few are used.
+    """Live variables by instruction, stored as bit masks; a set is made only when it is read.
+
+    A body with n variables has about n different sets of up to n names, and few are read.
     """
 
     def __init__(self, names: Sequence[str], masks: Mapping[Instruction, int]) -> None:
@@ -330,8 +331,9 @@ def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
 def secure_loads(body: Body) -> None:
     """Replace LOAD_FAST of a possibly unbound variable by LOAD_FAST_CHECK.
 
-    Since 3.12 LOAD_FAST trusts the compiler and would push NULL, so code that was cut, joined or
-    entered in the middle needs this pass. It does nothing on 3.11, where LOAD_FAST checks.
+    Since 3.12 LOAD_FAST does not check: CPython's compiler proves that the variable is bound, else
+    the interpreter would push NULL. Code that was cut or is entered in the middle voids that proof.
+    It does nothing on 3.11, where LOAD_FAST checks.
     """
     if not RUNNING.checked_loads:
         return
