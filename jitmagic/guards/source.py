@@ -8,8 +8,8 @@ runs user code: attributes are read from instance dictionaries and tuples, never
 
     Source = Argument(index, name)           index-th value passed to the dispatcher: arguments,
                                              then cells
-           | SavedRef(index, name)           index-th object that a call saves for its backward, the
-                                             root of the paths in guards of the backward
+           | SavedRef(index, name)           index-th object that a call saves for its backward:
+                                             root of the paths in the guards of the backward
                                              (trace/values/autograd/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)

@@ -1,4 +1,4 @@
-"""Attention: torch chooses the kernel by its arguments and the process's settings.
+"""Scaled dot-product attention, whose kernel torch chooses by arguments and process settings.
 
 A call becomes a node, with a guard on each setting that the choice depends on (`sdpa_kernel`,
 `torch.backends.cuda.enable_flash_sdp`, the order of preference). The other conditions (dtypes,

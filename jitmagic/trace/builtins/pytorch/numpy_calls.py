@@ -1,4 +1,4 @@
-"""Calls between torch and numpy, and of numpy's own functions.
+"""Conversions between torch and numpy, and calls of numpy's functions.
 
 Handles numpy arrays that a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and functions
 that numpy implements in C or dispatches. An array is an input of the graph that shares its memory,

@@ -1,8 +1,9 @@
-"""The wrappers around `Optimizer.step` for hooks, profiles and grad mode, known by their code.
+"""torch's wrappers around `Optimizer.step`, and the kernels of `fused=True`.
 
-The parts for profiles and for torch.compile are skipped. Hooks of the optimizer are called; hooks
-of all optimizers break. Updates with `fused=True` are recorded as their formula, operation by
-operation, which jitmagic's kernels fuse.
+A wrapper is recognised by its code object. Its parts for the profiler and for torch.compile are
+skipped. Hooks of the optimizer are called; hooks registered for all optimizers break. An update
+with `fused=True` is recorded as the plain tensor operations of its formula, which jitmagic fuses
+itself.
 """
 
 from __future__ import annotations
