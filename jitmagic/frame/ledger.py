@@ -202,7 +202,7 @@ class Ledger:
         return True
 
     def why_given_up(self, entry: Entry, error: Exception) -> str | None:
-        """Return why an entry whose graph raised where eager did not is dropped; None keeps it."""
+        """Return why to drop an entry whose graph raised and eager did not; None: keep using it."""
         if ASSERTION not in str(error):
             return f"its compiled graph raised {type(error).__name__}: {error}"
         if self.tolerates_misprediction(entry):

@@ -59,7 +59,7 @@ def is_of_torch_compile(module: str) -> bool:
 
 
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
-    """Return what is declared about a library function; None: it runs unchanged."""
+    """Return the declared facts about a library function; None: it runs unchanged."""
     if is_of_torch_compile(str(namespace.get("__name__"))):
         return _TORCH_COMPILE
     return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

@@ -65,8 +65,9 @@ class EffectLog:
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None:
-        """Record a write to an attribute of an older object; `setter`: the exact one, if it
-        matters.
+        """Record a write to an attribute of an object from before the call.
+
+        `setter`: the function that must store it, if that matters.
         """
         if target.source is not None:
             self.changes += 1

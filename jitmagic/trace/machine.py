@@ -274,7 +274,7 @@ class Machine:
         held = tuple(self.notes.of(SavedObjects))
         rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
-        # An assertion that fails hands the call to eager, which runs the frame from its start.
+        # If an assertion fails, eager runs the call from the frame's start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, after which eager cannot run from the start"
             step = self.graph.assertions[0].meta["step"]
@@ -376,7 +376,7 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    # -- what values ask -------------------------------------------------------------------------
+    # -- the interface that values use -----------------------------------------------------------
 
     @property
     def graph(self) -> GraphBuilder:

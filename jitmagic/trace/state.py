@@ -359,7 +359,7 @@ class Frame:
         return value.realize(machine)
 
     def pop_raw(self) -> Value | None:
-        """Pop the top of the stack as it is, possibly a NULL or a Lazy value."""
+        """Pop the top of the stack unrealized: it may be a NULL or a Lazy value."""
         return self.stack.pop()
 
     def pop_lazy(self) -> Value:

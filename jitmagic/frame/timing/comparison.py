@@ -120,7 +120,7 @@ class Comparison:
                 self._backward_timer.watch(sample, result, self._first_node)
 
     def _is_repeated(self, sample: Sample) -> bool:
-        """Return whether the time includes a compile, so that another call takes its turn."""
+        """Return whether the time includes a compile, so that another call is timed instead."""
         is_repeated = (
             sample.counts
             and len(self._journal) > self._compiles

@@ -65,7 +65,7 @@ class Kind(ABC, Generic[G]):
 
 
 class OfSource(Kind[G]):
-    """A kind about the value that `guard.source` leads to."""
+    """Base of kinds that check the value at the path `guard.source`."""
 
     @abstractmethod
     def step(self, guard: G, register: int) -> Step: ...

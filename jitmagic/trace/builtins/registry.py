@@ -54,7 +54,7 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
     """Register a handler for a Python function of a module that is slow to import.
 
-    torch.onnx takes 45 ms, a seventh of a first compile, and torch imports it when it is read.
+    torch.onnx takes 45 ms, a seventh of a first compile, and torch imports it at first access.
     torch.compile wraps some functions only when it is imported.
     """
 

@@ -99,7 +99,7 @@ def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoR
 
 
 def check_head(machine: Any) -> None:
-    """Break at the head of a loop that Python runs: the next instruction of the root frame."""
+    """Break if the root frame's next instruction is the head of a loop that Python runs."""
     at, loops = machine.root.at, machine.loops
     if at in loops.calling:
         raise Restart(Stop(machine.step, LoopOfBreaks.of(), machine.root.line(), loops.calling[at]))

@@ -226,7 +226,7 @@ def _leave(
     region: frozenset[Instruction],
     scope: FrameScope,
 ) -> Code:
-    """Edit: redirect one exit edge to the returned code, which hands over to a resume function."""
+    """Edit: redirect one exit edge to the returned code, which continues in a resume function."""
     key, absent = _key_of(exit_, way, flat.root, region, scope.release)
     tail = _return_resume(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
@@ -401,7 +401,7 @@ def _return_resume(
 
 
 def _pop_null() -> Code:
-    """Return code that pops a NULL: POP_TOP would crash on it, so a call consumes it."""
+    """Return code that pops a NULL; CPython's POP_TOP would crash on it, so a call consumes it."""
     order = [] if RUNNING.null_first else build.swap(2)
     return [
         *build.load_const(_nothing),

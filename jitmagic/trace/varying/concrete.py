@@ -48,7 +48,7 @@ def hints_of(traced: Trace) -> tuple[int, ...]:
 
 
 def with_hints(traced: Trace) -> Trace:
-    """Return the trace with input sizes as in the traced call; its graph takes any."""
+    """Return the trace with the traced call's sizes in its input specs; the graph is unchanged."""
     known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
     inputs = tuple(replace(entry, spec=spec_at(entry.spec, known)) for entry in traced.inputs)
     return replace(traced, inputs=inputs)

@@ -50,7 +50,7 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch._C._log_api_usage_once)
 def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Log after the graph; torch itself keeps track of the first time."""
+    """Log after the graph; torch itself logs each event only once."""
     machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
     return machine.constant(None)
 

@@ -120,7 +120,7 @@ class _KeyMaker(Value):
 
 
 class _Key(Value):
-    """An object that compares as `function(this, other) <op> 0` says."""
+    """An object whose comparison is `function(this, other) <op> 0`."""
 
     __slots__ = ("maker", "obj")
 

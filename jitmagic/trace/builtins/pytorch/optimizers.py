@@ -98,7 +98,7 @@ _SCALING = ("grad_scale", "found_inf")
 
 
 def _follow_fused(module: Any, name: str) -> None:
-    """Register the kernel of `fused=True` as the operations that it stands for.
+    """Register the kernel of `fused=True` to be traced as the operations of its formula.
 
     It computes in float32, while these round after each operation. So narrower numbers, and steps
     under a GradScaler's scale, call the kernel.

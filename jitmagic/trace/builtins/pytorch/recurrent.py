@@ -1,4 +1,4 @@
-"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM and its kin call.
+"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM, nn.GRU and nn.RNN call.
 
 A call becomes one node, or a graph break. A packed sequence has a data-dependent length, so there
 the node runs eagerly between partitions of the graph (graph/symbolic/data_split.py), and so do
