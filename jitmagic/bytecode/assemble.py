@@ -221,8 +221,8 @@ def _fuse(items: list[_Item], regions: dict[Instruction, ExceptionRegion]) -> li
         if (
             last is None
             or (last.op, item.op) not in pairs
-            or max(last.argument, item.argument) > 15
-            or id(item) in targets
+            or max(last.argument, item.argument) > 15  # both share one byte
+            or id(item) in targets  # no jump can land inside a superinstruction
             or id(item.source) in targets
             or last.source.position != item.source.position
             or last.source.offset != item.source.offset
@@ -268,7 +268,7 @@ def _code_bytes(items: list[_Item]) -> bytes:
         for prefix in range(item.prefixes, 0, -1):
             out += bytes((extended, item.argument >> 8 * prefix & 255))
         out += bytes((RUNNING.opcodes[item.op], item.argument & 255))
-        out += bytes(2 * item.caches)
+        out += bytes(2 * item.caches)  # inline caches: the interpreter fills them
     return bytes(out)
 
 
@@ -282,7 +282,7 @@ def _table_entries(
     regions: dict[Instruction, ExceptionRegion],
 ) -> list[TableEntry]:
     """Flatten nested regions: one entry per run of items with the same innermost region."""
-    entries: list[TableEntry] = []
+    entries: list[TableEntry] = []  # disjoint, because the interpreter bisects the table
     start = 0
     ends = [
         index

@@ -232,6 +232,7 @@ def push_callable_then(callable_: Code, *arguments: Code, kw_names: tuple[str, .
 
 def call_stacked(callable_: Code, count: int) -> Code:
     """Call with arguments from the stack; the callable is pushed after them: arguments -> result"""
+    # CALL wants the callable below its arguments; moving one tuple takes fewer swaps.
     return [*build_tuple(count), *push_callable(callable_), *rotate_up(3), *call_ex()]
 
 

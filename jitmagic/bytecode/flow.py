@@ -311,7 +311,7 @@ def _reads_and_writes(body: Body, instruction: Instruction, bit: dict[str, int])
         mask = bit[str(instruction.arg)]
         return (0 if op == "STORE_FAST" else mask), (0 if op.startswith("LOAD") else mask)
     if kind is Kind.CELL:
-        # Every access to the contents reads the cell itself.
+        # Every access to the contents, even a store, reads the cell object in the slot.
         return bit[str(instruction.arg)], 0
     if op in ("LOAD_GLOBAL", "LOAD_NAME"):
         return _frame_reads(body, str(instruction.arg), bit), 0
@@ -356,7 +356,7 @@ def _definitely_bound(body: Body) -> dict[Instruction, int]:
         for way in ways:
             sources[way].append((instruction, way is handlers.get(instruction)))
     entry = sum(bit[name] for name in (*body.parameters, *body.freevars))
-    bound = dict.fromkeys(body.instructions, everything)
+    bound = dict.fromkeys(body.instructions, everything)  # the greatest fixpoint: only shrinks
 
     def after(instruction: Instruction) -> int:
         mask = bit.get(str(instruction.arg), 0)
@@ -371,6 +371,7 @@ def _definitely_bound(body: Body) -> dict[Instruction, int]:
     def before(instruction: Instruction) -> int:
         value = entry if instruction is body.instructions[0] else everything
         for source, unwinding in sources[instruction]:
+            # An instruction that raises may not have stored yet, but may have deleted already.
             value &= after(source) & bound[source] if unwinding else after(source)
         return value
 

@@ -24,7 +24,8 @@ from .instruction import Body, ExceptionRegion, Instruction, Position
 
 __all__ = ["call_stub"]
 
-# Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one.
+# Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one. Without
+# those of generators and coroutines: the stub's body is a plain call that returns such an object.
 _HAS_DOCSTRING = 0x4000000
 _KEPT_FLAGS = (
     inspect.CO_OPTIMIZED
