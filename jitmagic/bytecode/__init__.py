@@ -2,9 +2,18 @@
 
     code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
 
-`instruction` defines the model, `versions` holds all differences between Pythons, `build` emits
-instructions for the running one, `flow` and `loops` are the analyses, and `snapshot` and `stub` are
-the frame hook's input and output. Pure Python, independent of torch.
+Pure Python, independent of torch.
+
+    instruction               the model: Instruction, ExceptionRegion, Body
+    decode, assemble          a code object to a Body and back
+    build                     emits instructions for the running Python
+    versions/                 everything that differs between CPython versions, as tables
+
+    flow, loops               control flow, stack depths, liveness; natural loops
+    line_table                encodes and parses co_linetable
+    exceptions_table          encodes and parses co_exceptiontable
+    snapshot, stub            a call about to begin; the code that forwards a call to a dispatcher
+    show, shown               readable listings; the user's signature on frames of generated code
 """
 
 from __future__ import annotations

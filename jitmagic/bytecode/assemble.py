@@ -5,10 +5,11 @@ interpreter: co_consts, co_names and localsplus laid out, jumps resolved and siz
 caches and superinstructions inserted, stack size, line and exception tables computed. Invariant:
 the body is not changed, and a body that cannot be encoded raises `BytecodeError`.
 
-Variables. A name stands for its slot in varnames, then cellvars, then freevars, for every opcode
-that takes a variable. At run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
-localsplus, so they may name a plain local (a parameter that holds a cell). Portable names are
-accepted: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE; jumps may point either way.
+Variables. Opcodes that take a variable name it; the slot is looked up in varnames, then cellvars,
+then freevars. At run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
+localsplus, so they may name a plain local (a parameter that holds a cell). Opcodes may have
+portable names, which exist on every version: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE. Jumps may go
+forward or backward.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _plain(names: list[str]) -> tuple[str, ...]:
 
 
 def _check(body: Body) -> None:
-    """Reject bodies that would crash the interpreter instead of raising."""
+    """Raise BytecodeError for bodies that would crash the interpreter: it does not verify code."""
     slots = body.slots()
     if len(set(slots)) != len(slots):
         raise BytecodeError(f"{body.qualname}: a name stands for two variables: {slots}")
@@ -220,8 +221,8 @@ def _fuse(items: list[_Item], regions: dict[Instruction, ExceptionRegion]) -> li
         if (
             last is None
             or (last.op, item.op) not in pairs
-            or max(last.argument, item.argument) > 15
-            or id(item) in targets
+            or max(last.argument, item.argument) > 15  # both share one byte
+            or id(item) in targets  # no jump can land inside a superinstruction
             or id(item.source) in targets
             or last.source.position != item.source.position
             or last.source.offset != item.source.offset
@@ -267,7 +268,7 @@ def _code_bytes(items: list[_Item]) -> bytes:
         for prefix in range(item.prefixes, 0, -1):
             out += bytes((extended, item.argument >> 8 * prefix & 255))
         out += bytes((RUNNING.opcodes[item.op], item.argument & 255))
-        out += bytes(2 * item.caches)
+        out += bytes(2 * item.caches)  # inline caches: the interpreter fills them
     return bytes(out)
 
 
@@ -281,7 +282,7 @@ def _table_entries(
     regions: dict[Instruction, ExceptionRegion],
 ) -> list[TableEntry]:
     """Flatten nested regions: one entry per run of items with the same innermost region."""
-    entries: list[TableEntry] = []
+    entries: list[TableEntry] = []  # disjoint, because the interpreter bisects the table
     start = 0
     ends = [
         index

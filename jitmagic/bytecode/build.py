@@ -1,9 +1,9 @@
-"""Emission helpers whose output is right for the running interpreter.
+"""Builds instructions for the running interpreter, behind one interface for all versions.
 
 Input: names, values, counts, jump targets. Output: a fresh `list[Instruction]` to splice into a
 Body; positions are left empty (`placed` fills them). Invariant: each docstring states the stack
-effect (before -> after, top on the right), which is the same on every version. Callers need not
-know about NULL placement, PRECALL, KW_NAMES / CALL_KW and TO_BOOL.
+effect (before -> after, top on the right), which is the same on every version. These functions hide
+where a version puts the NULL of a call, PRECALL, KW_NAMES or CALL_KW, and TO_BOOL.
 
 Calls. `push_callable_then(callable, *arguments)` is a whole call. In pieces: `push_callable(code)`,
 then push the arguments, then `call_function(n)`. With the arguments on the stack already:
@@ -103,8 +103,9 @@ def placed(code: Iterable[Instruction], position: Position | None) -> Code:
 def load_const(value: object) -> Code:
     """Push a constant: -> value.
 
-    Any object is allowed. One that is not hashable, or whose hash runs user code, is wrapped in a
-    box, because debuggers, profilers and IPython's tracebacks hash code objects.
+    Any object is allowed. One that is not hashable, or whose hash runs user code, is put into a
+    _Box, because debuggers, profilers and IPython's tracebacks hash code objects, and that hashes
+    the constants.
     """
     if _hashes_plainly(value):
         return [Instruction("LOAD_CONST", value)]
@@ -231,6 +232,7 @@ def push_callable_then(callable_: Code, *arguments: Code, kw_names: tuple[str, .
 
 def call_stacked(callable_: Code, count: int) -> Code:
     """Call with arguments from the stack; the callable is pushed after them: arguments -> result"""
+    # CALL wants the callable below its arguments; moving one tuple takes fewer swaps.
     return [*build_tuple(count), *push_callable(callable_), *rotate_up(3), *call_ex()]
 
 

@@ -49,6 +49,7 @@ def decode(code: types.CodeType) -> Body:
         consts=code.co_consts,
         names=code.co_names,
     )
+    # co_code, because CPython undoes specialisation and instrumentation (sys.monitoring) in it.
     raws = list(_raw_instructions(code.co_code))
     positions = parse_line_table(code.co_linetable, code.co_firstlineno)
     decoder = _Decoder(code, body.slots(), positions)

@@ -94,7 +94,7 @@ def reachable(body: Body) -> set[Instruction]:
 def reached_from(
     ways: Mapping[Instruction, Sequence[Instruction]], starts: Iterable[Instruction]
 ) -> set[Instruction]:
-    """Return the instructions that control can reach from these; `ways`: `successors`."""
+    """Return the instructions that control can reach from these; `ways`: result of `successors`."""
     seen: set[Instruction] = set()
     work = list(starts)
     while work:
@@ -116,9 +116,9 @@ def drop_unreachable(body: Body) -> None:
 
 
 def loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
-    """Return the instructions at each kept FOR_ITER's target that the interpreter skips.
+    """Return the instructions that the interpreter skips at the target of each kept FOR_ITER.
 
-    They must stay even if control does not reach them.
+    CPython jumps over END_FOR there without looking, so they must stay although they never run.
     """
     if not RUNNING.loop_landing:
         return set()
@@ -266,8 +266,9 @@ def liveness(body: Body) -> Mapping[Instruction, frozenset[str]]:
 
 
 class _Live(Mapping[Instruction, frozenset[str]]):
-    """Live variables by instruction, from masks. A set is made when it is asked for: of a body with
-    n variables there are n different ones of up to n names, and few are used.
+    """Live variables by instruction, stored as bit masks; a set is made only when it is read.
+
+    A body with n variables has about n different sets of up to n names, and few are read.
     """
 
     def __init__(self, names: Sequence[str], masks: Mapping[Instruction, int]) -> None:
@@ -310,7 +311,7 @@ def _reads_and_writes(body: Body, instruction: Instruction, bit: dict[str, int])
         mask = bit[str(instruction.arg)]
         return (0 if op == "STORE_FAST" else mask), (0 if op.startswith("LOAD") else mask)
     if kind is Kind.CELL:
-        # Every access to the contents reads the cell itself.
+        # Every access to the contents, even a store, reads the cell object in the slot.
         return bit[str(instruction.arg)], 0
     if op in ("LOAD_GLOBAL", "LOAD_NAME"):
         return _frame_reads(body, str(instruction.arg), bit), 0
@@ -330,8 +331,9 @@ def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
 def secure_loads(body: Body) -> None:
     """Replace LOAD_FAST of a possibly unbound variable by LOAD_FAST_CHECK.
 
-    Since 3.12 LOAD_FAST trusts the compiler and would push NULL, so code that was cut, joined or
-    entered in the middle needs this pass. It does nothing on 3.11, where LOAD_FAST checks.
+    Since 3.12 LOAD_FAST does not check: CPython's compiler proves that the variable is bound, else
+    the interpreter would push NULL. Code that was cut or is entered in the middle voids that proof.
+    It does nothing on 3.11, where LOAD_FAST checks.
     """
     if not RUNNING.checked_loads:
         return
@@ -354,7 +356,7 @@ def _definitely_bound(body: Body) -> dict[Instruction, int]:
         for way in ways:
             sources[way].append((instruction, way is handlers.get(instruction)))
     entry = sum(bit[name] for name in (*body.parameters, *body.freevars))
-    bound = dict.fromkeys(body.instructions, everything)
+    bound = dict.fromkeys(body.instructions, everything)  # the greatest fixpoint: only shrinks
 
     def after(instruction: Instruction) -> int:
         mask = bit.get(str(instruction.arg), 0)
@@ -369,6 +371,7 @@ def _definitely_bound(body: Body) -> dict[Instruction, int]:
     def before(instruction: Instruction) -> int:
         value = entry if instruction is body.instructions[0] else everything
         for source, unwinding in sources[instruction]:
+            # An instruction that raises may not have stored yet, but may have deleted already.
             value &= after(source) & bound[source] if unwinding else after(source)
         return value
 

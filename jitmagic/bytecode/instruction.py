@@ -1,7 +1,7 @@
 """The instruction model: symbolic instructions, exception regions, and the body of a code object.
 
-Input: the output of decode or build. Output: the input of flow and assemble. Invariant: nothing
-here is an index or an offset. Arguments are the objects themselves, and jumps and regions refer to
+`decode` and `build` make it, `flow` analyses it, `assemble` encodes it. Invariant: it has no
+indices and no offsets. Arguments are the objects themselves, and jumps and regions refer to
 instructions (compared by identity), so instructions can be inserted, moved and dropped freely.
 
 `Instruction.arg` by opcode family: constants: the object; names, locals, cells and free variables:

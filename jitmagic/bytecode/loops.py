@@ -46,7 +46,7 @@ def loops_in(body: Body) -> dict[Instruction, frozenset[Instruction]]:
 def _reached(
     begin: Iterable[Instruction], ways: Ways, walls: frozenset[Instruction]
 ) -> set[Instruction]:
-    """Return the instructions reached from `begin` without passing a wall."""
+    """Return the instructions reached from `begin` without passing one of `walls`."""
     seen: set[Instruction] = set()
     work = [one for one in begin if one not in walls]
     while work:

@@ -1,10 +1,10 @@
-"""Gives finished frames of generated code the signature of the user's function.
+"""Makes tracebacks show the user's parameters for frames of generated code.
 
-The code that runs in place of a user's function takes all the dispatcher's values as plain
-parameters: cells and stack values as well as the user's arguments. A debugger or IPython's
-traceback would list them all. Input: such code and the function it stands for. Output: the same
-code (instructions and slots) with the function's own parameters only, for frames that have ended.
-Invariant: the user's parameters come first, in the user's order.
+Residual and resume functions take all the dispatcher's values as plain parameters: the user's
+arguments, and also cells and stack values. A debugger or IPython's traceback would list them all.
+Input: such code and the function that it runs in place of. Output: the same code (instructions and
+slots) with the function's own parameters only, to put into frames that have ended. Invariant: the
+user's parameters come first, in the user's order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def in_users_order(names: Iterable[str], body: Body) -> tuple[str, ...]:
 
 
 def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> CodeType:
-    """Append to `code` a note of which of its `parameters` are those of `body`."""
+    """Return `code` with a last constant that says which `parameters` are those of `body`."""
     own = body.parameters
     plain, named = own[: body.argcount], own[body.argcount :][: body.kwonlyargcount]
     starred = own[body.argcount + body.kwonlyargcount :]
@@ -51,7 +51,7 @@ def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> C
 
 
 def shown_as(code: CodeType) -> CodeType | None:
-    """Return the code to show for `code`, or None if it is the function's own."""
+    """Return the code to show in place of generated `code`; None for the user's own code."""
     signature = code.co_consts[-1] if code.co_consts else None
     if not isinstance(signature, _Signature):
         return None

@@ -1,7 +1,7 @@
-"""FrameSnapshot: a call at the moment it begins, before its first instruction.
+"""FrameSnapshot: the state of a call before its first instruction.
 
 Input: a function with its arguments (`of_call`), or a fresh frame found by the frame hook. Output:
-everything the tracer may start from. Invariant: `args` has one value for each of the code's
+all that the tracer starts from. Invariant: `args` has one value for each of the code's
 parameter slots, in localsplus order (positional, keyword-only, *args as a tuple, **kwargs as a
 dict); `cells` follows co_freevars. The values are the live objects, not copies.
 """

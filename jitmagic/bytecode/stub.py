@@ -6,8 +6,8 @@ signature and free variables whose whole body is
     return callee(parameter, ..., args, kwargs, cell, ...)
 
 with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a
-constant of the stub: it follows `__code__`, needs no name in any namespace, and dies with it.
-`on_error` gets each exception that leaves the stub and may remove the stub from the traceback.
+constant of the stub, so it moves with `__code__`, needs no name in any namespace, and dies with the
+code. `on_error` gets each exception that leaves the stub and may remove it from the traceback.
 Invariant: no other locals and no cells of its own, so every parameter is a plain bound slot.
 """
 
@@ -24,7 +24,8 @@ from .instruction import Body, ExceptionRegion, Instruction, Position
 
 __all__ = ["call_stub"]
 
-# Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one.
+# Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one. Without
+# those of generators and coroutines: the stub's body is a plain call that returns such an object.
 _HAS_DOCSTRING = 0x4000000
 _KEPT_FLAGS = (
     inspect.CO_OPTIMIZED
@@ -69,7 +70,7 @@ def call_stub(
 
 
 def _show_error(on_error: Callable[[BaseException], None]) -> list[Instruction]:
-    """exception -> the same exception, raised on without another traceback entry."""
+    """Call `on_error` and re-raise: exception -> never; adds no traceback entry."""
     return [
         *build.push_callable(build.load_const(on_error)),
         *build.copy(3),

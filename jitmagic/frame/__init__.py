@@ -1,10 +1,29 @@
 """frame: tagging, handles, entries and the PEP 523 frame hook.
 
-`tag` replaces what the user tagged with a call stub, which passes its arguments to a native
-dispatcher. The dispatcher's `Handle` compiles calls that no entry fits. `hook` gives callees
-reached from tagged code handles of their own, `skip` lists code that is never hooked, and `native`
-lowers guards to native programs. This package does not know the tracer or the compiler: the compile
-function is injected.
+`tag` replaces the user's function with a call stub, which passes its arguments to a native
+dispatcher. The dispatcher tries its entries in turn. An entry is one compiled variant: guards, and
+the callable to run if they pass. On a miss the dispatcher calls its `Handle`, which compiles
+another entry. This package does not know the tracer or the compiler: the compile function is
+injected (`family.Compiler`).
+
+    tag, binding          replace the user's object with a stub; bind arguments as the stub does
+    forwarder, follow     tag a callable without Python code; follow assignments to `__code__`
+    handle, family        compile on a miss; the state that all handles of a function share
+
+    ledger                the variants of a frame, the recompile limit, eviction
+    growth, retries       values that grow with every call; compiles after the limit was reached
+    dynamic               chooses the dimensions that become symbols
+
+    native                lowers guards to the native guard program
+    hook, skip, library   give callees handles of their own; code that is never hooked; exceptions
+    original, eager       run the user's code as plain Python; entries that do only that
+    locked                frames that hold a lock of the program
+
+    sandbox, stance       hide a compile from the user's modes; torch.compiler.set_stance
+    beside                keeps torch.compile and jitmagic from tracing each other
+    patched_builtins      detects replaced builtins
+    blame, warned         tracebacks and warnings for the user
+    timing/               times compiled code against eager and keeps the faster
 """
 
 from __future__ import annotations

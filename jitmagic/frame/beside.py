@@ -1,10 +1,10 @@
-"""Keeps tagged code and torch.compile out of each other's way.
+"""Keeps torch.compile and jitmagic from tracing each other's frames.
 
 Input: the code of call stubs and of jitmagic's own Python functions that user frames call. Output:
-marks on that code which make torch.compile's frame evaluator skip those frames and everything below
-them. The native dispatchers disable that evaluator on their thread. Code that torch.compile has
+marks on that code which make torch.compile's frame evaluator skip those frames and all that they
+call. The native dispatchers disable that evaluator on their thread. Code that torch.compile has
 produced is recognised by the module of its wrappers (library.py) and runs as plain Python, callees
-included. Only torch._C is used, which every torch process has loaded.
+included. Only torch._C is used, which every torch process has loaded, never torch._dynamo.
 """
 
 from __future__ import annotations

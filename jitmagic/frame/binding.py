@@ -1,9 +1,9 @@
 """Binds the arguments of a call to the values that the stub would pass to its dispatcher.
 
 Input: a tagged function, method, partial or module, and arguments. Output: its handle and the
-values, without calling anything: parameters in slot order, then closure cells, as the stub of
-bytecode/stub.py loads them. Arguments that do not fit the signature raise the TypeError of the
-call.
+values: parameters in slot order, then closure cells, as the stub of bytecode/stub.py loads them.
+The function is not called. Arguments that do not fit its signature raise the TypeError that a call
+would raise.
 """
 
 from __future__ import annotations

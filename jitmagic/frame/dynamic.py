@@ -5,11 +5,11 @@ fixed names), and the differences from earlier variants. Output: dimensions with
 are compiled for.
 
     dynamic=False   none
-    dynamic=None    marked ones; those that differ from an earlier variant
-    dynamic=True    all of argument tensors that are not parameters; after a graph break, except
-                    what is a constant at the break (trace/residual/resume_facts.py)
-    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None.
-                    {"x": ...}: all of a tensor; of an int or a float itself
+    dynamic=None    marked dimensions, and those whose size differed in an earlier variant
+    dynamic=True    also every dimension of an argument tensor that is no parameter; in a resume
+                    function not those that were constants at the break (residual/resume_facts.py)
+    dynamic={...}   as None, and the named ones: {"x": {0: (1, 4096), 1: None}} gives bounds by
+                    argument and dimension; {"x": ...} means every dimension of x, or the number x
 
 A mark of mark_unbacked takes precedence over all of these; mark_static is weaker than mark_dynamic.
 A size outside the requested range gets a variant of its own.
@@ -39,8 +39,8 @@ __all__ = [
     "mark_unbacked", "marked_static",
 ]  # fmt: skip
 
-# dim -> (smallest, largest, whether it is unbacked), or None: static. Builtin types, so that it
-# pickles.
+# dim -> (smallest, largest, whether it is unbacked), or None: static. Builtin types, so that a
+# marked tensor can be pickled.
 _MARKS = "_jitmagic_sizes"
 
 Dims = dict[int, Interval]
@@ -116,8 +116,7 @@ def dynamic_dims(
     find_differing: Callable[[], Mapping[Source, Collection[int]]],
     is_constant: Callable[[Source, int], bool] | None = None,
 ) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]] | None:
-    """Return a function that gives the symbolic dimensions of a tensor input, or None if there are
-    none.
+    """Return a function that gives the symbolic dimensions of a tensor input; None: all are static.
 
     `is_constant(source, index)` excludes dimensions from dynamic=True.
     """
@@ -161,8 +160,9 @@ def declared_numbers(
 
 
 def is_argument(source: Source, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is (inside) an argument; what modules and other objects hold rarely
-    varies.
+    """Return whether a tensor is an argument or inside one, and not a parameter.
+
+    The sizes of parameters and of tensors in modules rarely vary.
     """
     at: Any = source
     while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):

@@ -1,7 +1,7 @@
-"""Makes entries that run as plain Python, only for calls that their guards fit.
+"""Makes entries that run the user's code as plain Python, for calls that are not compiled.
 
-Input: the reason why calls of a kind are not compiled, and the guards that define that kind.
-Output: an Entry, so that one unusual first call does not leave a function eager forever.
+Input: the reason why such calls are not compiled, and the guards that recognise them. Output: an
+Entry. Other calls can still be compiled: one unusual first call does not leave a function eager.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def is_observed() -> bool:
 def reason_for_eager() -> Eager | None:
     """Return why no call is compiled now, or None.
 
-    A tracer must see every line, a transform or mode must see every operation and none of
-    jitmagic's; replaced builtins would also run inside the compiler.
+    A sys.settrace tracer must see every line; a transform or mode must see each of the user's
+    operations, and none of jitmagic's. Replaced builtins would also run inside the compiler.
     """
     if _frame.traced():
         return Eager("a debugger or another tracer (sys.settrace) traces its lines")

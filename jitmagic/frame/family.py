@@ -23,30 +23,31 @@ __all__ = ["Compiler", "Family"]
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """The compile function and related callables that are injected into this package.
+    """The compile function and related callables, injected because `frame` imports no later stage.
 
-    `compile` gets the handle. It returns an Entry with a Variant in its notes; Eager or Failed: no
-    call is compiled; PendingBuild: a later call may be.
+    `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, Eager or
+    Failed if the frame runs as plain Python from now on, or PendingBuild if its kernels are still
+    being built in the background.
     """
 
     compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
-    flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
+    flatten: Callable[[CodeType], Any] = lambda code: code  # makes `handle.flat` for the tracer
     # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
     queries: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
-    is_listed: bool = True  # False: copies for inspection (explain, test), a cell's top level
+    is_listed: bool = True  # by `status`; not copies for explain and test, nor a cell's top level
 
 
 @dataclass(eq=False)
 class Family:
-    """A tagged function and everything that is compiled because of it."""
+    """The state that a tagged function shares with its resume functions and hooked callees."""
 
     options: Options
     compiler: Compiler
     journal: Journal
     tagged: CodeType | None = None  # the root's own code
-    members: list[Any] = field(default_factory=list)  # handles: all but the root's
-    limit_reached: bool = False  # by the root or one of its resume functions
-    sizes_grow: bool = False  # seen in one of its functions
+    members: list[Any] = field(default_factory=list)  # all handles but the root's
+    limit_reached: bool = False  # the root or one of its resume functions is at its recompile limit
+    sizes_grow: bool = False  # a size grew with every call in one of its functions
     reported: set[str] = field(default_factory=set)  # messages that are shown only once
 
     def drop_dead(self) -> None:

@@ -43,7 +43,7 @@ def handle_in(code: CodeType) -> Handle | None:
 
 
 def follow(function: FunctionType, stub: FunctionType) -> None:
-    """Repeat every later assignment to the function's code or defaults on its stub."""
+    """Apply every later assignment to the function's code or defaults to its stub too."""
     _frame.watch_functions(_changed)
     _stubs.setdefault(function, weakref.WeakSet()).add(stub)
 
@@ -61,7 +61,7 @@ def _changed(function: FunctionType, attribute: str, value: Any) -> None:
 
 
 def _give_code(stub: FunctionType, function: FunctionType, code: CodeType, old: Handle) -> None:
-    """Give the stub a handle for new code; the old handle ends with its last running call."""
+    """Give the stub a handle for the new code; the old handle dies with its last running call."""
     handle = Handle.of_function(function, old.options, old.family.compiler, code)
     handle.dispatcher.stub = weakref.ref(stub)
     reason = unsuitable(code)

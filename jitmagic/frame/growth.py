@@ -1,9 +1,9 @@
 """Detects that consecutive variants of a frame differ by one in a size or an int.
 
 Input: the newest variants of a frame, each of which served only one call, and a call that fits none
-of them. Output: the guard that shows the growth, on a size (a cache, a list) or on an int that is a
-constant of the trace. A size that grows does not shrink again, so such a variant serves one call;
-an int may be a loop index, which comes back in the next loop.
+of them. Output: the failing guard whose number grows by one from variant to variant: a size (of a
+cache, a list), or an int that is a constant of the trace. A growing size rarely shrinks again, so
+each variant would serve one call. An int may be a loop index, which starts over in the next loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Guards = tuple[Guard, ...]
 
 
 def grown_size(variants: Sequence[Guards], snapshot: FrameSnapshot) -> Guard | None:
-    """Return the newest variant's first guard on a size that grew by one per variant and now."""
+    """Return the newest variant's first guard on a size that grows by one per variant, or None."""
     for guard in variants[0]:
         if isinstance(guard, TensorMatch | LengthIs) and not holds(guard, snapshot):
             sizes = [_sizes(_like(guard, guards)) for guards in reversed(variants)]
@@ -38,7 +38,7 @@ def grown_size(variants: Sequence[Guards], snapshot: FrameSnapshot) -> Guard | N
 def grown_int(variants: Sequence[Guards], snapshot: FrameSnapshot) -> ValueEquals | None:
     """Return the guard on a constant int that grew by one per variant, or None.
 
-    None also if anything besides ints keeps the newest variant (variants[0]) from fitting.
+    Also None if a guard on something other than an int fails in the newest variant, variants[0].
     """
     failing = [guard for guard in variants[0] if not holds(guard, snapshot)]
     ints = [g for g in failing if isinstance(g, ValueEquals) and int_step(g, snapshot) is not None]
@@ -59,10 +59,10 @@ def int_step(guard: ValueEquals, snapshot: FrameSnapshot) -> int | None:
 def differing_loops(
     variants: Iterable[Mapping[int, Guards]], snapshot: FrameSnapshot
 ) -> frozenset[int]:
-    """Return the heads of loops whose facts differ from the frame in at least two variants.
+    """Return the heads of loops whose guards fail for the frame in at least two variants.
 
-    Each of `variants` maps the head of a loop without tensor work to the guards its iterations
-    need.
+    Each of `variants` maps the head of a loop without tensor work to the guards that its iterations
+    added.
     """
     counts = Counter(
         head for loops in variants for head, guards in loops.items() if _differs(guards, snapshot)
@@ -71,7 +71,7 @@ def differing_loops(
 
 
 def _differs(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Return whether a guard fails that is not on a number argument, which could be a symbol."""
+    """Return whether a guard fails; those on number arguments do not count: they can be symbols."""
     return any(
         not holds(guard, snapshot)
         for guard in guards

@@ -1,8 +1,8 @@
-"""Handle: compiles the calls of one dispatcher that no entry fits.
+"""Handle: compiles when no entry of a dispatcher fits a call (a miss).
 
-Output: a new entry, or a run of the original as plain Python with the reason in `outcome`.
-Invariants: one compile at a time per handle; an entry is used only after its guards passed for the
-call it was compiled for; a family's entries die with its root handle.
+Output: a new entry; or the call runs as plain Python, and `outcome` has the reason. Invariants: one
+compile at a time per handle; an entry is used only after its guards passed for the call it was
+compiled for; a family's entries die with its root handle.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Handle", "all_handles"]
 Values = tuple[Any, ...]  # of the arguments, in the order of the code's variables
 
 _MOST_FAILURES = 2  # failed compiles, after which no other is tried
-# Marks on an error that is raised as it is: the original does not run in place of the graph.
+# Attributes that mark an error to re-raise: the original must not run in place of the graph.
 _RAISED_AS_IS = ("__jitmagic_wrote__", "__jitmagic_from_hook__", "__jitmagic_from_backend__")
 _AFTER_LIMIT = 2  # variants of a callee once its caller reached the limit
 
@@ -150,15 +150,15 @@ class Handle:
 
     @property
     def run_plainly(self) -> Original:
-        """The original, to be called with the dispatcher's values."""
+        """A callable that runs the original on the dispatcher's values, callees not hooked."""
         return self.original
 
     def run_hooked(self, *values: Any) -> Any:
-        """Run the original with its callees hooked: the body of entries that are not compiled."""
+        """Run the original with its callees hooked; entries without compiled code call this."""
         return self.original.run(values, self._hooked)
 
     def must_raise(self, recording: Recording) -> bool:
-        """Return whether the user gets a compile error: their backend raised it, or they asked."""
+        """Return whether to raise a compile error: a backend raised it, or on_error="raise"."""
         return recording.backend_raised or self.options.on_error == "raise"
 
     @property
@@ -231,7 +231,7 @@ class Handle:
         is_open = self._given_up is None or (self._retries is not None and self._retries.count())
         if is_open and self.compile_for(values):
             return continue_with(self.dispatcher, *values)
-        waits = self._given_up is None  # a later call may be compiled, callees and all
+        waits = self._given_up is None  # a later call may compile the frame and inline its callees
         return self.original.run(values, None if waits else self._hooked)
 
     def _refused_by_stance(self, values: Values) -> Unsupported:
@@ -453,7 +453,7 @@ class Handle:
         return self.ledger.why_missed(self.original.snapshot(values))
 
     def _give_up(self, outcome: Eager | Failed, retries: Retries | None = None) -> None:
-        """Run the original for calls that no entry fits from now on; without `retries`, forever."""
+        """Stop compiling: on a miss the original runs from now on; without `retries`, forever."""
         self._given_up, self._retries = outcome, retries
         self.ledger.count_uses()
         self._run_plainly()

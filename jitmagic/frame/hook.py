@@ -23,10 +23,10 @@ __all__ = ["Suspended", "call_with_hooked_callees", "stub_for"]
 
 
 def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
-    """Return the stub to run instead of `code`, or how far to skip it.
+    """Return the stub to run in place of `code`, or how to skip it.
 
-    False: not for this family; None: never ask again; True: skip its callees too. True is returned
-    for jitmagic's own Python: it may create torch.fx modules while it compiles late, and
+    False skips it for this family, None for all families and for good, True skips its callees too.
+    True is for jitmagic's own Python: compiling at first use may create torch.fx modules, and
     torch.compile may have wrapped functions of those.
 
     Tagged code is never skipped. Neither is a `forward` of torch's containers: an instance may have
@@ -38,7 +38,8 @@ def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | Non
     if is_of_jitmagic(code):
         return True
     if code is not family.tagged and reason_to_skip(code, namespace) is not None:
-        return False if code.co_name == "forward" else None  # others may be tagged as modules
+        # Another family may have tagged a module with this `forward`, so it is not for good.
+        return False if code.co_name == "forward" else None
     handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))
     return stub_code(handle)
 
@@ -66,7 +67,7 @@ class Suspended:
 def call_with_hooked_callees(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call `function` as plain Python; its callees are hooked as those of the current frame.
+    """Call `function` as plain Python, with its callees hooked like those of the current frame.
 
     A callable without Python code has no frame to hook.
     """

@@ -1,8 +1,8 @@
-"""Ledger: the variants of one frame, and when no further variant may be compiled.
+"""Ledger: the variants of one frame; decides whether another one may be compiled.
 
-Input: the entries of a dispatcher, each with a Variant in its notes, and the values of a call that
-fits none. Output: the numbers that vary, what kept each entry from fitting, and whether another
-variant may be compiled. Invariant: all of it is derived from entries in use, not from the journal.
+Input: the entries of a dispatcher, whose `notes` are Variants, and the values of a call that fits
+none. Output: the sizes and numbers that vary, the guard of each entry that failed, and whether to
+compile another variant. Invariant: all is derived from entries in use, not from the journal.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Lazy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GrowthQuery:
-    """Describes the frame whose growth is checked: the tagged function or a part of it (`is_root`).
+    """The frame whose growth is checked; `is_root`: it is the tagged function itself.
 
-    `noticed`: the family has had growing sizes before, so one variant is evidence enough.
+    `noticed`: sizes grew in this family before, so one earlier variant is evidence enough, not two.
     """
 
     is_root: bool
@@ -86,9 +86,9 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """Calls of a variant can be timed against eager's, on the host and on `device`.
+    """Permission to time a variant against eager, on the host and on `device`.
 
-    Eager runs only if `nbytes` are free there, so that it does not run out of memory.
+    Eager is timed only if `nbytes` are free there, so that it does not run out of memory.
     """
 
     device: torch.device | None = None
@@ -99,7 +99,7 @@ class Comparable:
 class Variant:
     """The notes of an entry: the guards it was compiled for, its outcome and its counters.
 
-    `later`: what is compiled at its first use (the backward); the entry's graph owns it.
+    `later`: executables compiled at first use (backwards), owned by the entry's graph.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -119,7 +119,7 @@ class Variant:
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
 
     def pending(self) -> list[Lazy]:
-        """Return what has not been compiled yet and can still be needed."""
+        """Return the executables of `later` that are alive and not compiled yet."""
         alive = [later for ref in self.later if (later := ref()) is not None]
         return [later for later in alive if not later.is_compiled]
 
@@ -202,7 +202,7 @@ class Ledger:
         return True
 
     def why_given_up(self, entry: Entry, error: Exception) -> str | None:
-        """Return why an entry whose graph raised where eager did not is dropped; None keeps it."""
+        """Return why to drop an entry whose graph raised and eager did not; None: keep using it."""
         if ASSERTION not in str(error):
             return f"its compiled graph raised {type(error).__name__}: {error}"
         if self.tolerates_misprediction(entry):
@@ -265,8 +265,8 @@ class Ledger:
         self.count_uses()
 
     def instance_of(self, values: tuple[Any, ...]) -> int | None:
-        """Return the id of the object whose budget of variants a call uses, or None: a module
-        instance, since layers share code, or the first tensor of an optimizer's parameter group.
+        """Return the id of the object that the recompile limit counts for, or None: a module
+        instance (layers share code), or the first tensor of an optimizer's parameter group.
         """
         first = values[0] if values else None
         if self._library is not None and type(first) is list and first:
@@ -286,7 +286,7 @@ class Ledger:
         guard = grown_size(variants, snapshot)
         if guard is not None and not (family.may_be_symbols and _may_be_symbol(guard, newest[0])):
             return Growth(why(guard, snapshot))
-        used_once = all(entry.hits <= 1 for entry in alike)  # else the index has come again
+        used_once = all(entry.hits <= 1 for entry in alike)  # else the index has started over
         return self._growing_int(variants, snapshot) if used_once and len(variants) > 1 else None
 
     def _same_instance(self, values: tuple[Any, ...]) -> list[Entry]:
@@ -463,9 +463,9 @@ def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
 
 
 def _served_once(alike: list[Entry], family: GrowthQuery) -> list[Entry]:
-    """Return the newest variants back to the first one that served a second call.
+    """Return the newest variants, up to the first that served more than one call.
 
-    Code that layers share is called once by each, so there the hits are equal instead.
+    Layers that share code call it once each, so a variant counts if its hits equal the newest's.
     """
     often = alike[0].hits if alike else 0
     if family.is_root:

@@ -1,8 +1,9 @@
-"""library: the functions of installed packages that the hook compiles.
+"""library: the functions of installed packages that the hook compiles nevertheless.
 
-All other code outside the user's runs unchanged (skip.py). These are the inner loops of optimizers:
-pure arithmetic on lists of tensors that gets everything as arguments. Such a frame is compiled
-whole or runs as eager; it is never split. Below a function with `plain` set, nothing is hooked.
+Other library code runs unchanged (skip.py). These are the inner loops of optimizers: pure
+arithmetic on lists of tensors that are passed as arguments. Such a frame is compiled as one graph
+or runs as eager; it is never split at a break. Callees of a function with `plain` set are not
+hooked.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def is_of_torch_compile(module: str) -> bool:
 
 
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
-    """Return what is declared about a library function; None: it runs unchanged."""
+    """Return the declared facts about a library function; None: it runs unchanged."""
     if is_of_torch_compile(str(namespace.get("__name__"))):
         return _TORCH_COMPILE
     return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

@@ -1,4 +1,4 @@
-"""Original: the user's code of a dispatcher, and how to run it as plain Python.
+"""Original: the user's code that a dispatcher stands for, and ways to run it as plain Python.
 
 Input: a function, or a code object with its namespace. Output: snapshots to trace, and the call
 itself with the dispatcher's values (parameters in slot order, then closure cells). Invariant: holds
@@ -30,7 +30,7 @@ class Original:
     def __init__(
         self, code: CodeType, namespace: dict[str, Any], *, name: str = "", weak: bool = False
     ) -> None:
-        """`weak`: the owner of this object is attached to the code, which is not kept alive."""
+        """`weak`: refer to `code` weakly, because the code owns the handle, which owns this."""
         self._code: Callable[[], CodeType | None] = weakref.ref(code) if weak else lambda: code
         self.is_weak, self.namespace = weak, namespace
         self.name, self.qualname = name or code.co_name, code.co_qualname

@@ -1,8 +1,8 @@
-"""Retries: decides when a frame at its variant limit is compiled once more.
+"""Retries: compiles a frame at its recompile limit again, at exponentially growing intervals.
 
 Input: calls that fit no variant since the limit was reached. Output: whether to compile for the
-current call. Invariant: n such calls cost at most log2(n / 8) + 1 compiles. A warm-up phase, or a
-list that has reached its final size, does not leave a function eager forever.
+current call. Invariant: n such calls cost at most log2(n / 8) + 1 compiles. So a function recovers
+from a warm-up phase with many sizes, or from a list that grew to its final size.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from ..records import Missed
 
 __all__ = ["FOREVER", "Retries"]
 
-FOREVER = -1  # calls left before a retry if there is none
-_FIRST = 8  # calls as eager before the first retry
+FOREVER = -1  # in place of the number of calls before a retry: there is no retry
+_FIRST = 8  # eager calls before the first retry
 
 
 @dataclass(eq=False, slots=True)
 class Retries:
     """The retry schedule of one frame.
 
-    `settles`: its variants differ in something that grew. While it grows, a compile would serve one
-    call, so two consecutive retries must miss in the same way.
+    `settles`: its variants differ in something that grew, and while that grows a compile would
+    serve one call. So it is compiled only if two consecutive retries fail the same guards with the
+    same values.
     """
 
     settles: bool = False
     is_due: bool = False
-    passed: int = _FIRST  # eager calls in all when this retry is due
-    left: int = _FIRST  # eager calls until then, unless the dispatcher counts them
+    passed: int = _FIRST  # total eager calls by the time this retry is due
+    left: int = _FIRST  # eager calls until then; 0 while the dispatcher counts them natively
     _missed: Missed | None = None
 
     def count(self) -> bool:
@@ -40,7 +41,7 @@ class Retries:
         return self.is_due
 
     def takes(self, missed: Missed) -> bool:
-        """Return whether to compile for the current call."""
+        """Return whether this retry compiles; `missed`: why no variant fits the current call."""
         before, self._missed = self._missed, missed
         return not self.settles or before == missed
 

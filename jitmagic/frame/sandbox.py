@@ -1,7 +1,7 @@
 """Hides a compile from the user's modes, hooks and observers.
 
-Input: the thread as the user's call or backward left it. Output: a context in which operations are
-recorded, shaped and tried out, entered where a compile begins. Disabled inside: default hooks for
+Input: the thread as the user's call or backward left it. Output: a context manager, entered where a
+compile begins, inside which torch operations run unobserved. Disabled inside: default hooks for
 saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes (they
 would log jitmagic's operations); anomaly mode (it would blame a backward that the user never ran);
 the profiler; torch.compile's evaluator; the garbage collector, which would run finalizers.

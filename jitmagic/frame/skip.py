@@ -139,8 +139,9 @@ def library_name(filename: str) -> str:
 
 
 def in_library(why: str, where: UserLine, line: UserLine | None) -> tuple[str, UserLine]:
-    """Return a reason and its place as they are shown to a user: of one inside of a library that
-    the user's `line` calls, the line.
+    """Return a reason and its position as shown to the user.
+
+    For a position in library code, that is the user's `line` which called the library.
     """
     if line is None or not is_library_file(where.filename) or is_library_file(line.filename):
         return why, where

@@ -17,7 +17,7 @@ _HOLDER = "torch._dynamo.eval_frame"
 
 
 class OnMiss(Enum):
-    """The action for a call that no variant fits."""
+    """The action on a miss."""
 
     COMPILE = "compile"
     EAGER = "eager"

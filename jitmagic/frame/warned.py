@@ -1,7 +1,7 @@
-"""Texts of the warnings that a frame is no longer compiled for new kinds of calls.
+"""Formats the warnings that a frame has reached its recompile limit, or grows with every call.
 
-Input: the frame, and its difference from the variants. Output: a text with what happened, what runs
-as eager from now on, and a hint.
+Input: the frame's name, and the guard that failed, in words. Output: a text that says what
+happened, what runs as eager from now on, and a hint.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Evaluates guards in Python: the reference implementation of the native guard program.
 
-Input: guards and a frame's snapshot. Output: the first guard that fails (`check`), the difference
-in words (`why`), the condition itself (`show_guard`) and the edit that would avoid a recompile
-(`advice`). Invariant: agrees with the native program of `frame/native.py` for every guard and frame
-(tests/guards compares them) and runs no user code. The code for each kind of guard is its row in
-kinds/.
+Input: guards and a frame's snapshot. Output: the first guard that fails (`check`), a sentence on
+why (`why`), the guarded condition (`show_guard`) and the edit that would avoid a recompile
+(`advice`). Each looks up the guard's class in `KINDS` and calls its row in kinds/, which makes the
+sentence. `frame.ledger.why_not` calls them for warnings, `explain` and `f.why()`. Invariant: agrees
+with the native program of `frame/native.py` for every guard and frame (tests/guards compares them)
+and runs no user code.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ def holds(guard: Guard, frame: FrameSnapshot) -> bool:
 
 
 def why(guard: Guard, frame: FrameSnapshot) -> str:
-    """Describe the difference in a sentence: `x.shape is (3, 4), was (2, 4)`."""
+    """Return why a guard fails, in a sentence: `x.shape is (3, 4), was (2, 4)`."""
     return KINDS[type(guard)].differs(guard, frame) or "nothing differs"
 
 
 def show_guard(guard: Guard) -> str:
-    """Return the condition in one readable line: `x: float32[8, 64] cpu`."""
+    """Return the guarded condition in one readable line: `x: float32[8, 64] cpu`."""
     return KINDS[type(guard)].show(guard)
 
 
 def advice(guard: Guard, frame: FrameSnapshot) -> str:
     """Return the edit that makes calls like this one fit the variant; "" if none is known."""
     kind = KINDS[type(guard)]
-    if not all(map(has_users_name, kind.sources(guard))):  # of a resume function, after a break
+    # In a resume function a path may start at a stack value, which user code cannot name.
+    if not all(map(has_users_name, kind.sources(guard))):
         return ""
     return kind.advise(guard, frame)
 

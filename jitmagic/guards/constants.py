@@ -1,7 +1,8 @@
 """Defines which values guards compare by content, and their equality.
 
-Input: values of the user. Output: answers that agree with the native check
-(extensions/frame/constants.cpp): same exact type, floats equal bit by bit. Runs no user code.
+Input: the user's values. Output: whether they are compared by content, and whether two are equal:
+same exact type, floats bit by bit (nan equals nan, 0.0 differs from -0.0). Agrees with the native
+check (extensions/frame/constants.cpp). Runs no user code.
 """
 
 from __future__ import annotations

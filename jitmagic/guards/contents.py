@@ -1,8 +1,8 @@
 """Reads containers as a whole: their length, a slice, or a sum, minimum or maximum.
 
-Input: a container, whose own methods are bypassed. Output: the length, item, slice or number;
-raises TypeError for a container of another kind. Agrees with the native loads LENGTH_OF, ITEM_AT,
-JOINED, PART and REDUCED.
+Input: a container. Output: the length, item, slice or number; raises TypeError for an unsupported
+type. Methods that a subclass overrides are not called, because guards run no user code. Agrees with
+the native loads LENGTH_OF, ITEM_AT, JOINED, PART and REDUCED.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads the entries of a functools.lru_cache without calling it.
 
-Input: a live wrapper and a key, or the arguments of a call. Output: the cached result, the very
-object; raises KeyError without one. A call of the wrapper would count a hit and move the entry to
-the front of a bounded cache. `extensions/frame/function_cache.c` does the same natively from
-CPython's struct; this module uses the references that the garbage collector visits.
+Input: a live wrapper and a key, or the arguments of a call. Output: the cached object itself;
+raises KeyError if there is none. It does not call the wrapper: that would count a hit, and move the
+entry to the front of a bounded cache. `extensions/frame/function_cache.c` does the same natively
+from CPython's struct; this module uses the references that the garbage collector visits.
 """
 
 from __future__ import annotations

@@ -7,14 +7,15 @@ its condition in one sentence.
 
     Guard = TensorMatch(source, spec, keys)      same class, dtype, device, sizes, strides, grad and
                                                  dispatch keys
-          | TensorKind(source, cls, keys, dual)  same class and dispatch keys: why a tensor is in no
-                                                 graph (`dual`: because it carries a tangent)
+          | TensorKind(source, cls, keys, dual)  same class and dispatch keys, for a tensor that no
+                                                 graph takes (`dual`: because it has a tangent)
           | TypeIs(source, type)                 exact type
-          | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
-          | IdentityIs(source, value)            that very object: a function, class, module, ...
+          | ValueEquals(source, value)           same exact type, equal constant (nan equals nan,
+                                                 0.0 differs from -0.0)
+          | IdentityIs(source, value)            the same object: a function, class, module, ...
           | InRange(source, low, high)           a float, an int, or the single number in a CPU
                                                  tensor
-          | SizesRelate(op, left, right)         sizes and strides that TensorMatch leaves free:
+          | SizesRelate(op, left, right)         symbolic sizes and strides (free in TensorMatch):
                                                  `x.shape[0] >= 2`, `x.shape[0] == y.shape[1]`
           | NumbersRelate(op, left, right)       floats and ints: `loss < best - 1e-3`
           | LengthIs(source, length)             len() of an exact list, tuple or dict
@@ -27,7 +28,7 @@ its condition in one sentence.
           | NamespaceFacts(table, facts)         a dictionary that lives as long as the process:
                                                  names bound to given objects, names absent
                                                  (no source)
-          | StateRead(reader, value, final)      a function without arguments returns the same
+          | StateRead(reader, value, final)      `reader()` returns the same value as in the trace
                                                  (no source)
 
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; absent keys
@@ -35,14 +36,14 @@ its condition in one sentence.
                                                  in the builtins
 
           | SameObject(source, other)            two paths lead to one object
-          | DifferentObjects(sources, others)    no object of `sources` is reached by another path
+          | DifferentObjects(sources, others)    the paths lead to different objects
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
 
-          | Unhooked(source)                     a leaf without hooks that run in a backward
+          | Unhooked(source)                     a leaf tensor has no hooks that a backward runs
           | CellEmpty(source)                    the cell has no contents
 
-          | CacheLacks(source, key, allowed)     a functools.lru_cache has no result for the key,
-                                                 or one of these constants
+          | CacheLacks(source, key, allowed)     a functools.lru_cache has no result for the key, or
+                                                 one of the `allowed` constants
           | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
 """
 
@@ -116,7 +117,7 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class TensorMatch(Guard):
     source: Source
-    spec: TensorSpec  # of ints: the tensor as it was traced
+    spec: TensorSpec  # of the traced tensor; its sizes are ints, even those that are free
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
     free_sizes: tuple[int, ...] = ()  # unconstrained except by SizesRelate
     free_strides: tuple[int, ...] = ()
@@ -226,7 +227,7 @@ class SizesRelate(Guard):
 
 @dataclass(frozen=True, slots=True)
 class NumbersRelate(Guard):
-    """`left op right` for floats and ints, evaluated as Python does.
+    """`left op right` for floats and ints, evaluated with Python's arithmetic.
 
     `symbols.floats` defines the expressions; the origins of their symbols are Sources.
     """
@@ -273,7 +274,7 @@ class KeyAbsent(Guard):
 
 @dataclass(frozen=True, slots=True)
 class HasKeyAt(Guard):
-    """An exact dict has the str that is read at `key` among its keys, or (`there`) has not."""
+    """An exact dict has the key read at the path `key` (a str); it lacks that if not `there`."""
 
     source: Source
     key: Source
@@ -284,10 +285,13 @@ class HasKeyAt(Guard):
 class ClassFact(WeakField):
     """The attribute of a class under a name, looked up from position `start` of its MRO.
 
-    The lookup uses neither `__get__` nor the metaclass. is: the very object `held`, weakly if
-    possible. absent: no attribute. yields: none, or one that an instance attribute always overrides
-    (its type is immutable and not a data descriptor). slot: a slot of that name, whose descriptor
-    is not held since it would keep its class alive.
+    The lookup uses neither `__get__` nor the metaclass. `kind` says what it finds:
+
+    is       the object `held`, referenced weakly if possible
+    absent   nothing
+    yields   nothing, or an attribute that an instance's `__dict__` always overrides (its type is
+             immutable and no data descriptor)
+    slot     a slot; its descriptor is not held, because it would keep the class alive
     """
 
     kind: Literal["is", "absent", "yields", "slot"]
@@ -298,9 +302,9 @@ class ClassFact(WeakField):
 
 @dataclass(frozen=True, slots=True)
 class ClassFacts(Guard):
-    """The facts about one class whose identity is guarded elsewhere.
+    """The facts about one class; another guard (TypeIs, IdentityIs) checks that it is that class.
 
-    The guard refers to the class and its bases weakly and directly, not through a source.
+    So this one needs no source: it refers to the class and its bases directly, and weakly.
     """
 
     held: object
@@ -325,10 +329,10 @@ class ClassFacts(Guard):
 
 @dataclass(frozen=True, slots=True)
 class NameFact(WeakField):
-    """The object under a name in a namespace: the very object `held` or an equal constant.
+    """A name in a namespace is bound to the object `held`, or to an equal constant.
 
-    `held` is weak if possible; `absent`: no such name. In a functools cache the name is (), the key
-    of a call without arguments.
+    `held` is weak if possible; `absent`: the name is not bound. For a cache of functools the name
+    is (), the key of a call without arguments.
     """
 
     name: str | tuple[()]
@@ -349,10 +353,10 @@ class NamespaceFacts(Guard):
 
 @dataclass(frozen=True, slots=True)
 class StateRead(Guard):
-    """State of the process that `reader`, called without arguments at each check, returns.
+    """State of the process: `reader()`, called at each check, returns `value`.
 
-    The reader is a C function or a fast one without side effects. `final`: once the value has
-    changed it never changes back, so the entry is dead.
+    The reader is fast (usually a C function) and has no side effects. `final`: a changed value
+    never changes back, so the entry is dropped.
     """
 
     reader: Callable[[], object]
@@ -364,8 +368,8 @@ class StateRead(Guard):
 class EntriesEmpty(Guard):
     """Entries of a dict under `keys` are empty dicts or missing, and no key of `absent` exists.
 
-    A trace has one per dict. It is one native step for everything that each call of an nn.Module
-    relies on: no hooks, no forward of its own, nothing in its `__dict__` that hides a parameter.
+    A trace has one per dict. In one native step it checks all that a call of an nn.Module relies
+    on: no hooks, no `forward` of the instance, nothing in its `__dict__` that hides a parameter.
     """
 
     source: Source
@@ -413,9 +417,9 @@ class CellEmpty(Guard):
 
 @dataclass(frozen=True, slots=True)
 class CacheLacks(Guard):
-    """A functools.lru_cache has no result for a key, or an allowed constant.
+    """A functools.lru_cache has no result for a key, or one of the `allowed` constants.
 
-    The trace inlined the cached function.
+    Needed where the trace inlined the cached function, as eager does on a cache miss.
     """
 
     source: Source
@@ -424,9 +428,9 @@ class CacheLacks(Guard):
 
 
 class AutocastDetails(NamedTuple):
-    """The autocast state of a thread besides whether autocast is on."""
+    """The autocast state of a thread that StateFacts does not have."""
 
-    cpu: object  # the dtype of the device, even while autocast is off
+    cpu: object  # the autocast dtype of the device, set even while autocast is off
     cuda: object
     cache: bool  # casts of leaves are cached
     nesting: int  # number of open blocks

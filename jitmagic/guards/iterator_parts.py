@@ -1,7 +1,8 @@
 """Reads the state of a built-in iterator without advancing it.
 
-Input: a live iterator. Output: a tuple with what it iterates over and its position, or None if that
-cannot be read. extensions/frame/iterator_parts.cpp does the same in guards; no user code runs.
+Input: a live iterator. Output: a tuple of the container that it iterates over and its position, or
+None if they cannot be read. extensions/frame/iterator_parts.cpp does the same in native guards; no
+user code runs.
 
     list, tuple       (container, index of the next item)     reversed: the same, going down
     range             (start, stop, step, steps taken)

@@ -1,7 +1,7 @@
 """Follows a Source in a live frame, in Python.
 
-Input: a source and the frame's snapshot. Output: the object; raises one of UNREADABLE if the path
-leads to nothing. Like the native guard program it runs no user code.
+Input: a source and the frame's snapshot. Output: the object; raises one of UNREADABLE if there is
+no object at the path. Like the native guard program, it runs no user code.
 """
 
 from __future__ import annotations
@@ -174,8 +174,9 @@ def instance_dict(base: Any) -> dict[str, Any]:
 
 
 def attribute_at(owner: Any, name: Any, tables: Sequence[str]) -> Any:
-    """Return what an object has under a name that its class lacks: in its `__dict__`, or in one of
-    the named tables there.
+    """Return an attribute that the class lacks, from the object's `__dict__` or a table in it.
+
+    `tables` names those: nn.Module has parameters, buffers and submodules in dictionaries.
     """
     kind = type(owner)
     if type(name) is not str or any(name in _NAMES(base) for base in _MRO(kind)):
@@ -204,7 +205,7 @@ def _item_of(base: Any, key: Any) -> Any:
 
 
 def referent_of(reference: Any) -> Any:
-    """Return the referent of a plain weak reference, or the dictionary behind a mappingproxy."""
+    """Return the referent of a plain weak reference, or the dictionary of a mappingproxy."""
     if type(reference) is types.MappingProxyType:
         shown = (one for one in gc.get_referents(reference) if type(one) in _SHOWN)
         if (found := next(shown, None)) is not None:

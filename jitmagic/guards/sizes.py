@@ -1,6 +1,6 @@
 """Checks SizesRelate guards in Python: the reference implementation of the native check.
 
-Input: a guard and a frame's snapshot. Output: the difference in a sentence, or None. Agrees with
+Input: a guard and a frame's snapshot. Output: a sentence on why it fails, or None. Agrees with
 `Relation` of extensions/frame/guards_tensor.cpp.
 """
 

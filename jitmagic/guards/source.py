@@ -1,15 +1,16 @@
 """The Source family: where a value of the traced frame came from, as data.
 
-A source is a path from one of the frame's roots. Separate functions interpret it: `describe`
-renders it as Python text, `check.py` reads it in the reference implementation, and
-`frame/native.py` lowers it to a native guard program. Following a source never runs user code:
-attributes are read from instance dictionaries and tuples, never through `__getattr__` or
-properties.
+A source is a path from one of the frame's roots (an argument, a global, ...). Separate functions
+interpret it: `describe` renders it as Python text, `check.py` reads it in the reference
+implementation, and `frame/native.py` lowers it to a native guard program. Following a source never
+runs user code: attributes are read from instance dictionaries and tuples, never through
+`__getattr__` or properties.
 
     Source = Argument(index, name)           index-th value passed to the dispatcher: arguments,
                                              then cells
-           | SavedRef(index, name)           index-th object that a call saves for its backwards;
-                                             the root of their facts (trace/backward_facts.py)
+           | SavedRef(index, name)           index-th object that a call saves for its backward:
+                                             root of the paths in the guards of the backward
+                                             (trace/values/autograd/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
 
@@ -18,7 +19,7 @@ properties.
            | Item(base, key)                 base[key] of an exact list, tuple or dict, key constant
 
            | DictEntry(base, key)            the same for an object whose class inherits from dict
-           | DictKeyAt(base, index)          the index-th key of a dict (for keys not constant)
+           | DictKeyAt(base, index)          the index-th key of a dict, if it is no constant
            | DictValueAt(base, index)        the value under that key
 
            | TypeOf(base)                    type(base)

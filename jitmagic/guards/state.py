@@ -1,7 +1,7 @@
-"""Reads the thread's torch state as facts, when a trace is made and when a call is explained.
+"""Reads the thread's torch state (grad mode, autocast, ...), which the GlobalState guard compares.
 
-Output: StateFacts. Its `autocast_details` is left out (read_autocast_details) because only autocast
-blocks rely on it.
+Called when a trace begins and when a failed guard is explained. Output: StateFacts, without
+`autocast_details`: only traces of autocast blocks rely on those (read_autocast_details).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FUNCTION_MODES = _FunctionModes()
 
 
 def anomaly_mode() -> bool:
-    """Return whether anomaly mode is on, or will be when the compile is over."""
+    """Return whether anomaly mode is on; a compile disables it and restores it afterwards."""
     return torch.is_anomaly_enabled() or "anomaly" in DISABLED_MODES
 
 
@@ -71,7 +71,7 @@ def _function_modes() -> tuple[int, torch.device | None]:
 
 
 def read_autocast_details() -> AutocastDetails:
-    """Return the rest of this thread's autocast state."""
+    """Return this thread's autocast state beyond what read_state returns."""
     torch.autocast_increment_nesting()
     return AutocastDetails(
         torch.get_autocast_dtype("cpu"),

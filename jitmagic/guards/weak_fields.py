@@ -1,6 +1,6 @@
-"""References from guards to the objects they are about, weak where the object allows it.
+"""Weak references from guards to the user's objects, where the type of the object allows it.
 
-A guard keeps no object of the user alive: one that died fails the guard.
+Guards must not keep the user's objects alive. A guard whose object has died fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GONE = _DeadObject()
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
-    """A private subclass: a plain weakref.ref may be the value of a user's variable."""
+    """A private subclass, to tell it from a weakref.ref that is itself the guarded value."""
 
     __slots__ = ()
 

@@ -1,7 +1,8 @@
 """Describes values and differences in words without running user code.
 
-Input: values, classes, names. Output: short text without addresses. The code uses type(), never
-`isinstance`, which would read a user-defined `__class__`.
+Input: values, classes, names. Output: short text without addresses, the building blocks of the
+sentences made in kinds/. The code uses type(), never `isinstance`, which would read a user-defined
+`__class__`.
 """
 
 from __future__ import annotations

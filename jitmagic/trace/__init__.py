@@ -5,10 +5,10 @@
 2. Values. A Value (`values/base.py`) models one object: a constant, a tensor of the graph, a
    container. `wrap.py` makes Values of live objects; every fact read of those becomes a guard.
 3. Effects. Tracing changes no live object. Writes are logged (`effects.py`) and replayed after the
-   graph, in program order. Recipes (`result.py`) say how the emitted code rebuilds a value.
+   graph, in program order. A Recipe (`result.py`) says how the emitted code makes a value.
 4. Breaks and restarts. Code that cannot be traced raises `GraphBreak` with a reason (`breaks.py`).
-   The attempt is discarded, and the next one ends before the instruction of the root frame that led
-   there (`restarts.py`).
+   The attempt is discarded. The next one traces the frame again and ends before the root frame's
+   instruction during which the break was raised (`restarts.py`).
 5. Resume functions. `residual/` emits bytecode that runs the graph, replays the effects and
    executes the breaking instruction. The rest of the frame is a resume function with traces of its
    own.

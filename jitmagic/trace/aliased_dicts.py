@@ -1,10 +1,10 @@
-"""Detects dictionaries that are reached both as a namespace and as an object.
+"""Detects dictionaries that are accessed both as a namespace and as an object.
 
-Every access to a live dictionary is reported here: as an object, or as the names of a module or the
-attributes of a thread. A dictionary that is reached in both ways and changed in either is a graph
-break, because neither model sees the other's writes. All other dictionaries have one model
-(`entries_of_live` in `trace/values/containers/mappings.py`): no guard path leads to the globals of
-the frame or to the dictionary of a `threading.local`.
+Two Values then model one dictionary: one for `d["x"]`, one for globals of a module or attributes of
+a `threading.local`. Every access to a live dictionary is recorded here. One that is accessed in
+both ways and changed in either is a graph break, because neither model sees the other's writes. All
+other dictionaries have one model (`entries_of_live` in `trace/values/containers/mappings.py`): no
+guard path leads to the globals of the frame or to the dictionary of a `threading.local`.
 """
 
 from __future__ import annotations

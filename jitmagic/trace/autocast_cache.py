@@ -1,8 +1,9 @@
 """Autocast cache entries that outlive the frame: casts of leaves that the frame writes to.
 
-Within an autocast block that goes on after the call, eager leaves the cast of each leaf in torch's
-cache. The emitted code reproduces that before the graph runs. Invariant: a call that would find the
-cast of an older value in the cache runs as eager, which uses that cast.
+If an autocast block is still open after the call, eager leaves the cast of each leaf in torch's
+cache, and later reads use that cast even if the leaf was written to. The emitted code fills the
+cache before the graph runs. Invariant: a call that would find an outdated cast in the cache runs as
+eager, which uses that cast.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class OutdatedCast(Exception):
 
 
 class _Block(threading.local):
-    """State of the autocast block that is open.
+    """The casts made in the open autocast block of this thread, by the id of the leaf.
 
-    `mark` refers to a leaf that only torch's cache keeps alive, through the history of its cast:
-    the reference dies when the cache is cleared.
+    torch does not say when it clears its cache. `mark` is a weak reference to a leaf that only the
+    cache keeps alive (through the history of its cast), so it dies when the cache is cleared.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
 """The reasons for graph breaks, one class each, and the exception that carries them.
 
-A handler or a value that meets something it cannot trace raises `GraphBreak(reason)`, anywhere
-below `Machine.run`. The machine restarts the trace and ends it before the instruction of the root
-frame that led there. No state is rolled back, so raising is always safe.
+A handler or a value that cannot trace something raises `GraphBreak(reason)`, at any depth below
+`Machine.run`. The machine then traces the frame again and ends before the root frame's instruction
+during which it was raised. The failed attempt is thrown away, not rolled back, so raising is always
+safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
@@ -79,15 +80,15 @@ class GraphBreak(Exception):
         super().__init__(reason.message)
         self.reason = reason
         self.where: UserLine | None = None  # set by the machine: the innermost user line
-        self.mark = 0  # and how many guards there were before the instruction
+        self.mark = 0  # set by the machine: the number of guards before the instruction
 
 
 class Reason(BreakReason):
     """A reason and its texts.
 
     `title` is the heading of its section in the docs, `template` says what happened, `explanation`
-    why, and `advice` is a hint. `rests_on` says which facts a later call must share to meet the
-    same break (`GuardBook.led_to`).
+    why, and `advice` is a hint. `rests_on` says which facts must hold in a later call for the same
+    break to happen there (`GuardBook.led_to`).
     """
 
     title: ClassVar[str]

@@ -1,7 +1,7 @@
 """Decides whether dropping a suspended generator has visible effects.
 
-Dropping raises GeneratorExit in it. If its handlers of that do nothing visible, an exit drops the
-generator without running them.
+CPython closes a dropped generator: it raises GeneratorExit at the `yield`. If no handler there does
+anything visible, the trace may end without running them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .values.base import ObservedError
 
 __all__ = ["closes_quietly"]
 
-_AFTER_YIELD = 1  # in RESUME's argument; after `yield from`, the inner generator is closed first
-_PLACE = 3  # 3.13 has other bits there too
+_AFTER_YIELD = 1  # RESUME's argument; it is 2 after `yield from`, which closes the inner one first
+_PLACE = 3  # mask of these values: 3.13 puts a flag into the bit above them
 _QUIET = frozenset(
     "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP LOAD_CONST "
     "RETURN_VALUE RETURN_CONST".split()
@@ -25,9 +25,9 @@ _QUIET = frozenset(
 
 
 def closes_quietly(machine: Any, frame: Frame) -> bool:
-    """Return whether the handlers that GeneratorExit meets only test which exception it is.
+    """Return whether the handlers that catch GeneratorExit only test the type of the exception.
 
-    It interprets them, so the frame cannot be used afterwards.
+    The handlers are interpreted in `frame`, which cannot be used afterwards.
     """
     resume = frame.instruction
     if resume.op != "RESUME" or not isinstance(resume.arg, int):

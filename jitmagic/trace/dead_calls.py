@@ -1,11 +1,11 @@
-"""Probes eager's kernels for calls that the graph may drop, or may not run before plain Python.
+"""Probes kernels while tracing, to find calls whose error the graph could not reproduce.
 
-Meta functions accept arguments that kernels refuse. A call that dead-code elimination drops never
-meets its kernel. A graph that has written to its inputs cannot start over as plain Python when a
-kernel refuses, and what the program did before the call would be lost. For both, this module runs
-the kernel on stand-ins while tracing, and raises Unrestorable where it refuses, so that the frame
-ends before the call and eager raises. Calls that may raise because of data stay in the graph and
-undo its writes (undo.py).
+Meta functions accept some arguments that kernels refuse. That matters for two kinds of calls. A
+call that dead-code elimination drops never runs its kernel, so its error would be lost. And a graph
+that has written to its inputs cannot start over as plain Python when a kernel raises. For both,
+this module runs the kernel on stand-in inputs. If it raises, Unrestorable ends the frame before the
+call, and eager raises the error. Calls that raise depending on data stay in the graph, whose writes
+are undone then (residual/undo.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .values.base import Unrestorable
 
 __all__ = ["check_dead_calls"]
 
-_MOST = 1 << 14  # elements of a call: stand-ins cost a compile microseconds
+_MOST = 1 << 14  # elements of a probed call, so that its stand-ins cost only microseconds
 
 
 def check_dead_calls(graph: GraphBuilder) -> None:
@@ -46,9 +46,10 @@ def check_dead_calls(graph: GraphBuilder) -> None:
 
 
 def _without_return(graph: GraphBuilder) -> list[Node]:
-    """Return the calls after which plain Python cannot follow an error of the graph, in order.
+    """Return the calls whose error plain Python cannot reproduce from the frame's start, in order.
 
-    Large calls are skipped. Under autocast the tensors of a node are not those that kernels see.
+    Large calls are skipped, and all calls under autocast: there kernels get other dtypes than the
+    nodes have.
     """
     nodes: list[Node] = list(graph.graph.nodes)
     starts_over = not graph.mutated_inputs or any(map(may_raise, nodes))

@@ -1,10 +1,10 @@
 """Side effects as data: what the traced code did to objects that existed before the call.
 
-Values report each write to the `EffectLog` while the trace runs, and change their own models. At an
-exit, the `ExitBuilder` makes one recipe for each value and lists the effects in program order.
-Attributes and globals keep their order of writing; a container is written once, with its contents
-at the exit. New objects are made by recipes and filled by effects that come first. Every FromSource
-is read before any effect is performed.
+While the trace runs, a Value that is written to changes its own model and logs the write in the
+`EffectLog`. At the exit of the trace, the `ExitBuilder` makes one recipe per value and lists the
+effects in program order. Attributes and globals are written in the order of the program, a
+container once, with its contents at the exit. Effects that fill new objects come first. Every
+FromSource is read before the first effect.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EffectLog:
         self._entries: list[Entry] = []
         self._latest: dict[tuple[int, str], int] = {}
         self._contents: set[int] = set()
-        self._calls: dict[int, bool] = {}  # entries that are calls: is it an lru_cache's?
+        self._calls: dict[int, bool] = {}  # index of a call -> whether it calls an lru_cache
         self.mutated: dict[int, Value] = {}  # values with a source, by id
         self.lock: Any = None  # a live lock, held while the graph runs and effects are performed
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
@@ -65,8 +65,9 @@ class EffectLog:
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None:
-        """Record a write to an attribute of an older object; `setter`: the exact one, if it
-        matters.
+        """Record a write to an attribute of an object from before the call.
+
+        `setter`: the function that must store it, if that matters.
         """
         if target.source is not None:
             self.changes += 1
@@ -154,7 +155,7 @@ class EffectLog:
         return len(self._entries)
 
     def take_back_calls(self, count: int) -> bool:
-        """Forget the effects after the first `count`, if all of them are calls."""
+        """Remove the effects after the first `count` if all are calls; return whether they were."""
         if not all(number in self._calls for number in range(count, len(self._entries))):
             return False
         self.changes -= len(self._entries) - count
@@ -176,7 +177,7 @@ class EffectLog:
         self._entries.append(entry)
 
     def describe(self, builder: ExitBuilder) -> None:
-        """Describe all effects to the exit."""
+        """Add the effects to the exit under construction."""
         for entry in self._entries:
             for effect in _all_of(entry(builder)):
                 builder.effect(effect)
@@ -321,10 +322,10 @@ class _SelfContaining(Exception):
 
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
-    """Guard that an object which the trace changed is not also reached by a second path.
+    """Guard that a mutated object is not aliased: no second path leads to it.
 
-    Writes are replayed object by object: where two paths led to two objects when traced and lead to
-    one in a later call, a write would be lost.
+    Writes are replayed object by object. If two paths lead to two objects while tracing and to one
+    object in a later call, one of the writes would be lost.
     """
     _distinct_dictionaries(machine, mutated, seen)
     changed = {id(value): value for value in mutated if not isinstance(value, DictValue)}
@@ -349,12 +350,12 @@ def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[
 def _distinct_dictionaries(
     machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]
 ) -> None:
-    """Guard the same for dictionaries, by the keys that were read and written.
+    """Guard the same for dictionaries, but only where the keys read and written overlap.
 
-    The attributes of hundreds of modules are dictionaries too, so whole-object guards would be too
-    many.
+    The attributes of hundreds of modules are dictionaries too: guarding each pair would cost too
+    much.
     """
-    for of_classes in (False, True):  # a class's is behind a mappingproxy only
+    for of_classes in (False, True):  # only a mappingproxy leads to a class's: no alias of others
         changed = _dictionaries(mutated, of_classes)
         known = _dictionaries(seen, of_classes) | changed
         met = _overlapping([store for _, store in changed.values()], known)

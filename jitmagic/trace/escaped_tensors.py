@@ -1,7 +1,7 @@
-"""Escaped tensors: those that outlive the function under a transform of torch.func that made them.
+"""Escaped tensors: made inside a function under a torch.func transform, and used after it returned.
 
-Eager keeps such a tensor at a functorch level that has ended, which no graph can represent. Reading
-its node is a graph break, and so is an exit that returns the tensor.
+In eager such a tensor is wrapped for a functorch level that has ended, which no graph can
+represent. Using its node is a graph break, and so is returning the tensor from the frame.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["EscapedNode"]
 
 
 class EscapedNode:
-    """Stands for the node of an escaped tensor; `born`: the root-frame instruction to break at."""
+    """Replaces the node of an escaped tensor; `born`: the root-frame instruction to break at."""
 
     def __init__(self, name: str, born: int) -> None:
         self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")

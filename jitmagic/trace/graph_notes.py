@@ -2,9 +2,9 @@
 
 They map inputs to the sources that they are read from, and nodes to the tensors that they
 represent. `Machine.notes` belongs to the graph that calls are recorded in; a graph inside a graph
-(region.py) has notes of its own. State that a single module keeps for a graph is an instance of a
-class of that module (`GraphNotes.of`), because this module must not know any kind of Value: they
-all know the machine.
+(region.py) has notes of its own. A module that needs state per graph defines a class for it and
+gets its instance from `GraphNotes.of`. This module must not import that class: modules of Values
+import the machine, which imports this one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Owner(Protocol):
     """The tensor that a node represents: a TensorValue (trace/values/tensors/tensor.py)."""
 
-    node: Any  # the newest one, or a EscapedNode
+    node: Any  # the newest node of the tensor, or an EscapedNode
 
     @property
     def live(self) -> torch.Tensor | None:
@@ -63,7 +63,7 @@ class GraphNotes:
         return self if self.outer is None else self.outer.root
 
     def of(self, kind: type[T]) -> T:
-        """Return the state that the module of that class keeps for this graph; empty at first."""
+        """Return this graph's instance of `kind`; makes it with `kind()` at first use."""
         if kind not in self._own:
             self._own[kind] = kind()
         own: T = self._own[kind]
@@ -83,10 +83,10 @@ class GraphNotes:
         return graph, tuple(self.inputs[node] for node in left)
 
     def cached_casts(self, written: Container[Source] = ()) -> tuple[FromSource, ...]:
-        """Return the leaves whose autocast casts stay cached after the call.
+        """Return the leaves whose casts must be in torch's autocast cache after the call.
 
-        They are those that the graph writes to, and those of `written` (leaves written after the
-        break) that it casts.
+        They are the cast leaves that the graph writes to, or that code after the break writes to
+        (`written`).
         """
 
         def is_kept(node: Node, source: Source) -> bool:

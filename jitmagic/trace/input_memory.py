@@ -1,7 +1,8 @@
-"""In-place writes to graph inputs, and which inputs may share memory with them.
+"""Checks in-place writes to graph inputs, and guards that written inputs are not aliased.
 
-A write that cannot be replayed as a change of values alone is a graph break. The graph assumes that
-a written tensor shares memory with no other input, so the exit adds NoOverlap guards.
+A write that changes more than a tensor's values (its shape, its autograd history) is a graph break.
+The graph assumes that a written input shares memory with no other input, so the exit of the trace
+adds NoOverlap guards.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Span = tuple[str, int, int]  # device, first byte, end
 
 
 def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
-    """Break if a write so far, or an input read since, is not a plain change of values.
+    """Break if a write changes more than values, or if a written input overlaps another input.
 
     Only checks what is new since the last call: optimizers write to hundreds of inputs.
     """
@@ -50,9 +51,9 @@ def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
 def check_histories(notes: GraphNotes) -> None:
     """Raise Unrestorable where the graph writes to a tensor that autograd has saved before.
 
-    Eager raises when that history is differentiated, so the write belongs to another graph. A read
-    after the write has the history it has in eager. New leaves and hooks are checked too, because
-    autograd does not see them in a graph.
+    Eager raises when it differentiates a saved tensor that was written to; inside one compiled
+    graph that error would be lost, so the write goes into the next graph. New leaves and hooks are
+    checked too, because autograd does not see those inside a graph.
     """
     check_leaves(notes)
     check_hooks(notes)
@@ -100,7 +101,8 @@ def _check_change(node: Node, live: torch.Tensor | None) -> None:
     layout = as_dimensions(meta.shape), as_dimensions(meta.stride())
     if layout != (spec.shape, spec.stride):
         raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
-    if overlaps_itself(meta):  # a part was written: writing back the whole would undo it
+    # Elements of an expanded tensor share memory: writing all of them back would undo some writes.
+    if overlaps_itself(meta):
         raise GraphBreak(MutatedInput.of(why="its elements share memory"))
     is_inference = live is not None and live.is_inference()
     if is_inference and not torch.is_inference_mode_enabled():
@@ -144,11 +146,11 @@ class _Spans:
 
 @dataclass(slots=True)
 class _Compared:
-    """State of the pairwise checks of a graph: byte ranges of inputs, and numbers checked."""
+    """State of the overlap checks of a graph: byte ranges, and how much has been checked so far."""
 
     at: dict[Node, Span] = field(default_factory=dict)  # byte ranges of inputs, read once
-    inputs: int = 0  # number checked
-    written: int = 0  # number checked
+    inputs: int = 0  # number of inputs checked
+    written: int = 0  # number of written inputs checked
     writes: int = 0  # number of writes checked
     spans: _Spans = field(default_factory=_Spans)
     apart: _Spans = field(default_factory=_Spans)  # ranges of written inputs

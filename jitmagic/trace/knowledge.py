@@ -1,6 +1,6 @@
-"""Knowledge: maps live objects to their Values, and records what was guarded about them.
+"""Knowledge: maps live objects to their Values, and holds the guards on them.
 
-Each object has one Value, however it is reached. Code that runs after the frame, such as a
+Each object has one Value, whichever path leads to it. Code that runs after the frame, such as a
 backward, is traced with a Knowledge of its own (trace/values/autograd/backward_facts.py).
 """
 
@@ -19,17 +19,17 @@ __all__ = ["Knowledge", "reached_again"]
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """Values by object id, and the objects, because an id is unique only among living ones."""
+    """Values by object id; the objects are kept alive, because CPython reuses ids of dead ones."""
 
     book: GuardBook = field(default_factory=GuardBook)
     memo: dict[int, tuple[object, Value]] = field(default_factory=dict)
     classes: dict[type, Any] = field(default_factory=dict)  # ClassValues
     globals: dict[int, Any] = field(default_factory=dict)  # GlobalsValues
-    keys: dict[int, Value] = field(default_factory=dict)  # keys that hash by identity
-    found: list[tuple[Lazy, Source]] = field(default_factory=list)  # that existed
+    keys: dict[int, Value] = field(default_factory=dict)  # dict keys that hash by identity
+    found: list[tuple[Lazy, Source]] = field(default_factory=list)  # existed when it was looked up
 
     def unread(self) -> list[TypeIs]:
-        """Return guards for objects that were found but never read: their existence may matter."""
+        """Return guards for objects that were looked up and never read: that they exist matters."""
         unread = (pair for pair in self.found if pair[0].real is None)
         return [TypeIs(source, type(found.obj)) for found, source in unread]
 
@@ -45,10 +45,10 @@ class Knowledge:
 
 
 def reached_again(machine: Machine, obj: object, value: Value, source: Source) -> Value:
-    """Guard that two paths which led to one object keep leading to one object.
+    """Guard that a second path leads to the object of `value`, as it does now.
 
-    Functions and classes are the same objects in every call. Tensors and lists are new in each
-    call, so only the equality of the two paths can be guarded.
+    Functions and classes are the same objects in every call, so the identity is guarded. Tensors
+    and lists are new in each call, so the guard compares the objects at the two paths (SameObject).
     """
     if value.by_identity:
         machine.guard(IdentityIs(source, obj))

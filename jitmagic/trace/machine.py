@@ -3,8 +3,8 @@
 The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler
 in opcodes/. Calls of Python functions are inlined: the same machine interprets them in a frame of
 their own. Code that cannot be traced ends the attempt, and the frame is traced again up to the
-instruction of the root frame that led there (restarts.py). No state is rolled back. Live objects
-are read and never changed.
+root frame's instruction that ran into it (restarts.py). No state is rolled back. Live objects are
+read and never changed.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def trace(
 ) -> Trace:
     """Interpret a frame symbolically; reads live objects, changes none and compiles nothing.
 
-    `stop` is the last instruction that the trace may end before (tests break everywhere with it).
-    `varying`: floats and ints that are symbols, until an attempt finds that one has to be a
-    constant; if it is not None, counters in tensors are known to be natural numbers. `dynamic`
-    gives the dimensions that may be symbols. `loops`: loops that Python runs. `may_speculate` says
-    for a file whether its data-dependent branches are speculated to go as in this call.
+    `stop`: end before this instruction at the latest (tests use it to break everywhere). `varying`:
+    floats and ints that become symbols, until an attempt needs the value of one; unless it is None,
+    step counters in the user's tensors may be symbols too. `dynamic`: the dimensions that may be
+    symbols. `loops`: loops that Python runs. `may_speculate(filename)`: whether data-dependent
+    branches in that file are assumed to go as in this call.
     """
     programs: dict[CodeType, Program] = {}
     constants, first, compiled_branch = Constants(), stop, True
@@ -131,7 +131,7 @@ def trace(
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
-        except Exception as error:  # code of jitmagic's or torch's that needs ints
+        except Exception as error:  # probably code of jitmagic or torch that needs ints: retry
             constants, stop = without_symbolic_sizes(constants, machine.symbols, error), first
             release_tracebacks(error)
         finally:
@@ -211,7 +211,7 @@ class Machine:
         return self.symbols.data_size(least, most, self.where())
 
     def forget(self) -> None:
-        """Release all references: arguments of the call must not wait for the garbage collector."""
+        """Release all references: reference cycles would keep the call's arguments alive."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
         release_facts(self.notes)
@@ -256,7 +256,7 @@ class Machine:
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
             raise Restart(Stop(lost.born, reason, where)) from None
-        except TooManyRecipes as long:  # later calls that meet these guards run as eager
+        except TooManyRecipes as long:  # later calls that pass these guards run as eager too
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
         self.guard(*self.known.unread())
@@ -274,7 +274,7 @@ class Machine:
         held = tuple(self.notes.of(SavedObjects))
         rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
-        # An assertion that fails hands the call to eager, which runs the frame from its start.
+        # If an assertion fails, eager runs the call from the frame's start.
         if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, after which eager cannot run from the start"
             step = self.graph.assertions[0].meta["step"]
@@ -376,7 +376,7 @@ class Machine:
         frame.push(observed.error)
         frame.next = handler.target
 
-    # -- what values ask -------------------------------------------------------------------------
+    # -- the interface that values use -----------------------------------------------------------
 
     @property
     def graph(self) -> GraphBuilder:

@@ -1,6 +1,6 @@
-"""Refuses calls that return too many tensors for a graph, such as the rows of a long column.
+"""Breaks at calls that return too many tensors for a graph, such as `unbind` of a long tensor.
 
-The graph break leaves the rest of the frame to plain Python: a graph of it would guard each tensor.
+Plain Python runs the rest of the frame too: a graph after the break would guard each tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads and restores the states of random number generators of Python, numpy and torch.
 
-Before an eager run of the frame from its start, the generators that the frame drew from get their
-states back, and so do the arguments that it made leaves.
+When a graph raises, eager runs the frame again from its start. Before that, the generators that the
+frame drew from are reset, and `requires_grad` of arguments that it changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Graphs that run inside a node of another graph: backwards, functions under torch.func transforms.
+"""Graphs nested in a node of another graph: backwards, functions under torch.func transforms.
 
-Calls are recorded as in any graph; nodes of the graphs around it among their arguments are
-captured. The result is the graph, the feeds of its inputs, and the captured outer nodes. Writes to
-tensors from outside, and assertions, are graph breaks. A backward does not know before it runs
-whether gradients are recorded (create_graph), so it is traced as if they were; code that depends on
-that, and random draws, are graph breaks. A function under a transform is traced on plain tensors,
-as one of its levels sees them; code that would observe the levels is a graph break.
+Calls are recorded as in any graph. Arguments that are nodes of an outer graph are captured. The
+result is the graph, the values that feed its inputs, and the captured nodes. Writes to tensors from
+outside, and assertions, are graph breaks.
+
+Whether a backward records gradients (create_graph) is known only when it runs. It is traced as if
+it did; code that depends on that, and random draws, are graph breaks. A function under a transform
+is traced on plain tensors, as one functorch level sees them; code that observes levels is a break.
 """
 
 from __future__ import annotations

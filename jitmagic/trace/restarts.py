@@ -1,7 +1,8 @@
-"""Restarts: a failed attempt at a trace determines the instruction before which the next one ends.
+"""Restarts: after a graph break the frame is traced again, up to the instruction to break at.
 
-A break deep in inlined calls would need the whole state of the interpreter undone. Tracing again
-costs time once per compile, and cannot leave half of an effect behind.
+A graph can end only between instructions of the root frame, and a break may be raised deep in
+inlined calls. Rolling the interpreter back would mean undoing all of its state. Tracing again costs
+time once per compile, and cannot leave an effect half recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Stop:
     step: int
     reason: BreakReason
     where: UserLine | None = None  # None: the line of that instruction
-    because: tuple[Guard, ...] = ()  # facts under which a call meets the same reason
+    because: tuple[Guard, ...] = ()  # facts under which another call breaks for the same reason
 
 
 class Restart(Exception):
@@ -48,13 +49,13 @@ class Restart(Exception):
 class CompiledBranchRaises(Exception):
     """The program raised after a library took its `is_compiling()` branch.
 
-    That may be the library's own mistake (Switch Transformers makes masks in eager alone), so the
-    next attempt takes the eager branch.
+    That may be a bug of the library (Switch Transformers makes its masks only in the eager branch),
+    so the next attempt answers False and takes the eager branch.
     """
 
 
 def check_branch(marks: Container[str]) -> None:
-    """Raise CompiledBranchRaises if the program, which has raised, took such a branch."""
+    """Raise CompiledBranchRaises if the program took such a branch; called when it has raised."""
     if TAKES_THE_COMPILED_BRANCH in marks:
         raise CompiledBranchRaises
 

@@ -327,11 +327,11 @@ class Return(Exit):
 class Break(Exit):
     """The graph ends before instruction number `index` of the traced code, as decode counts them.
 
-    A byte offset would not do: both halves of a superinstruction have the same one.
+    Not a byte offset, because both halves of a superinstruction have the same one.
 
     The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
-    PUSH_NULL-like instructions), executes that one instruction as plain Python in its place
-    (exception handlers included) and hands over to the resume function of the edge taken.
+    PUSH_NULL-like instructions), executes that one instruction as plain Python
+    (inside the user's exception handlers) and continues in the resume function of the edge taken.
     """
 
     reason: BreakReason
@@ -342,15 +342,15 @@ class Break(Exit):
     cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
     held: frozenset[str] = frozenset()  # variables that stay bound even if they are not read again
     line: UserLine | None = None  # of the instruction; `where` may be in a function that it calls
-    callee_holds: bool = False  # callees are not hooked: only the call keeps some object alive
+    callee_holds: bool = False  # the call takes the last reference to an object: hook no callees
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """A loop that contains a graph break.
+    """A loop that contains the graph break at the end of a trace.
 
-    Says whether the trace began inside of it too, whether it went from one iteration to the next,
-    and whether it has recorded operations in it.
+    Says whether the trace also began inside the loop, whether it reached another iteration, and
+    whether it recorded operations there.
     """
 
     began_inside: bool
@@ -370,8 +370,8 @@ class Trace:
     exit: Exit
     instructions: int = 0  # number of interpreted instructions
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
-    because: tuple[Guard, ...] = ()  # those of the guards that led to the break at the exit
-    specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
+    because: tuple[Guard, ...] = ()  # the guards on facts that led to the break at the exit
+    specialized: tuple[Specialized, ...] = ()  # varying numbers that had to be constants here
     lock: Any = None  # a lock, held while the graph runs and effects are performed
     draws: tuple[Draw, ...] = ()
     casts: tuple[Recipe, ...] = ()  # leaves whose autocast casts stay cached after the call
@@ -405,6 +405,6 @@ class Trace:
 
     @property
     def unexpected_break(self) -> Break | None:
-        """The break that it ends at, unless the user expects it."""
+        """The break at its end, unless the user requested it or gets an error there."""
         is_one = isinstance(self.exit, Break) and not self.exit.reason.expected
         return self.exit if is_one else None  # type: ignore[return-value]

@@ -54,7 +54,7 @@ class GuardBook:
         self._facts: dict[object, dict[ClassFact | NameFact, None]] = {}  # by owner
 
     def add(self, guard: Guard, where: Callable[[], UserLine]) -> None:
-        """Rely on `guard`; the first line that read the fact is kept."""
+        """Add `guard` unless it is there; `where` of the first reader of the fact stays."""
         key = _key(guard)
         if isinstance(guard, ClassFacts | NamespaceFacts):
             self._facts.setdefault(key, {}).update(dict.fromkeys(guard.facts))
@@ -76,13 +76,13 @@ class GuardBook:
         return self._guards.get(_key(guard)) == guard
 
     def led_to(self, reason: BreakReason, step: int, mark: int) -> tuple[Guard, ...]:
-        """Return the facts that led to a break.
+        """Return the guards on the facts that led to a break.
 
-        The next attempt ends before it reads them. Without these guards its entry would also serve
-        calls that can be compiled, after one odd first call. They are the facts that the
-        instruction itself read (after the first `mark` guards), and those that the root's
-        instruction read of its arguments (after `step`). Facts that inlined calls read on the way
-        are left out: they may differ in every call.
+        The next attempt ends before it reads these facts. Without guards on them, the entry of an
+        unusual first call would also serve calls that can be compiled further. They are the facts
+        that the breaking instruction read (guards after `mark`), and those on arguments of the
+        frame that the root's instruction read (guards after `step`). Other facts that inlined calls
+        read in between are left out: they may differ in every call.
         """
         if reason.rests_on == "nothing":
             return ()
@@ -162,7 +162,7 @@ def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
 
 
 def kind_only(guard: Guard) -> Guard | None:
-    """Return what a guard says about the type of an object alone; None: nothing."""
+    """Return the weaker guard on the type alone that a guard implies, or None."""
     match guard:
         case TypeIs() | TensorKind() | IdentityIs() | CacheLacks():
             return guard
@@ -359,7 +359,7 @@ class Frame:
         return value.realize(machine)
 
     def pop_raw(self) -> Value | None:
-        """Pop the top of the stack as it is, possibly a NULL or a Lazy value."""
+        """Pop the top of the stack unrealized: it may be a NULL or a Lazy value."""
         return self.stack.pop()
 
     def pop_lazy(self) -> Value:

@@ -1,8 +1,8 @@
 """Converts structures of Values to pytrees of torch and back.
 
-Each tensor in tuples, lists and dictionaries is replaced by what `leaf` returns, so that torch.func
-can flatten the structure. A value that is neither a tensor nor a constant is one leaf, a
-`PassThrough`. The way back makes new containers, as torch.func does.
+`lower_structure` replaces each tensor in tuples, lists and dictionaries by `leaf(tensor)`, so that
+torch.func can flatten the result. A value that is neither a tensor nor a constant becomes a leaf of
+class `PassThrough`. `raise_structure` makes new containers, as torch.func does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Suspended frames: resumes a traced generator when its next item is requested.
+"""Generators in traced code: a suspended frame that is interpreted item by item.
 
-Takes the frame of a generator function that was called, and returns the generator Value, which runs
-the frame to its next yield. `Machine.forget` releases its closures.
+Takes the frame of a generator function that was called, and returns the GeneratorValue, which
+interprets the frame up to its next `yield` whenever an item is requested. `Machine.forget` releases
+its closures, which refer to the generator itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["suspended"]
 
 
 def suspended(machine: Any, frame: Frame) -> GeneratorValue:
-    """Return the generator of a frame; its part up to RETURN_GENERATOR has still to run."""
+    """Return the generator of a frame; the caller then runs it up to RETURN_GENERATOR."""
 
     def advance(sent: Value) -> Value | None:
         frame.push(sent)

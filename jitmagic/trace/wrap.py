@@ -1,7 +1,6 @@
 """Registries that map the type of a live object to the Value class that models it.
 
-Nothing is read of an object beyond its exact type; a Value class guards what it reads of its
-objects.
+Only the exact type of the object is read here; its Value class guards whatever else it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[_W], _W]:
 
 
 def intercepts(*types: type) -> Callable[[_W], _W]:
-    """Register a function that is asked before `wraps` for objects of exactly these types."""
+    """Register a function that is called before the wrapper of `wraps`, for exactly these types."""
 
     def register(interceptor: _W) -> _W:
         for kind in types:

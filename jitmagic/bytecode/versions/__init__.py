@@ -1,7 +1,7 @@
 """The version tables, and the one of the running interpreter, chosen at import.
 
-`RUNNING` has the interpreter's opcode numbers; `TABLES` lists every supported version as data. An
-interpreter without a table raises a clear error at import instead of getting wrong bytecode.
+`RUNNING` also has the interpreter's opcode numbers; `TABLES` lists every supported version as data.
+On an interpreter without a table the import raises an error: wrong bytecode would crash it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ cache sizes, jump directions, superinstructions, comparison encoding and portabl
 flow, assemble and build. Invariant: no other file of the package compares `sys.version_info`. A
 test checks each table against the interpreter it describes.
 
-A new version is one new module here plus one line in `__init__.py`.
+A new version is one new module here, one line in `__init__.py`, and the interpreter's struct
+layouts in `extensions/frame/cpython/`. A new opcode with a plain int argument needs no entry; the
+handler that traces it is in `trace/opcodes/`.
 """
 
 from __future__ import annotations

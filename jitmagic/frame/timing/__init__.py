@@ -1,1 +1,1 @@
-"""Times calls side by side, compiled and eager, and keeps the faster of the two."""
+"""Times compiled code against eager during a variant's first calls and keeps the faster."""

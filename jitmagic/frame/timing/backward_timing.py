@@ -1,11 +1,11 @@
 """Times the backward of each timed call.
 
-Input: the result of a call. Output: nanoseconds in its Sample, as backwards run. A backward begins
-when the engine reaches the call's first node and ends when the engine reaches a node of an earlier
-call, or with the whole pass. The engine runs nodes in the reverse order of their creation, so the
-nodes of one call run consecutively; the work after them (accumulating gradients, layers below the
-call) is the same for compiled code and eager. Time that a GPU takes beyond the host's is added
-(gpu_timing.py). Invariant: no tensor and no node is kept alive.
+Input: the result of a call. Output: nanoseconds, added to its Sample after each backward. A
+backward begins when the engine reaches the call's first node and ends when the engine reaches a
+node of an earlier call, or with the whole pass. The engine runs nodes in the reverse order of their
+creation, so the nodes of one call run consecutively; the work after them (accumulating gradients,
+layers below the call) is the same for compiled code and eager. Time that a GPU takes beyond the
+host's is added (gpu_timing.py). Invariant: no tensor and no node is kept alive.
 """
 
 from __future__ import annotations

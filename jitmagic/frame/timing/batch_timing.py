@@ -1,11 +1,11 @@
 """Times short calls in batches, compiled and eager.
 
-Input: the two entries, once the compiled one is kept. Output: `Measured`. A call of a few
-microseconds takes 1.5 times as long if jitmagic's Python ran just before it (the bookkeeping around
-each call of a comparison). So a few consecutive calls run the same entry and are timed natively
-with nothing between them. Two costs that this clock does not cover are measured once per process
-and added: the way through the stub to the dispatcher (0.1 us) and, for eager too, freeing the
-result (0.15 us). Invariant: each call runs exactly once, on one side.
+Input: the two entries, after the comparison chose the compiled one. Output: `Measured`. A call of a
+few microseconds takes 1.5 times as long if jitmagic's Python ran just before it (the bookkeeping
+around each call of a comparison). So a few consecutive calls run the same entry and are timed
+natively with nothing between them. Two costs outside this clock are measured once per process and
+added: from the stub to the dispatcher (0.1 us) and, for eager too, freeing the result (0.15 us).
+Invariant: each call runs exactly once, on one side.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Comparison:
                 self._backward_timer.watch(sample, result, self._first_node)
 
     def _is_repeated(self, sample: Sample) -> bool:
-        """Return whether the time includes a compile, so that another call takes its turn."""
+        """Return whether the time includes a compile, so that another call is timed instead."""
         is_repeated = (
             sample.counts
             and len(self._journal) > self._compiles
@@ -194,7 +194,7 @@ class Comparison:
     def _outside(self) -> float | None:
         """Return the median of the seconds that compiled calls spend outside of compiled graphs."""
         if not self._is_on_cpu:
-            return None  # the host is through with a graph before the GPU is
+            return None  # kernels run asynchronously: the host returns from a graph before they end
         return median(s.outside for s in self._counted() if not s.is_eager)
 
 

@@ -1,7 +1,9 @@
-"""One row per kind of guard (row.py), grouped into files by subject.
+"""One row per kind of guard, grouped into files by subject.
 
-A new kind needs a record in guard.py, a row here and, if none of the native steps fits, an opcode
-in extensions/frame/guard_program.cpp.
+A row is a class that lowers, checks and words one kind (row.py). The sentence that a user reads
+when a guard fails is made by the row's `differs` or `value_differs`. A new kind needs a record in
+guard.py, a row here and, if none of the native steps fits, an opcode in
+extensions/frame/guard_program.cpp.
 """
 
 from . import containers, names, objects, process, tensors

@@ -135,8 +135,8 @@ class _EntriesEmpty(OfSource[EntriesEmpty]):
     def lower(self, guard: EntriesEmpty, registers: Registers) -> tuple[Step, ...]:
         names = [exact_name(key) for key in guard.absent if isinstance(key, str)]
         few = not guard.keys and len(names) == len(guard.absent) <= _FEW
-        # A step per name costs no more than loading the dictionary and looking into it, and does
-        # not materialise the instance's dictionary.
+        # For few names, one step each costs no more than loading the dictionary to look into it.
+        # Reading `__dict__` would also make CPython materialise it (attributes are stored inline).
         if few and isinstance(guard.source, InstanceDict):
             register = registers.register(guard.source.base)
             return tuple(("INSTANCE_ABSENT", register, name) for name in names)

@@ -1,13 +1,14 @@
-"""A kind of guard is one row: its record, its rank, and its operations.
+"""Kind: the operations on one kind of guard, registered under its record class by `@row`.
 
-    lower     the steps that check it natively (extensions/frame/guard_program.cpp has the opcodes)
-    differs   the difference in a frame, in a sentence, or None: the readable check. It agrees with
-              the native one for every guard and frame
-    show      the condition, in one readable line
-    advise    the edit of the user's code that would make calls fit it; "" if no edit of the user's
-              code helps, because a wrong hint is worse than none
+    lower     returns the steps that check it natively (opcodes: extensions/frame/guard_program.cpp)
+    differs   checks it in Python: None if it holds, else a sentence that says what is different. It
+              agrees with the native check for every guard and frame
+    show      returns the condition in one readable line
+    advise    returns the edit of the user's code that would make calls fit; "" if no edit helps,
+              because a wrong hint is worse than none
 
-The first three are abstract. `OfSource` is the base of the many kinds about the value of one path.
+The first three are abstract. `OfSource` is the base of the many kinds about the value at one path;
+its subclasses implement `step` and `value_differs` instead of `lower` and `differs`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ G = TypeVar("G", bound=Guard)
 
 
 class Registers(Protocol):
-    """The native program under construction: registers that hold the values of paths."""
+    """The native program under construction; a register holds the value at one path."""
 
     namespace: dict[str, Any]
     builtins: dict[str, Any]
@@ -64,7 +65,7 @@ class Kind(ABC, Generic[G]):
 
 
 class OfSource(Kind[G]):
-    """A kind about the value that `guard.source` leads to."""
+    """Base of kinds that check the value at the path `guard.source`."""
 
     @abstractmethod
     def step(self, guard: G, register: int) -> Step: ...
@@ -73,7 +74,7 @@ class OfSource(Kind[G]):
     def value_differs(self, guard: G, name: str, value: Any) -> str | None: ...
 
     def keep(self, guard: G, name: str, value: Any) -> str:
-        """Implement `advise` for a path that leads to a value."""
+        """Return the result of `advise`, given the path as text and the value at it."""
         return ""
 
     def sources(self, guard: G) -> tuple[Source, ...]:
@@ -111,7 +112,7 @@ KINDS: dict[type[Guard], Kind[Any]] = {}
 
 
 def row(record: type[G], rank: int) -> Callable[[type[Kind[G]]], type[Kind[G]]]:
-    """Register a class as the row of a record; there is one per record."""
+    """Register a class as the row of a record class (a subclass of Guard); there is one each."""
 
     def register(kind: type[Kind[G]]) -> type[Kind[G]]:
         assert record not in KINDS

@@ -172,14 +172,14 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
 
 
 def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return both as they are compared: free numbers are set to the current ones."""
+    """Return both tuples to compare: in `wanted`, free numbers are replaced by current ones."""
     if len(now) != len(wanted):
         return tuple(now), tuple(wanted)
     return tuple(now), tuple(now[i] if i in free else n for i, n in enumerate(wanted))
 
 
 def has_forward_gradient(tensor: torch.Tensor) -> bool:
-    """Return whether it is a dual tensor, whose tangent no graph propagates."""
+    """Return whether it is a dual tensor of forward-mode AD; no graph propagates its tangent."""
     if forward_ad._current_level < 0:
         return False
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
@@ -227,7 +227,7 @@ def _is_dense(guard: TensorMatch) -> bool:
 
 
 def _keep_sizes(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
-    """Suggest a mark if it helps: sizes 0 and 1 get a variant of their own in any case."""
+    """Suggest mark_dynamic unless a size is 0 or 1, which are specialised in any case."""
     pad = "torch.nn.functional.pad, or DataLoader(drop_last=True) for a last short batch"
     varying = _varying(guard, value)
     sizes = {size for dim in varying for size in (value.shape[dim], guard.spec.shape[dim])}

@@ -4,7 +4,8 @@
     @handles_named("torch.onnx", "is_in_onnx_export")   of a module that is slow to import
     @method(list, "append", ...)      def _append(machine, owner, args, kwargs) -> Value
 
-Arguments arrive realized unless the registration says `lazy=True` (for those that only store them).
+Lazy arguments are realized (read and guarded) before the call, except with `lazy=True`: a handler
+that only stores its arguments should not cause guards on them.
 A callable in no table is an UnknownCFunction break.
 """
 
@@ -39,7 +40,7 @@ _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
 def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
-    """Register a handler for calls of these very objects."""
+    """Register a handler for calls of these objects, compared by identity."""
 
     def register(handler: _H) -> _H:
         entry: Handler = handler if lazy else _realizing(handler)
@@ -53,7 +54,7 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
     """Register a handler for a Python function of a module that is slow to import.
 
-    torch.onnx takes 45 ms, a seventh of a first compile, and torch imports it when it is read.
+    torch.onnx takes 45 ms, a seventh of a first compile, and torch imports it at first access.
     torch.compile wraps some functions only when it is imported.
     """
 
@@ -86,7 +87,7 @@ def _realizing(handler: Handler) -> Handler:
 
 
 def handler_of(callable_: object) -> Handler | None:
-    """Return the handler of that very object, if there is one."""
+    """Return the handler registered for this object, if there is one."""
     entry = _FUNCTIONS.get(id(callable_))
     if entry is not None and entry[0] is callable_:
         return entry[1]

@@ -1,5 +1,8 @@
-"""Handlers of the opcodes, by family; `registry.py` has the table and the opcodes that are not
-supported.
+"""Opcode handlers, by family.
+
+An opcode without a handler is a graph break; `registry.py` has the table of handlers, and the
+reason for each unsupported opcode. To add one, write a handler in the file of its family. If its
+argument is not a plain int, its kind goes into the tables of `bytecode/versions/`.
 
     stack           moves on the operand stack, constants
     locals          local variables, cells and globals

@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _push_callable(frame: Frame, value: Value) -> None:
-    """Push a bound attribute where CPython pushes (method, self); CALL takes both forms."""
+    """Push a bound attribute and a NULL, where CPython may push (method, self); CALL takes both."""
     if RUNNING.null_first:
         frame.push(None)
         frame.push(value)

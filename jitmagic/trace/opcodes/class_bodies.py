@@ -54,7 +54,7 @@ def setup_annotations(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("LOAD_LOCALS", since=(3, 12))
 def load_locals(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Push the names as they are now, for the lookup that follows; other uses break."""
+    """Push the class namespace for the LOAD_FROM_DICT_OR_DEREF that follows; other uses break."""
     frame.push(ClassBodyNames(dict(frame.names)))
 
 

@@ -1,7 +1,7 @@
 """Opcodes that build, extend and unpack containers, strings and slices.
 
-LIST_APPEND and its kin usually extend a new object, but in a resume function it came as an
-argument.
+LIST_APPEND and similar opcodes of a comprehension usually extend a list that the frame has made. In
+a resume function, after a break inside the comprehension, that list is an argument.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 def _module(machine: Any, name: str) -> Value:
     """Return the Value of a loaded module; an import that would run code is a graph break."""
-    # torch imports some modules lazily when a program reads them; the tracer does so here.
+    # torch imports some of its modules when a program reads them (`__getattr__`); so does this.
     load_named(name)
     module = sys.modules.get(name)
     # Subclasses of ModuleType may compute attributes in code of their own (lazy loaders).

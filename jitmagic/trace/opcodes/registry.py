@@ -3,9 +3,10 @@
     @opcode("LOAD_FAST")                          def load_fast(machine, frame, instruction) -> None
     @opcode("KW_NAMES", until=(3, 12))            only up to and including 3.12
 
-A handler changes the frame's stack and slots, may call `frame.jump`, and returns None to go on with
-the next instruction, `Returned(value)` or `Yielded(value)`. `UNSUPPORTED` names the opcodes that
-break, with the reason; every other opcode of a version has a handler (tested per version).
+A handler executes one instruction symbolically: it changes the frame's stack and slots and may call
+`frame.jump`. It returns None to continue with the next instruction, `Returned(value)` or
+`Yielded(value)`. Opcodes in `UNSUPPORTED` are graph breaks with the reason given there; a test
+checks that every other opcode of each Python version has a handler.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Yielded:
-    """The frame is suspended; the value sent in is pushed when it resumes."""
+    """The frame is suspended at a `yield`; the value sent in is pushed when it resumes."""
 
     value: Value
 

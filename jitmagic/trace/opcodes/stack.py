@@ -23,7 +23,7 @@ def pop_top(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("END_FOR", since=(3, 12), until=(3, 12))
 def end_for(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Pop the iterator and the last item; only fallthrough executes it, since FOR_ITER skips it."""
+    """Pop the iterator and the last item; only reached without a jump, since FOR_ITER skips it."""
     del frame.stack[-2:]
 
 
@@ -54,7 +54,7 @@ def load_const(machine: Any, frame: Frame, instruction: Instruction) -> None:
     if type(constant) is not tuple:
         frame.push(machine.constant(constant))
         return
-    if id(constant) not in machine.literals:  # each load gives the same object
+    if id(constant) not in machine.literals:  # `t is t`: each load pushes the same tuple object
         machine.literals[id(constant)] = machine.constant(constant)
     frame.push(machine.literals[id(constant)])
 

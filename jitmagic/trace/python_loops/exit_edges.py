@@ -1,8 +1,8 @@
-"""The edges by which control leaves the code that Python runs at a graph break.
+"""Finds the control-flow edges out of the code that Python runs at a graph break.
 
-Takes the root body and the breaking instruction. Python runs that instruction alone or, if the
-break leaves a whole loop to Python, the loop that it is the head of. Each edge out of that region
-leads to a resume function.
+Takes the root body and the breaking instruction. Python runs a region of the code: that
+instruction, or the whole loop that it is the head of. Each edge out of the region leads to a resume
+function.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ExitEdge:
     target: Instruction
     jumps: bool
     effect: int  # growth of the stack from the break to the target
-    landing: tuple[str, ...] = ()  # opcodes that FOR_ITER must jump to, though they never run
+    landing: tuple[str, ...] = ()  # opcodes required at FOR_ITER's target, which CPython skips
 
 
 def run_by_python(root: Root, breaking: Instruction, whole_loop: bool) -> frozenset[Instruction]:
-    """Return the instructions that run in place, as plain Python.
+    """Return the region: the instructions that the residual contains, run as plain Python.
 
-    A loop can be left in the middle of an exception handler (`except E: break`), where no resume
-    function can begin. The rest of the handler then belongs to the region.
+    A loop can be left inside an exception handler (`except E: break`), where no resume function can
+    begin, because it has no exception being handled. The rest of the handler then joins the region.
     """
     if not whole_loop:
         return frozenset({breaking})

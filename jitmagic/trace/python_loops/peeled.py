@@ -1,8 +1,8 @@
 """Loop peeling: decides whether the first iteration of a rolled loop joins the graph before it.
 
-That pays where its inputs differ from the later ones in layout, history or aliasing. Both states of
-an LSTM, for example, are one tensor of zeros before the loop. The trace that includes the first
-iteration is compiled then, and one variant of the iteration serves all that Python runs.
+Peeling pays if the inputs of the first iteration differ from those of later ones in layout,
+autograd history or aliasing. Before the loop of an LSTM, for example, both states are the same
+tensor of zeros. Without peeling, the first iteration would need a variant of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Found = dict[str, tuple[object, ...]]
 def should_peel(flat: FlatCode, before: Trace, after: Trace) -> bool:
     """Return whether the first iteration of the loop that `before` ends at joins the frame's graph.
 
-    It does if `after`, the trace with one iteration, ends there too and leaves inputs of another
-    kind, layout or aliasing.
+    It does if `after`, the trace with one iteration, ends at the same head, and the live variables
+    there differ from those of `before` in kind, layout or aliasing.
     """
     if not isinstance(before.exit, Break) or not isinstance(after.exit, Break):
         return False
@@ -72,9 +72,9 @@ def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
 
 
 def _layout(tensor: Tensor | TensorSpec) -> tuple[object, ...]:
-    """Return the properties that a variant is compiled for.
+    """Return the properties of a tensor that its guard would fix.
 
-    Sizes are text, because two traces have different symbols.
+    Sizes are compared as text, because symbols of two traces are never equal.
     """
     shape, stride = (tensor.shape, tensor.stride)
     if isinstance(tensor, Tensor):

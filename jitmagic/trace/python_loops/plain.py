@@ -1,14 +1,15 @@
 """Plain loops: leaves a long loop without tensor work to Python as a whole.
 
-The graph breaks before the outermost loop of the root frame that would take long to unroll and
-records nothing; Python runs it to its end (exit_edges.py). If the loop is in an inlined callee, the
-graph breaks before the call. Where the trip count is known, a sample of iterations decides. The
-limit counts instructions, not seconds, so that every machine decides alike.
+The graph breaks before the outermost loop of the root frame that would take long to unroll and has
+recorded no node; Python runs that loop to its end (exit_edges.py). If the loop is in an inlined
+callee, the graph breaks before the call. If the trip count is known, the cost of the first
+iterations is extrapolated. Limits count instructions, not seconds, so that every machine decides
+alike.
 
-A loop of 20,000 iterations takes 0.79 ms a call like this (eager 0.80; 55 before).
+A call with such a loop of 20,000 iterations takes 0.79 ms (eager 0.80 ms; 55 ms before such
+loops were left to Python).
 
-Tensor work is what `GraphBuilder.work` counts; arithmetic on numbers does not count, even on
-symbols of the graph.
+`GraphBuilder.work` counts tensor work. Arithmetic on numbers is none, even on symbols of the graph.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from .training import check_iteration
 __all__ = ["LeftToPython", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
-_NUMBER_NODE = 100  # arithmetic on a symbol costs all stages 1.2 to 1.6 ms: in instructions
-_TENSOR_NODE = 80  # a small operation of a loop: 1 ms in all stages, in instructions
+# Costs of a node in all stages of a compile, in traced instructions of 12 µs:
+_NUMBER_NODE = 100  # arithmetic on a symbol: 1.2 to 1.6 ms
+_TENSOR_NODE = 80  # a small tensor operation: 1 ms
 _MANY_ITERATIONS = 512  # small iterations, inner loops included; loops over layers have fewer
 _SMALL_ITERATION = 16  # operations of a small iteration
 _CHECKED_EVERY = 256  # instructions
@@ -51,9 +53,9 @@ _SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estim
 
 @dataclass(eq=False)
 class LeftToPython:
-    """Loops and functions that the attempts at one trace have left to Python.
+    """Loops and functions left to Python so far, shared by the attempts at one trace.
 
-    Loops are heads, as indices of instructions of the root frame's code.
+    `heads` are loop heads, as indices of instructions of the root frame's code.
     """
 
     heads: set[int] = field(default_factory=set)
@@ -62,7 +64,7 @@ class LeftToPython:
 
 @dataclass(eq=False, slots=True)
 class LoopRun:
-    """One run of a loop; the numbers are those of the machine when it was entered."""
+    """One execution of a loop from entry to exit; counters of the machine as they were at entry."""
 
     step: int
     effort: int
@@ -75,9 +77,9 @@ class LoopRun:
 
 @dataclass(eq=False, slots=True)
 class SeenLoop:
-    """Summary of all runs of a loop of the root frame: whether an iteration has recorded something.
+    """Summary of all runs of a loop of the root frame: whether any iteration recorded a node.
 
-    `facts` are the guards that its iterations have added, as spans of indices.
+    `facts` are the guards that its iterations added, as spans of indices in the GuardBook.
     """
 
     is_idle: bool = True
@@ -115,7 +117,7 @@ def _work(machine: Any) -> int:
 
 
 def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Follow a backward jump to the next iteration of a loop, or break to leave that to Python."""
+    """Follow a backward jump to the next iteration of a loop, or break if Python shall run that."""
     frame.goes_back = True
     machine.watch.trips += 1
     if frame is machine.root and machine.watch.first_jump_back is None:
@@ -226,10 +228,10 @@ def _break_at_second(machine: Any, frame: Frame, run: LoopRun, reason: BreakReas
 
 
 def _expected_growth(frame: Frame, run: LoopRun, left: int | None) -> float:
-    """Return by what factor a loop will have grown at its end: exactly if `left` is known."""
+    """Return the expected total iterations over those done; exact if `left` is known."""
     if left is not None:
         return 1 + left / run.iterations
-    # Assume that a loop runs twice as long again, and a `while` longer if Python had it before.
+    # A guess: two thirds are still to come; far more for a `while` that Python ran before.
     is_resumed_while = not run.step and frame.instruction.op != "FOR_ITER"
     return 100.0 if is_resumed_while else 3.0
 
@@ -256,7 +258,7 @@ def _iterations_left(frame: Frame) -> int | None:
 
 
 def _check_stretch(machine: Any) -> None:
-    """End the graph if nothing has been recorded for long; called every few instructions."""
+    """End the graph if no node was recorded for many instructions; called every 256 of them."""
     if _work(machine) != machine.watch.stretch.work:
         machine.watch.stretch = _started_run(machine)
     elif effort_of(machine) - machine.watch.stretch.effort > _LONGEST:

@@ -1,9 +1,9 @@
 """Rolled loops: Python runs loops whose trip count varies, and one iteration is compiled.
 
-The graph breaks at the head of such a loop and at each later iteration, whose resume function is
-that iteration alone. Where that is impossible, the trip count becomes a constant and the loop is
-unrolled: the trace may not break, the loop cannot be resumed (a generator's), or an iteration
-depends on its number.
+The graph breaks at the head of such a loop. The resume function after it is one iteration: it ends
+with a break at the same head, so the next iteration calls it again. The loop is unrolled instead,
+with its trip count as a guarded constant, if the trace may not break, if no resume function can
+begin in the loop (of a generator), or if the iteration depends on its number.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ __all__ = [
 class Loops:
     """Facts about the loops of the root frame; heads are indices of instructions of its code.
 
-    `may_roll`: loops of varying length end the graph; `peels`: after one iteration, if they begin
-    in it. `heads`: those that break at each iteration. `unrolled`: those that need the number of
-    the iteration.
+    `may_roll`: a loop whose trip count varies ends the graph. `peels`: such a loop does so after
+    its first iteration, if the trace made its iterator. `heads`: loops that break at each
+    iteration. `unrolled`: loops whose iterations depend on their number.
     """
 
     may_roll: bool = False
     peels: bool = False
     heads: frozenset[int] = frozenset()
     unrolled: frozenset[int] = frozenset()
-    filled: frozenset[Source] = frozenset()  # lists filled by a loop of varying length
+    filled: frozenset[Source] = frozenset()  # lists filled by a loop whose trip count varies
     may_leave: bool = False  # long loops without tensor work may be left to Python
-    plain: frozenset[int] = frozenset()  # heads of those that are
+    plain: frozenset[int] = frozenset()  # heads of loops that are left to Python
     calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
     """Plain loops whose callees are compiled, with the facts that this depends on."""
     bodies: Mapping[int, frozenset[int]] | None = None  # all loops of the root frame, by heads
@@ -90,7 +90,7 @@ class _StartedLoops:
 
 
 def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
-    """Break or specialise, because the next item of an iterable of varying length is requested."""
+    """Break or specialise: the program asks an iterable of varying length for its next item."""
     symbols = tuple(symbols)
     undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
     if (machine.loops.may_roll or undecided) and _can_end(machine):
@@ -99,7 +99,7 @@ def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoR
 
 
 def check_head(machine: Any) -> None:
-    """Break at the head of a loop that Python runs: the next instruction of the root frame."""
+    """Break if the root frame's next instruction is the head of a loop that Python runs."""
     at, loops = machine.root.at, machine.loops
     if at in loops.calling:
         raise Restart(Stop(machine.step, LoopOfBreaks.of(), machine.root.line(), loops.calling[at]))
@@ -128,7 +128,7 @@ def peels(machine: Any) -> bool:
 
 
 def check_filled(machine: Any, source: Source | None) -> None:
-    """Break before all items of a list are read, if a loop of varying length filled it."""
+    """Break before all items of a list are read, if a loop whose trip count varies filled it."""
     filled = machine.loops.filled
     if filled and source is not None and without_index(source) in filled:
         raise GraphBreak(FilledList.of())
@@ -137,8 +137,8 @@ def check_filled(machine: Any, source: Source | None) -> None:
 def _can_end(machine: Any) -> bool:
     """Return whether the trace may end at the current loop head.
 
-    It may not in a function under a transform or a backward, whose graph would end with it, nor in
-    a library or a generator.
+    It may not in the graph of a transformed function or a backward, which must be whole, nor in a
+    library or a generator.
     """
     frame = machine.frame
     if machine.graph is not machine.graph.root:
@@ -165,7 +165,7 @@ def loops_of(
     may_leave: bool = False,
     calling: Mapping[int, tuple[Guard, ...]] | None = None,
 ) -> Loops:
-    """Return the facts about the loops of a function; `calling`: those found in this call."""
+    """Return the Loops of a function; `calling`: further plain loops with compiled callees."""
     root = flat.root
 
     def numbers(heads: set[Instruction]) -> frozenset[int]:
@@ -198,7 +198,7 @@ def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
 def trip_count_origins(trace: Trace) -> list[Hashable]:
     """Return the origins of the trip counts for which loops were unrolled.
 
-    Data-dependent ones are left out: they are speculated, or have ended the graph.
+    Data-dependent trip counts are left out: they were speculated, or they ended the graph.
     """
     counts = [constant.origin for constant in trace.specialized if constant.is_trip_count]
     return [origin for origin in counts if not isinstance(origin, DataSize)]
@@ -220,11 +220,11 @@ def leave_to_python(flat: FlatCode, heads: Iterable[int]) -> None:
 
 
 def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...]]:
-    """Leave loops to Python whose iterations record nothing from one break to the next.
+    """Leave loops to Python whose iterations consist of graph breaks: no node between two breaks.
 
-    Only the breaks are left of them, which Python runs in a row; their callees may be compiled. A
-    break that rests on facts of the call says nothing about other calls, so only the next trace
-    uses the result.
+    Python runs them as a whole, and functions that they call may be compiled. If the break depends
+    on facts of this call (`because`), other calls may not break there, so only the next trace uses
+    the result.
     """
     root, found = flat.root, []
     for head, loop in trace.open_loops.items():
@@ -239,7 +239,7 @@ def leave_open_loops(flat: FlatCode, trace: Trace) -> dict[int, tuple[Guard, ...
 
 
 def idle_loop_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int]:
-    """Return the outermost loop around the end of a trace, if its iterations recorded nothing.
+    """Return the head of the outermost loop without tensor work around the end of a trace, if any.
 
     If its trip count varies, Python runs it as a whole instead of iteration by iteration.
     """
@@ -254,7 +254,7 @@ def idle_loop_around(flat: FlatCode, unrolled: Trace, rolled: Trace) -> list[int
 
 
 def roll(flat: FlatCode, trace: Trace) -> None:
-    """Roll the loop that ended a trace from now on."""
+    """Mark the loop that ended a trace as rolled, for all later traces."""
     if not ends_at_loop(trace):
         return
     head = flat.at[trace.exit.index]  # type: ignore[attr-defined]
@@ -289,21 +289,21 @@ def _stored_in_loop(root: Root, head: Instruction) -> set[object]:
 
 
 def unroll(flat: FlatCode) -> None:
-    """Unroll the loop that this function is an iteration of from now on."""
+    """Mark the loop that this resume function is an iteration of as unrolled, for later traces."""
     assert flat.head is not None
     flat.root.rolled.discard(flat.head)
     flat.root.unrolled.add(flat.head)
 
 
 def numbers_of_iteration(flat: FlatCode) -> frozenset[Source]:
-    """Return the numbers that iterations change in older objects; empty if not an iteration."""
+    """Return the numbers in older objects that iterations change; empty for other functions."""
     if flat.head not in flat.root.rolled:
         return frozenset()
     return flat.root.resume_facts.changed_in(flat.parameters)
 
 
 def items_of_iteration(flat: FlatCode, args: tuple[object, ...]) -> frozenset[Source]:
-    """Return the ints among the items of a loop, if a resume function is an iteration of it."""
+    """Return the ints in the item of a loop, if the resume function is an iteration of it."""
     if flat.item is None or flat.head not in flat.root.rolled:
         return frozenset()
     index = flat.parameters.index(flat.item)
@@ -311,7 +311,7 @@ def items_of_iteration(flat: FlatCode, args: tuple[object, ...]) -> frozenset[So
 
 
 def _ints(value: object, source: Source) -> Iterable[Source]:
-    """Yield the ints in an item: itself, or the parts that enumerate() and zip() combine."""
+    """Yield the ints in an item: the item itself, or parts of a tuple from enumerate() or zip()."""
     if type(value) is int:
         yield source
     elif type(value) is tuple:

@@ -26,10 +26,10 @@ def note_gradients(machine: Any) -> None:
 
 
 def check_iteration(machine: Any, frame: Frame) -> None:
-    """Break before the iteration of a training loop that a backward jump leads to.
+    """Break before the next iteration of a training loop; called at each backward jump.
 
-    The root frame breaks at the loop's head and resumes there. An inlined frame cannot: its call
-    ends the graph, and the frame is compiled as a root of its own.
+    The root frame breaks at the loop's head and resumes there. An inlined frame cannot: the graph
+    breaks before its call, and its function is compiled with a handle of its own.
     """
     if not frame.gradients or not _may_break(machine, frame):
         return

@@ -1,9 +1,9 @@
 """Turns a finished trace into the bytecode that runs in place of the frame.
 
-A frame that becomes one graph needs no bytecode: `template` describes its result to the dispatcher.
-Otherwise `emit` writes a residual function, which runs the graph, rebuilds values from recipes
-(`rebuild`) and replays the effects. At a graph break it then executes the breaking instruction and
-returns the resume function for the edge that was taken.
+If the frame is one graph without side effects, no bytecode is needed: `template` tells the native
+dispatcher how to build the result. Otherwise `emit` writes a *residual function*. It runs the
+graph, makes values from recipes (`rebuild`) and replays the effects. At a graph break it then
+executes the breaking instruction and returns the resume function for the edge that was taken.
 
     emit            the residual function of a trace
     template        results that the dispatcher can build without Python
@@ -12,5 +12,5 @@ returns the resume function for the edge that was taken.
     resume_facts    dimensions and numbers known to vary at a break, passed to the resume function
     undo            decides whether eager may run the frame from its start after an error
     finalizers      breaks where the last reference to an object with `__del__` is dropped
-    frame_readers   finds callees that may read their caller's variables through `f_locals`
+    frame_readers   finds callees that may read a caller's variables (`f_locals`): all stay bound
 """

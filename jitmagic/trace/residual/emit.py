@@ -3,11 +3,11 @@
 Takes a Trace, the flat code it was traced from and the compiled graph as a callable. Returns a
 Python function of the dispatcher's arguments. It runs the graph, rebuilds the values that are still
 needed and replays the effects; then it returns the result. At a graph break it restores variables
-and stack instead, executes the breaking instruction in place, so that the user's handlers and line
-numbers apply, and hands over to the resume function of the edge taken.
+and stack instead, executes the breaking instruction inside the user's exception handlers and with
+its line number, and continues in the resume function of the edge taken.
 
-A resume function is not called but returned as a `Continue`. The dispatcher loops over these, so a
-loop with a break in it does not grow the stack.
+The residual does not call a resume function, it returns a `Continue` object that names it. The
+dispatcher calls these one after the other, so a loop with a break in it does not grow the stack.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["CannotRestore", "FrameScope", "emit"]
 
 @dataclass(frozen=True, slots=True)
 class FrameScope:
-    """The context of a residual: globals, builtins, and the dispatchers around it."""
+    """The objects that a residual refers to: the frame's globals and builtins, and callbacks."""
 
     namespace: dict[str, Any]
     builtins: dict[str, Any]
@@ -80,10 +80,10 @@ def emit(
 ) -> FunctionType:
     """Return the residual function of a trace; `graph` is None when it has nothing to compute.
 
-    When a draw, a cached cast or the graph raises, the frame starts over as plain Python, so that
-    the user gets eager's exception on the user's own line. If input writes of the graph cannot be
-    undone, the error is passed on instead. Raises CannotRestore when the break is at an instruction
-    that cannot be re-entered.
+    If a draw, a cached cast or the graph raises, the frame runs again from its start as plain
+    Python, so that the user gets eager's exception on the user's own line. If the graph's writes to
+    inputs cannot be undone, its error is raised instead. Raises CannotRestore if no code can be
+    entered at the breaking instruction.
     """
     writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
     writer.put(call_release(flat.release))
@@ -226,7 +226,7 @@ def _leave(
     region: frozenset[Instruction],
     scope: FrameScope,
 ) -> Code:
-    """Edit: redirect one exit edge to the returned code, which hands over to a resume function."""
+    """Edit: redirect one exit edge to the returned code, which continues in a resume function."""
     key, absent = _key_of(exit_, way, flat.root, region, scope.release)
     tail = _return_resume(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
     settled = {**exit_.locals, **exit_.cells}
@@ -245,9 +245,9 @@ def _leave(
 
 
 def _check_bound(body: Body, names: Sequence[str], depth: int, plainly: Instruction) -> Code:
-    """Return code that continues at `plainly`, as Python, if one of the variables is unbound.
+    """Return code that jumps to `plainly`, in the user's code, if one of the variables is unbound.
 
-    A loop without iterations leaves them so, and a resume function needs a value for each
+    After a loop without iterations they are, and a resume function needs a value for each
     parameter.
     """
     reads = [i for name in names for i in (*build.load_fast(name), *build.pop_top())]
@@ -323,17 +323,17 @@ def _is_call_form(instruction: Instruction) -> bool:
 
 
 def _load_plainly(instruction: Instruction) -> None:
-    """Edit: push the plain value only; a resume function pushes the NULL by itself."""
+    """Edit: push only the value; the resume function pushes the NULL, which is no argument."""
     if instruction.op == "LOAD_METHOD":
         instruction.op = "LOAD_ATTR"
     instruction.flag = False
 
 
 def _bind_methods(body: Body) -> None:
-    """Edit: load methods bound, with a NULL.
+    """Edit: load bound methods and a NULL, never the pair (function, self).
 
     A loop or a handler may lead back to the breaking instruction, and the code after it expects the
-    stack as the trace had it.
+    stack in the form that the trace had, which has bound methods.
     """
     for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
         _load_plainly(load)
@@ -401,7 +401,7 @@ def _return_resume(
 
 
 def _pop_null() -> Code:
-    """Return code that pops a NULL: POP_TOP would crash on it, so a call consumes it."""
+    """Return code that pops a NULL; CPython's POP_TOP would crash on it, so a call consumes it."""
     order = [] if RUNNING.null_first else build.swap(2)
     return [
         *build.load_const(_nothing),

@@ -1,10 +1,11 @@
 """Finalizer timing: breaks where the last reference to an object with a finalizer may be dropped.
 
-A frame that creates an object with `__del__` breaks there, and its resume functions hold the only
-references to their arguments. The trace of such a function ends before each instruction after which
-the frame no longer holds one of its values. Python executes that instruction, so the object dies
-when it does in eager. Values without a visible end are dropped anywhere; the others stay bound,
-even if not read again, until the program unbinds them or returns.
+CPython runs `__del__` when the last reference to an object is dropped. So a frame that creates such
+an object breaks there, and its resume functions hold the only references to their arguments. The
+trace of such a resume function breaks again before each instruction that drops one of these. Python
+executes that instruction, so the object dies when it does in eager. Values that may die unnoticed
+(numbers, tensors) are dropped at any time. The others stay bound, even if they are not read again,
+until the program unbinds them or the frame returns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _References:
 
 
 def start_watching(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Start to watch references; such a resume function begins with a call of this."""
+    """Start to watch references; traced as the first call in such a resume function."""
     machine.notes.root.of(_References).watches = True
     result: Value = machine.constant(None)
     return result
@@ -75,8 +76,8 @@ def names_kept_bound(machine: Any) -> frozenset[str]:
 def passes_last_reference(machine: Any) -> bool:
     """Return whether the call that ends the graph takes the frame's last reference to an object.
 
-    The callee decides when it dies, and while callees are hooked the interpreter's stack would hold
-    it too.
+    Then the object dies when the callee drops it. A hooked callee would be too late: the
+    interpreter holds the arguments on its stack for the whole call of the stub.
     """
     if not machine.notes.root.of(_References).watches or "CALL" not in machine.root.instruction.op:
         return False
@@ -99,7 +100,7 @@ def _may_end_here(machine: Any, value: Value) -> bool:
 
 
 def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
-    """Yield older objects that the root frame holds and whose end may be visible."""
+    """Yield objects from before the call that the root frame references and whose death shows."""
     for value in (*machine.root.slots.values(), *machine.root.stack):
         for one in (value, _contents(value)):
             live = None if one is None else _held_object(machine, one)
@@ -108,9 +109,9 @@ def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
 
 
 def _held_object(machine: Any, value: Value) -> object:
-    """Return the argument that a value represents.
+    """Return the live object of a value if the frame may hold its last reference, else None.
 
-    Objects reached from there have other owners, until those are changed.
+    An object inside an argument is referenced by its container, until that is mutated.
     """
     if value.source is None or _is_plain(machine, value):
         return None
@@ -129,7 +130,7 @@ def _is_handed(source: Source) -> bool:
 
 
 def _contents(value: Value | None) -> Value | None:
-    """Return the contents of a cell that was read; others still have their former contents."""
+    """Return the contents of a cell that the trace has read or written; None for other values."""
     cell = value.real if isinstance(value, Lazy) else value
     return cell.contents if isinstance(cell, CellValue) else None
 
@@ -149,7 +150,7 @@ def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
 
 
 def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
-    """Return whether the program has unpacked the container, so that its length is guarded."""
+    """Return whether it is a list or tuple of guarded length whose items may all die unnoticed."""
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False
     if not machine.relies_on(LengthIs(source, len(obj))):

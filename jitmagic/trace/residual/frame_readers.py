@@ -7,8 +7,8 @@ Such a frame keeps all of its variables bound, as eager does, even if they are n
 Names are looked up in namespaces, and attributes in every module, class and object that the code
 names and in containers of such; no code of the user's runs. That finds more than is called. It
 misses a method of an object that only a call returns, if no code on the way names its class. Code
-of torch, of this package and of the standard library except `inspect` is skipped. (traceback reads
-variables if asked to, for logging alone: frames that log would all keep everything.)
+of torch, of this package and of the standard library except `inspect` is skipped. (`traceback` too
+can read variables, but only on request; counting it would keep all variables of frames that log.)
 
 The search runs at the first break of a frame. It takes 0.1 ms, and 40 ms where the frame uses
 pandas.

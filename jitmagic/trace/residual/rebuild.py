@@ -1,8 +1,8 @@
 """Generates bytecode for the recipes, sources and effects of a trace.
 
-The code reads, builds and writes back the same values as the traced program when the compiled graph
-has run. Every value is rebuilt into a temporary before anything is written back, because a source
-read after an effect would see the new state. One recipe object is one Python object.
+The code runs after the graph. It makes the values that the traced program has made, then performs
+its effects. Every value is stored in a temporary before the first effect, because a source that is
+read after an effect would see the new state. Each recipe object becomes one Python object.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ _READERS: Mapping[type, Callable[[Any], object]] = {
 
 
 def _load_source(source: Source, writer: Writer) -> Code:
-    """Return code that reads a source again, without running user code if a plain read exists."""
+    """Return code that reads a source, without running user code wherever that is possible."""
     match source:
         case Argument(index=index):
             return build.load_fast(writer.flat.parameters[index], bound=True)
@@ -478,7 +478,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Give a dictionary new contents, past any methods that a class of the user's has.
+    """Give a dictionary new contents, without calling methods that the user's class overrides.
 
     Keys that stay keep their positions and others are appended, as in the user's code: an iterator
     over `target` that is advanced afterwards then sees what it would in eager.

@@ -1,9 +1,8 @@
-"""Flat code, from which a frame and its resume functions are cut.
+"""FlatCode: the code of a tagged function or of a resume function, as the tracer sees it.
 
-`FlatCode` is a code object as the tracer and the emitter see it. All values that the dispatcher
-passes are plain parameters (cells travel as cell objects in plain slots), and every instruction
-maps to an instruction of the *root* code. Resume functions are cut from the root body, never from
-another resume function, so that a loop with a break in it has finitely many.
+It is flat: every value that the dispatcher passes is a plain parameter, even a closure cell. Every
+instruction maps to one of the *root*, the tagged function's own body. Resume functions are cut from
+the root, never from another resume function, so that a loop with a break in it has finitely many.
 
     resume code = parameters: live variables of the root, then stack values
                   prologue:   move the stack values onto the stack (NULL where the root had NULL),
@@ -55,7 +54,7 @@ _SUPER_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class ResumeKey:
-    """A resume point: an instruction of the root, the bound variables, the NULLs on the stack."""
+    """Identifies a resume function: where it begins, its variables, the NULLs on its stack."""
 
     instruction: Instruction
     names: tuple[str, ...]
@@ -65,17 +64,20 @@ class ResumeKey:
 
 @dataclass(eq=False)
 class Root:
-    """The body of a tagged function, the liveness of its variables, its resume functions."""
+    """A tagged function's body, its liveness and resume functions, and what traces found in it.
+
+    The sets hold instructions that later traces of the function treat specially.
+    """
 
     body: Body
     live: Mapping[Instruction, frozenset[str]]
     handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
-    rolled: set[Instruction] = field(default_factory=set)  # heads: iterations are compiled
-    unrolled: set[Instruction] = field(default_factory=set)  # heads that needed unrolling
-    plain: set[Instruction] = field(default_factory=set)  # heads: Python runs the whole loop
-    calling: set[Instruction] = field(default_factory=set)  # plain loops that consist of breaks
+    rolled: set[Instruction] = field(default_factory=set)  # loop heads: one iteration is compiled
+    unrolled: set[Instruction] = field(default_factory=set)  # loop heads: cannot be rolled
+    plain: set[Instruction] = field(default_factory=set)  # loop heads: Python runs the whole loop
+    calling: set[Instruction] = field(default_factory=set)  # those of `plain` with compiled callees
     recording: set[Instruction] = field(default_factory=set)  # heads of loops with tensor work
-    counting: set[Instruction] = field(default_factory=set)  # calls that give lists of any length
+    counting: set[Instruction] = field(default_factory=set)  # calls that return lists of any length
     resume_facts: ResumeFacts = field(default_factory=ResumeFacts)
     callees_read_locals: bool | None = None  # by callees (frame_readers.py); None: not known yet
     loops: dict[Instruction, frozenset[Instruction]] = field(default_factory=dict)  # by head
@@ -114,8 +116,9 @@ class FlatCode:
     """A code object to trace.
 
     `parameters` are the dispatcher's arguments in order. `at` maps the index of an instruction of
-    `code` to the root's instruction (a resume prologue has none). `head` is the instruction whose
-    result the parameter `item` is: of a rolled loop, a call with one, or a call that reads data.
+    `code` to the root's instruction (a resume prologue has none). If the parameter `item` is the
+    result of the instruction that broke the graph, `head` is that instruction: the head of a rolled
+    loop, a call that contains such a loop, or a call that reads tensor data.
     """
 
     code: CodeType
@@ -153,7 +156,7 @@ def flatten(body: Body, parameters: tuple[str, ...]) -> None:
 
 
 def stack_name(index: int) -> str:
-    """Return the parameter for a stack value, a name that no Python variable can have."""
+    """Return the parameter name for a stack value, one that no Python variable can have."""
     return f"{UNNAMED}{index}"
 
 
@@ -166,7 +169,7 @@ STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 def item_name(root: Root, head: Instruction, depth: int) -> str:
-    """Return the parameter for the next item of a loop, above that many stack values."""
+    """Return the parameter name for the next item of a loop, at that depth of the stack."""
     return _stack_names(ResumeKey(root.following[head], (), (False,) * (depth + 1)))[-1]
 
 
@@ -192,7 +195,7 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     prologue = [*build.prologue(), *call_release(key.release)]
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
-        # Moved, not copied: in eager only the stack holds such a value, and drops it.
+        # Moved, not copied: in eager only the stack holds this value, until an opcode consumes it.
         moved = [*build.load_fast(name, bound=True), *build.delete_fast(name)]
         prologue += null_push if null else moved
     prologue += build.jump(copies[key.instruction])
@@ -226,10 +229,10 @@ def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
 
 
 def _spell_out_super(body: Body) -> None:
-    """Edit: pass class and self to `super()` by name.
+    """Edit: turn `super()` into `super(__class__, self)`.
 
-    Up to 3.11 it finds them through the layout of the frame, which flat code does not keep; from
-    3.12 on the compiler passes them.
+    In 3.11 super() finds both through the layout of its frame, which flat code does not keep. From
+    3.12 on the compiler passes them (LOAD_SUPER_ATTR).
     """
     if RUNNING.version >= (3, 12) or "__class__" not in body.freevars or not body.parameters:
         return

@@ -1,11 +1,13 @@
 """Passes facts about a graph break to the resume functions: which of their variables vary.
 
-They are recorded with the function's body for each trace that ends at a break, so that a resume
-function need not be compiled for one value first. Recorded are dimensions and numbers that are
-symbols at the break, also those of a loop's items that are rows of a tensor, and dimensions that
-are constants there. Calls that read data are recorded because `dynamic=True` makes their results
-symbols from the first one on. Numbers that an iteration changes (a learning rate, a step count) are
-symbols from the next one on. Lists that a rolled loop fills must not be read as a whole.
+Facts are recorded in the Root of a function for each trace that ends at a break, so that the first
+variant of a resume function already has symbols. They are:
+
+- dimensions and numbers that are symbols at the break, of variables and of a loop's next item that
+  is a row of a tensor; and dimensions that are constants there
+- calls that read tensor data: under `dynamic=True` their result is a symbol from the first call on
+- numbers that a loop iteration changes (a learning rate, a step count): symbols in the next one
+- lists that a rolled loop fills: reading one as a whole is a break, since its length varies
 """
 
 from __future__ import annotations
@@ -44,19 +46,20 @@ __all__ = ["ResumeFacts", "without_index"]
 
 @dataclass(eq=False)
 class ResumeFacts:
-    """Facts by the names of variables; `item[1]` names a part of one."""
+    """Facts about the variables at breaks, by name; `item[1]` names a part of a tuple."""
 
     sizes: dict[str, dict[int, Any]] = field(default_factory=dict)  # by index, of the last break
     constants: dict[str, set[int]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     reads: set[Instruction] = field(default_factory=set)  # calls that ended a graph to read data
-    filled: set[Source] = field(default_factory=set)  # as paths of `without_index`
-    changed: set[Source] = field(default_factory=set)  # numbers, likewise
+    filled: set[Source] = field(default_factory=set)  # lists, as paths of `without_index`
+    changed: set[Source] = field(default_factory=set)  # numbers, as paths of `without_index`
 
     def add(self, trace: Trace, at: Mapping[int, Instruction], item: str | None) -> None:
-        """Record the facts of a break about its variables, and about the result of its instruction.
+        """Record the facts about variables at a break, and about the breaking instruction's result.
 
-        `at` maps indices to instructions; the result arrives as the parameter `item`.
+        `at` maps indices to instructions of the root. `item`: the resume function's parameter for
+        the next item of a loop.
         """
         if not isinstance(trace.exit, Break):
             return
@@ -83,7 +86,7 @@ class ResumeFacts:
         self.constants.setdefault(name, set()).update(numbers.keys() - symbolic.keys())
 
     def fill(self, trace: Trace) -> None:
-        """Record that lists of the caller's that an iteration writes to have a varying length."""
+        """Record that lists from before the call that an iteration fills have a varying length."""
         for effect in trace.effects:
             match effect:
                 case Perform(_, (FromSource(source), *_)) | ReplaceList(FromSource(source)):
@@ -114,7 +117,7 @@ class ResumeFacts:
         return {place: INT64 for place in sizes if -2 - rank < place < rank}
 
     def size_at(self, source: Source, place: int) -> Size | None:
-        """Return the symbol at the break, to tell two symbols there from one."""
+        """Return the symbol of a size at the break; sizes with two symbols there have two here."""
         size = self.sizes.get(_name(source), {}).get(place)
         return size if isinstance(size, Size) else None
 
@@ -126,7 +129,7 @@ class ResumeFacts:
     def numbers_of(
         self, names: Sequence[str], args: Sequence[object], read: str | None
     ) -> frozenset[Source]:
-        """Return a resume function's arguments that are varying numbers, `read` among them."""
+        """Return a resume function's arguments that are varying numbers; `read` names one."""
         given = enumerate(zip(names, args, strict=True))
         return frozenset(
             Argument(index, name)

@@ -1,8 +1,8 @@
-"""Decides whether the dispatcher can build the frame's result without any Python code.
+"""Decides whether the native dispatcher can build the frame's result without running Python.
 
-`template_of` returns a `Template` when the frame returned (no break), has no effects and no draws,
-and its result is built of graph outputs, frame values that guards read anyway, constants, tuples,
-lists and dicts. Otherwise it returns None, and a residual function is emitted.
+`template_of` returns a `Template` if the trace ends in a return (no break), without effects or
+draws, and the result consists of graph outputs, frame values that guards read anyway, constants,
+tuples, lists and dicts. Otherwise it returns None, and a residual function is emitted (emit.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The dispatcher's template; ("reg", i) in `shape` is the i-th of `sources`."""
+    """The nested structure of a result; ("reg", i) in `shape` stands for the i-th of `sources`."""
 
     shape: tuple[Any, ...]
     sources: tuple[Source, ...]

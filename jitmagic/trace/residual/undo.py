@@ -1,8 +1,9 @@
 """Decides whether eager may run a frame from its start after its graph has raised.
 
-That needs inputs as they were, possibly copied before each run. Kernels write to inputs only when
-nothing can raise any more (schedule/deferred_writes.py), and so do ATen graphs, so those copy none.
-Code that runs in the program's order may have written to some of them by then.
+The inputs must then be as they were before the call. Compiled kernels and ATen graphs write to
+inputs only when nothing can raise any more (schedule/deferred_writes.py). A graph that runs in the
+program's order (in partitions) may have written to some by then, so these are copied before each
+run.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _MOST = 1 << 20  # bytes; above that the graph ends instead of copying in each c
 def can_start_over(trace: Trace) -> bool:
     """Return whether the inputs are unchanged or restored when the graph raises.
 
-    A node that is not known to raise may have written anything, so its error is passed on. Undoing
-    draws costs each call a copy of the generator's state.
+    Writes are undone only for nodes that are known to raise on data; any other error is passed on.
+    Undoing draws costs each call a copy of the generator's state.
     """
     if not trace.mutated and not trace.draws:
         return True
@@ -35,9 +36,9 @@ def can_start_over(trace: Trace) -> bool:
 
 
 def can_assert(written: Iterable[TensorSpec]) -> bool:
-    """Return whether a failing assertion of a graph with such writes may hand the call to eager.
+    """Return whether a graph with such writes may assert, with eager running the call if it fails.
 
-    On a GPU a failed assertion ends the process's use of the device.
+    Not on a GPU: a failed device-side assertion makes CUDA unusable in the process.
     """
     return all(spec.device.type == "cpu" for spec in written)
 

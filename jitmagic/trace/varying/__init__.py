@@ -1,8 +1,8 @@
 """Decides which sizes and numbers of a frame are symbols.
 
-A dimension, stride or number that was seen to vary, or that is sure to, becomes a symbol; guards
-restrict its range. If the program needs its value, `Specialize` ends the attempt, and the next one
-has a guarded constant.
+A dimension, stride or number becomes a symbol if it differed between calls, is declared dynamic, or
+is certain to change (growing_sizes.py). Guards restrict its range. If the program needs its value,
+`Specialize` ends the attempt, and the next attempt has a guarded constant in its place.
 
     symbolic         the symbols of one attempt at a trace, and those that became constants
     symbolic_sizes   symbols for the dimensions and strides of a tensor input

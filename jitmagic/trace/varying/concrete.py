@@ -37,7 +37,7 @@ __all__ = [
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
     """Return the symbols in the sizes and strides of inputs, with (input, index) of a reading.
 
-    An input that is an int and a size of the graph is read itself: its index is -1.
+    The index is -1 for an input that is itself an int.
     """
     return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
 
@@ -48,7 +48,7 @@ def hints_of(traced: Trace) -> tuple[int, ...]:
 
 
 def with_hints(traced: Trace) -> Trace:
-    """Return the trace with input sizes as in the traced call; its graph takes any."""
+    """Return the trace with the traced call's sizes in its input specs; the graph is unchanged."""
     known: dict[Expr, int] = dict(zip(places_of(traced), hints_of(traced), strict=True))
     inputs = tuple(replace(entry, spec=spec_at(entry.spec, known)) for entry in traced.inputs)
     return replace(traced, inputs=inputs)

@@ -1,8 +1,8 @@
-"""Detects sizes that a frame itself changes, by replacing tensors with others.
+"""Detects dimensions that the frame itself changes, by storing a tensor of another size.
 
-An example is a cache that has got one more token: some dimensions of inputs will certainly differ
-in the next call, and no second call is needed to see it. A size of one, which such a cache has
-first, becomes an unbacked symbol; as a constant it would need a variant of its own.
+A key-value cache, for example, gets one token longer: that dimension will differ in the next call,
+so it becomes a symbol before a second call has shown it. Such a cache begins with size one, which
+becomes an unbacked symbol; as a constant it would need a variant of its own.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ..result import (
 
 __all__ = ["Resized", "numbers_written", "resized"]
 
-Place = tuple[Source, Any]  # an object, and its attribute or key
+Place = tuple[Source, Any]  # an object, and the attribute or key that is written
 _FROM_ONE = GrowingRange(1, INT64.high)
 
 
 class Resized:
-    """Dimensions of inputs that have another size in the next call, and their old and new sizes."""
+    """Dimensions of inputs that the frame changes, and all their old and new sizes."""
 
     __slots__ = ("_dims", "_sizes")
 
@@ -53,8 +53,8 @@ class Resized:
     ) -> dict[int, Interval]:
         """Return the ranges of the dimensions of an input that vary.
 
-        Argument dimensions that match one of the old or new sizes vary too: a mask, positions. A
-        size of one matches nothing. `ones`: include dimensions of size one.
+        Dimensions of arguments with one of the old or new sizes, other than one, vary too: those of
+        a mask or of positions grow with the cache. `ones`: include dimensions of size one.
         """
         found = set(self._dims.get(source, ()))
         if is_argument:
@@ -87,7 +87,7 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
         if changed:
             dims.setdefault(source, set()).update(changed)
             sizes.update(size for pair in changed.values() for size in pair)
-    # Too many other dimensions are of size one to take them for the same extent.
+    # Many unrelated dimensions are of size one, so equal size proves nothing there.
     return Resized(dims, frozenset(sizes - {1}))
 
 

@@ -1,8 +1,8 @@
 """Varying dimensions that are of size one in some calls.
 
-Such dimensions get symbols without a hint whose range begins at one, so that nothing is decided by
-their value. As constants they would need a variant for each such dimension, and for each pair of
-them.
+torch specialises size one (broadcasting, contiguity). Such dimensions get symbols without a hint,
+in a range from one on, so that no branch is decided by the value in this call. As constants they
+would need a variant for each dimension that is one, and for each combination of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Dims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 
 
 class MaybeOneDims:
-    """Ranges from one on; `is_found`: a dimension that a trace asked for is or was of size one."""
+    """Gives such dimensions ranges from one on; `is_found`: a trace asked for one of them."""
 
     def __init__(self, dims: Dims, earlier: SizeHistory) -> None:
         self._dims, self._earlier = dims, earlier
@@ -46,15 +46,15 @@ class MaybeOneDims:
     def _known(
         self, source: Source, tensor: torch.Tensor, made: Mapping[int, Interval]
     ) -> dict[int, list[Dimension]]:
-        """Return the present and earlier sizes of dimensions whose values may decide something."""
+        """Return present and earlier sizes of dimensions whose symbol would have a hint."""
         dims = (dim for dim, limits in made.items() if dim >= 0 and type(limits) is Interval)
         return {dim: [tensor.shape[dim], *self._earlier.sizes(source, dim)] for dim in dims}
 
 
 def _varies(sizes: list[Dimension]) -> bool:
-    """Return whether a dimension had other sizes, was a symbol from one on, or is one and new.
+    """Return whether sizes differ, one was a symbol from one on, or the only known size is one.
 
-    The last case is for dynamic=True, which makes symbols even of dimensions that become constants.
+    The last case is for dynamic=True, under which a dimension needs no earlier size to be a symbol.
     """
     if sizes == [1] or len({*map(hint_of, sizes)}) > 1:
         return True

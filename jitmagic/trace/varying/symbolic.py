@@ -1,8 +1,8 @@
 """The symbols of one attempt at a trace, and those that had to become constants.
 
 Takes the sources of floats and ints that vary, and the constants of earlier attempts. `Symbols` is
-the Context that values ask; each narrowing of a range is a guard on the user's line. After a
-Specialize the next attempt has one more constant, so the number of attempts is limited.
+the Context in which Values compare symbols; each comparison that narrows a range adds a guard with
+the user's line. After a Specialize the next attempt has one more constant, so attempts are limited.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ Constants = dict[Hashable, Specialized]
 class SizeHistory:
     """Earlier sizes and strides of a tensor.
 
-    Dimensions whose sizes differed in an existing variant, or that were two symbols at the break
-    before, do not share a symbol.
+    Two dimensions share a symbol if their sizes are equal, unless they differed in an existing
+    variant or were different symbols at the graph break before this frame.
     """
 
     in_variants: Callable[[Source, int], tuple[int | None, ...]]
@@ -85,7 +85,7 @@ class DynamicDims:
 
 @dataclass(frozen=True, slots=True)
 class InputNumber:
-    """The origin of a number in an input tensor, which guards on ints cannot relate."""
+    """The origin of a number in an input tensor; SizesRelate cannot read it, InRange can."""
 
     source: Source
 
@@ -106,7 +106,7 @@ class KnownCount(Count):
 class Symbols(Context):
     """The symbols of one attempt.
 
-    `varying`: numbers that may be symbols; None: none may, nor counters in tensors of the user's.
+    `varying`: numbers that may be symbols; None: no number, and no counter in a user's tensor.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Symbols(Context):
         )
 
     def is_given_or_computed(self, expr: Expr) -> bool:
-        """Return whether Python can compute it before the graph, from numbers that were read."""
+        """Return whether emitted code can compute it before the graph, from numbers it reads."""
 
         def is_read(symbol: Symbol) -> bool:
             return _is_given(symbol.origin) and symbol.origin in self.values
@@ -194,9 +194,9 @@ class Symbols(Context):
         )
 
     def data_size(self, least: int, most: int, where: UserLine) -> Size | None:
-        """Return a data-dependent size within these limits; None: it has to be known."""
+        """Return a new data-dependent (unbacked) size; None if its value must be known."""
         origin = DataSize(self.count_of(DataSize), where)
-        # An earlier attempt found that this one has to be known.
+        # An earlier attempt needed the value of this one.
         if origin in self.constants:
             return None
         symbol = Symbol(f"u{origin.number}", int, Interval(least, most), origin)
@@ -217,7 +217,7 @@ class Symbols(Context):
         return found
 
     def shared_symbol(self, own: Symbol, hint: int) -> Symbol:
-        """Return the symbol of all sizes that are equal now and were so before."""
+        """Return the symbol that all sizes share which are equal now and in earlier calls."""
         history, at_break = self._history(own, hint)
         for symbol, (other, size) in self.sizes.items():
             apart = at_break is not None and size is not None and not is_same(at_break, size)

@@ -1,8 +1,9 @@
 """Clocks read in a frame: `start = time.time(); ...; seconds = time.time() - start`.
 
-A reading before any tensor operation is a number without a hint, read before the graph runs. A
-later one is read by Python after the graph has run, so it measures the whole graph. A reading
-between two parts of the graph is a graph break.
+A reading before the first tensor operation is read before the graph runs; it is a symbol without a
+hint, since no guard can depend on it. A reading after the last one is read by Python after the
+graph has run, so it measures the whole graph. A reading between two tensor operations is a graph
+break.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Impure calls that no graph can hold: output, the interpreter's state, random numbers.
+"""Impure calls that are always graph breaks: output, the interpreter's state, random numbers.
 
-They break with a specific reason instead of the general UnknownCFunction.
+Registered here, they break with a specific reason instead of the general UnknownCFunction.
 """
 
 from __future__ import annotations

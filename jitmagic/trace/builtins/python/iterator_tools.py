@@ -1,4 +1,4 @@
-"""itertools, item by item as CPython's C code takes them from its arguments."""
+"""itertools: items are taken from the arguments in the order in which CPython's C code does."""
 
 from __future__ import annotations
 

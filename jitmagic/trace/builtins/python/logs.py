@@ -1,8 +1,8 @@
 """Logging and warnings, emitted after the graph has run, in program order.
 
-Calls of an enabled logger (that it is enabled is guarded), and warnings at a traced line, become
-effects. Handlers, filters and registries, which decide whether and where anything is printed, are
-consulted then.
+Calls of an enabled logger, and warnings, become effects; that the logger is enabled is guarded.
+When the effect is performed, Python consults handlers, filters and warning registries, which decide
+whether and where anything is printed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch._C._log_api_usage_once)
 def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Log after the graph; torch itself keeps track of the first time."""
+    """Log after the graph; torch itself logs each event only once."""
     machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
     return machine.constant(None)
 
@@ -81,7 +81,7 @@ def _is_only_said(category: Value) -> bool:
 
 
 def raises_warnings(category: type) -> bool:
-    """Return whether a filter turns such a warning into an error, which would end the program."""
+    """Return whether a filter turns such a warning into an error, which ends the traced program."""
     kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
     return any(issubclass(category, kind) for kind in kinds)
 

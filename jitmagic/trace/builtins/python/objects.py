@@ -1,4 +1,4 @@
-"""Methods inherited from object, tuple and BaseException: the ends of `super()` chains."""
+"""Methods of object, tuple and BaseException, where chains of `super()` calls end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """heapq, bisect and functools.cmp_to_key.
 
-CPython's own C code runs on stand-ins of the items, whose `<` makes the comparison that the traced
-program would make.
+CPython's own C code runs on stand-ins for the items. `<` of two stand-ins traces the comparison of
+their Values, so the order of comparisons is CPython's.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _KeyMaker(Value):
 
 
 class _Key(Value):
-    """An object that compares as `function(this, other) <op> 0` says."""
+    """An object whose comparison is `function(this, other) <op> 0`."""
 
     __slots__ = ("maker", "obj")
 

@@ -108,7 +108,7 @@ def _same(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _register_algebra(name: str) -> None:
-    """Register the methods behind the operators, which take any iterables."""
+    """Register `union`, `difference`, ...: unlike the operators, they accept any iterables."""
 
     def combine(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
         target = _as_set(owner)

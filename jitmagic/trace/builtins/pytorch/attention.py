@@ -1,4 +1,4 @@
-"""Attention: torch chooses the kernel by its arguments and the process's settings.
+"""Scaled dot-product attention, whose kernel torch chooses by arguments and process settings.
 
 A call becomes a node, with a guard on each setting that the choice depends on (`sdpa_kernel`,
 `torch.backends.cuda.enable_flash_sdp`, the order of preference). The other conditions (dtypes,
@@ -137,7 +137,7 @@ def _is_square(scores: tuple[Any, ...]) -> bool:
 
 
 def _read(graph: GraphBuilder, node: Node) -> Literal["nothing", "causal"] | None:
-    """Return the kind of a mask that is made of constants; every layer asks."""
+    """Return the kind of a mask made of constants; saved, because every layer asks for it."""
     found: tuple[int, Any] = node.meta.get("attends", (-1, None))
     if found[0] != graph.writes.count:
         found = node.meta["attends"] = (graph.writes.count, _come_to(known_mask(graph, node)))

@@ -1,9 +1,9 @@
-"""Functions that read and set a thread's autocast state, which torch.autocast is made of.
+"""The C functions that read and set a thread's autocast state, which torch.autocast calls.
 
-They are called by torch's own Python code (inlined) or by the user's, and return the state of the
-traced program. The graph under construction records the mode; the rest is `machine.autocast`. An
-exit in another state than the entry's (a graph break within a block) sets the thread's state.
-Reading any part relies on all of the state, which one guard checks.
+torch's own Python code, which is inlined, or the user's calls them. They read and set the state of
+the traced program: the graph under construction has the mode, `machine.autocast` the rest. If the
+trace ends in another state than it began in (a graph break inside a block), an effect sets the
+thread's state. One guard checks the whole state as soon as any part is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """torch.autograd.Function.apply: the forward is inlined, the backward is a region of the graph.
 
-The forward's operations are recorded without gradients. One node after them gives the results the
-history that the class's `backward` defines. That is traced at the call, under guards of the frame,
-as a graph of its own over the gradients and the attributes that the forward left on `ctx`. If
-nothing requires grad there is no such node.
+The forward's operations are recorded without gradients. One node after them attaches the autograd
+history to the results. Its backward is traced at the call too, under the frame's guards: a nested
+graph (region.py) of the incoming gradients and of what the forward stored on `ctx`. If nothing
+requires grad there is no such node.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""torch.utils.checkpoint without reentry: a region of the graph that backward computes again.
+"""torch.utils.checkpoint (use_reentrant=False): nodes of the graph that backward recomputes.
 
-The function is traced as any call and its nodes are marked (`meta["checkpoint"]`: a `Recomputed`
-per region). autograd/partition.py saves the inputs of a region and its random numbers. Eager runs
-the function a second time: where that would be visible (it writes to older memory, prints, or draws
-other numbers) the call is a graph break. Python state that it reads is read again by the backward
-(trace/values/autograd/backward_facts.py).
+The function is traced like any call and its nodes are marked (`meta["checkpoint"]`, one
+`Recomputed` for each call). autograd/partition.py saves the inputs of these nodes and their random
+numbers. Eager runs the function a second time; where that would be visible (it writes to memory
+from before the call, prints, or draws other numbers) the call is a graph break. Guards on Python
+state that it reads are checked again by the backward (trace/values/autograd/backward_facts.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""torch's checks of values, and queries of a program whether it is being compiled.
+"""torch._check and similar assertions, and torch.compiler.is_compiling().
 
-A condition that holds leaves nothing, one in a tensor becomes an assertion node, and one that fails
-is a break, where plain Python raises. Code that asks whether it is compiled gets True.
+A condition that is true while tracing records nothing, one in a tensor becomes an assertion node,
+and a false one is a graph break, after which plain Python raises.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Return True for code of libraries, and False for torch's own.
+    """Return True, but False to torch's own code.
 
-    Libraries keep a branch without data-dependent control flow for this, and people expect it to be
-    taken. Torch's own branch is written for Dynamo and rounds differently (optimizers count steps
-    in float32 there). Once a library's branch was seen to raise, all code gets False.
+    Libraries have a branch without data-dependent control flow for compilers, and users expect it
+    to be taken. torch's own such branches are written for Dynamo and round differently (optimizers
+    count steps in float32 there). After a library's branch has raised, all code gets False.
     """
     asking = machine.frame.globals.live.get("__name__")
     answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))

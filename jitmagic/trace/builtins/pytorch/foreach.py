@@ -1,7 +1,7 @@
 """torch._foreach_*, the list operations of optimizers, and their grouping of tensors.
 
-Takes lists of tensors, numbers and lists of numbers. Records one node, as torch makes one call; or,
-if a number is symbolic, the tensor operation for each element in the order of the list.
+Takes lists of tensors, numbers and lists of numbers. Records one node for the call. If a number is
+symbolic, it records the plain tensor operation for each element instead, in the order of the list.
 """
 
 from __future__ import annotations

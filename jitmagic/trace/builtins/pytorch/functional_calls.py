@@ -1,9 +1,8 @@
 """torch.func.functional_call: calls a module with other tensors in the place of its own.
 
-The call is traced while the module's model has those tensors, as an attribute and in its table. The
-live module is never written to, so nothing has to be restored when the frame ends. Where eager
-would do more than swap (unknown names, several values for one tied tensor) the call is a graph
-break.
+While the call is traced, the tracer's Value of the module has those tensors as its parameters. The
+live module is never written to, so nothing has to be restored when the frame ends. Cases in which
+eager does more than swap (unknown names, several values for one tied tensor) are graph breaks.
 """
 
 from __future__ import annotations

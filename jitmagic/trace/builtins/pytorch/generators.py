@@ -1,9 +1,9 @@
 """`torch.Generator` objects passed to functions that make tensors: `torch.randn(3, generator=g)`.
 
-For a live generator other than torch's default one of the CPU, and constant arguments, the call is
-a draw before the graph (trace/values/contexts/random_streams.py), since the frame's other draws
-come from other generators. Calls with tensor arguments (multinomial, bernoulli), and calls that
-change a generator, break.
+With constant arguments, and a generator from before the call that is not torch's default CPU one,
+the tensor is drawn before the graph runs (trace/values/contexts/random_streams.py). Nothing else in
+the graph draws from that generator, so the order of the draws stays. Calls with tensor arguments
+(multinomial, bernoulli), and calls that change a generator, break.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Padded batches in nn.TransformerEncoder, whose layers take nested tensors in inference.
 
-The encoder makes a nested tensor of the rows that a mask keeps, runs its layers and pads again. The
-graph has the padded tensor and the mask throughout. Padding is zero after the layers, as in eager,
-if the mask keeps the beginning of each row. Otherwise eager runs the layers over the padded tensor;
-the graph has that too, and data select one.
+The encoder packs the positions that a mask keeps into a nested tensor, runs its layers and pads
+again. The graph computes with the padded tensor and the mask throughout. If the mask keeps the
+beginning of each row (is left-aligned), the padding is zero after the layers, as in eager.
+Otherwise eager runs the layers over the padded tensor. The graph has both results and selects one
+by the mask.
 """
 
 from __future__ import annotations

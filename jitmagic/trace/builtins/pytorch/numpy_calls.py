@@ -1,4 +1,4 @@
-"""Calls between torch and numpy, and of numpy's own functions.
+"""Conversions between torch and numpy, and calls of numpy's functions.
 
 Handles numpy arrays that a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and functions
 that numpy implements in C or dispatches. An array is an input of the graph that shares its memory,
@@ -63,7 +63,7 @@ def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _shares(convert: Callable[..., torch.Tensor]) -> None:
-    """Register a conversion that keeps the array's memory where it can."""
+    """Register a conversion that shares the array's memory if it can."""
 
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -161,7 +161,7 @@ def _varies(machine: Machine, value: Value) -> bool:
 
 @intercepts(types.ModuleType)
 def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Value | None:
-    """Import `np.fft` and its kin before any name is read.
+    """Import submodules such as `np.fft` before any name of numpy is read.
 
     numpy imports them at first access, for example by the emulation's tables, when a trace may
     already have read that the name is missing.

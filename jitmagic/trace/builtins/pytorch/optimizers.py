@@ -1,8 +1,9 @@
-"""The wrappers around `Optimizer.step` for hooks, profiles and grad mode, known by their code.
+"""torch's wrappers around `Optimizer.step`, and the kernels of `fused=True`.
 
-The parts for profiles and for torch.compile are skipped. Hooks of the optimizer are called; hooks
-of all optimizers break. Updates with `fused=True` are recorded as their formula, operation by
-operation, which jitmagic's kernels fuse.
+A wrapper is recognised by its code object. Its parts for the profiler and for torch.compile are
+skipped. Hooks of the optimizer are called; hooks registered for all optimizers break. An update
+with `fused=True` is recorded as the plain tensor operations of its formula, which jitmagic fuses
+itself.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ _SCALING = ("grad_scale", "found_inf")
 
 
 def _follow_fused(module: Any, name: str) -> None:
-    """Register the kernel of `fused=True` as the operations that it stands for.
+    """Register the kernel of `fused=True` to be traced as the operations of its formula.
 
     It computes in float32, while these round after each operation. So narrower numbers, and steps
     under a GradScaler's scale, call the kernel.

@@ -1,4 +1,4 @@
-"""Process state that torch reports: read while tracing, guarded by reading it in each call.
+"""Getters of torch's process-wide state: read while tracing, guarded by calling them again.
 
 C functions without arguments that return a switch or a setting give constants of the trace. Python
 functions around such getters (torch.backends.cuda.flash_sdp_enabled) are inlined down to them

@@ -1,11 +1,11 @@
-"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM and its kin call.
+"""torch.lstm, gru, rnn_tanh and rnn_relu, which nn.LSTM, nn.GRU and nn.RNN call.
 
-A call becomes one node, or a graph break. Over a packed sequence, whose length is data-dependent,
-the node runs as eager does between partitions of the graph (graph/symbolic/data_split.py), and so
-do packing and padding. Over a padded sequence, if no kernel has the backward of a layer, the
-formula of each step is recorded. That costs 0.12 s of compile time per step, and runs in a seventh
-of eager's time (GRU, 35 steps, two layers). So long sequences run as eager does too, and those
-whose length varies: each length would be a compile.
+A call becomes one node, or a graph break. A packed sequence has a data-dependent length, so there
+the node runs eagerly between partitions of the graph (graph/symbolic/data_split.py), and so do
+packing and padding. For a padded sequence, if no kernel has the backward of a layer, the formula of
+each time step is recorded. That costs 0.12 s of compile time per step, and runs in a seventh of
+eager's time (GRU, 35 steps, two layers). So long sequences run eagerly too, and those whose length
+varies, since each length would be a compile.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _drops(machine: Machine, args: Args) -> bool:
 
 
 def _as_eager(made: Value, drops: bool = False) -> Value:
-    """Record a node that runs as eager does, between partitions of the graph."""
+    """Mark the node of these results to run eagerly, between partitions of the graph."""
     first: Any = made.items[0]  # type: ignore[attr-defined]
     first.node.args[0].meta.update(data_dependent=True, random=drops)
     return made

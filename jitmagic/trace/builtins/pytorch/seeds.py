@@ -1,11 +1,11 @@
 """Seeds set in a frame (`torch.manual_seed(0)`), and generators made there.
 
-Takes a function that seeds shared generators, or makes one (`numpy.random.default_rng(seed)`), and
-an int from the call or a constant. It becomes a draw without a result, or the generator
-(trace/values/contexts/random_streams.py): the frame sets the seed before the graph runs, in the
-order of the other draws. The graph draws from torch's own generators after that, so a frame that
-drew before it is seeded ends there. The states are restored where eager runs the frame from its
-start.
+Handles functions that seed shared generators, and functions that make one
+(`numpy.random.default_rng(seed)`); the seed is an int argument or a constant. Seeding becomes a
+draw without a result (trace/values/contexts/random_streams.py): the seed is set before the graph
+runs, in program order with the other draws. The graph itself draws from torch's generators after
+that, so a frame that has drawn from them before it seeds ends there. If eager runs the frame again
+from its start, the states are restored.
 """
 
 from __future__ import annotations

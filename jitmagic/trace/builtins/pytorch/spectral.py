@@ -1,8 +1,8 @@
-"""torch.istft: a composite in C++ that reads its data only to check them.
+"""torch.istft: a composite C++ operator that reads tensor data only to check them.
 
-Its operations are recorded (ATen/native/SpectralOps.cpp, in its order, for the same roundings),
-with an assertion in the graph in place of the check; where that fails, eager raises. Calls that are
-refused or warned about for their shapes stay one call, which eager makes.
+Its operations are recorded in the order of ATen/native/SpectralOps.cpp, so that they round alike.
+An assertion in the graph replaces the check; if it fails, eager runs the call and raises. Calls
+with shapes that torch refuses or warns about stay one node, which calls it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""cov and corrcoef: composites in C++ that read numbers of their data only to check them.
+"""cov and corrcoef: composite C++ operators that read tensor data only to check them.
 
-Their operations are recorded (ATen/native/Correlation.cpp, in its order, for the same roundings),
-with assertions in the graph in place of the checks; where one fails, eager raises or warns. Calls
-that are refused or warned about for their shapes stay one call, which eager makes.
+Their operations are recorded in the order of ATen/native/Correlation.cpp, so that they round alike.
+Assertions in the graph replace the checks; if one fails, eager runs the call and raises or warns.
+Calls with shapes that torch refuses or warns about stay one node, which calls it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tables of torch functions by name: which calls may be a graph node, and why others may not.
+"""Tables of torch functions by name: which calls become graph nodes, and why others may not.
 
-A torch function in no table whose kind `is_leaf_function` accepts becomes one node: its meta run
-gives the shapes, and a call without a meta result breaks. A call in a table of refusals ends the
-graph with that sentence and runs as plain Python.
+A torch function that `is_leaf_function` accepts and no table refuses becomes one node; its shapes
+come from running it on meta tensors, and if that fails the call is a graph break. A function in a
+table of refusals is a graph break with the sentence given there.
 """
 
 from __future__ import annotations
