@@ -110,12 +110,26 @@ def _interrupt_after(seconds: float) -> Iterator[None]:
     finally:
         over.set()
         with lock:
-            _raise_in(target, None)  # takes back what has not been raised yet
+            _take_back(target)
         thread.join()
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    raised = ctypes.py_object(kind) if kind is not None else None
+class _TakenBack(BaseException):
+    """Replaces an interrupt that has not been raised yet."""
+
+
+def _take_back(thread: int) -> None:
+    """Replace a pending interrupt and raise the replacement here. Setting NULL in its place would
+    leave CPython's flag set, and 3.11 then executes traced frames in an endless loop.
+    """
+    with contextlib.suppress(_TakenBack):
+        _raise_in(thread, _TakenBack)
+        while True:  # until the interpreter looks at the flag
+            pass
+
+
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    raised = ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
