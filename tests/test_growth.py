@@ -7,6 +7,7 @@ more often than the programs' lengths explain; `python -m tests.bench.growth` ha
 from __future__ import annotations
 
 import cProfile
+import os
 from collections import Counter
 
 import pytest
@@ -20,7 +21,9 @@ from jitmagic.records import watchers
 from jitmagic.schedule import schedule
 from jitmagic.target import Target
 from tests.bench import growth
+from tests.processes import ROOT
 
+PACKAGE = str(ROOT / "jitmagic") + os.sep
 TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
 
 
@@ -47,14 +50,14 @@ def compiled(call):
 
 
 def calls(family, n):
-    """By function of jitmagic how often it is called in a compile at size n."""
+    """Return how often each function of jitmagic is called in a compile at size n."""
     torch.manual_seed(0)
     call = family.make(n)
     profile = cProfile.Profile(builtins=False)
     profile.runcall(compiled, call)
     counts = Counter()
     for entry in profile.getstats():
-        if "/jitmagic/" in entry.code.co_filename:
+        if entry.code.co_filename.startswith(PACKAGE):
             counts[entry.code] += entry.callcount
     return counts
 

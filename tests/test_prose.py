@@ -29,10 +29,12 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each docstring of a file."""
+    """(line, text) of each docstring of a file, without the indentation of its code."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
-            yield getattr(node, "lineno", 1), text
+        if isinstance(node, Documented) and (text := ast.get_docstring(node, clean=False)):
+            margin = "" if isinstance(node, ast.Module) else " " * (node.col_offset + 4)
+            lines = [line.removeprefix(margin) for line in text.splitlines()]
+            yield getattr(node, "lineno", 1), "\n".join(lines)
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -120,8 +120,6 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     later = record.for_later()
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
-        if options.backend == "aot_eager":
-            return fx_executable(gm)
         return build_executable(gm, name, options, record, partial(stand_in_inputs, gm), None)
 
     def backward(

@@ -110,8 +110,6 @@ class _Kernels:
         """Return the template for these values, building it if needed; None if there can be
         none.
         """
-        if self._options.backend != "native":  # the graph is run op by op
-            return None
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:

@@ -157,7 +157,7 @@ class SizeCompiler:
         self._joints: list[SizedJoint | SizedBackend] = []
         self.in_parts = False  # whether any executable consists of several (CompiledGraph.in_parts)
         is_native = options.backend == "native" and not options.tunes
-        self._is_sized = is_native or options.backend == "aot_eager" or callable(options.backend)
+        self._is_sized = is_native or callable(options.backend)
         self._made: dict[SizeTuple, Executable] = {}
         self._costly = 0  # how many of `_made` needed a compiler
         self._is_patient = options.keep == "faster"

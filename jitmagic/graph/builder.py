@@ -190,7 +190,6 @@ class GraphBuilder:
         run, storages = placement.method or target, set[int]()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None) if self.warns else None
-        # The meta run gives the results: under autocast (`cast`), or plainly if no cast matters.
         check_for_meta(name, placement.args, placement.kwargs)
         with allowing_data_sizes(self.fresh_size) as self._sizes_made:
             how = self.autocast, self.cast_cache
@@ -219,7 +218,6 @@ class GraphBuilder:
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
-        # A call that makes no tensor and has no effect leaves no node.
         if not (fresh or written or random or is_foreign(target)):
             return map_tensors(value, self._nodes.__getitem__)
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)

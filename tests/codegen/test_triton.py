@@ -95,9 +95,9 @@ def test_offsets_of_64_bits(name, monkeypatch):
 @pytest.mark.parametrize("name", ["everything_sum", "column_sum", "softmax_parts", "layer_norm"])
 def test_split_reductions(name, monkeypatch):
     monkeypatch.setattr(split, "ROW", 40)
-    monkeypatch.setattr(split, "COLUMN", 20)
+    monkeypatch.setattr(split, "STRIDED_ROW", 20)
     monkeypatch.setattr(split, "PIECE", 8)
-    monkeypatch.setattr(split, "DEPTH", 8)
+    monkeypatch.setattr(split, "STRIDED_PIECE", 8)
     program = PROGRAMS[name]
     assert check(program.fn, *made_inputs(program)).count("def ") > program.nests
 

@@ -215,7 +215,7 @@ def test_breaks_in_a_library_are_on_the_users_line(capsys: pytest.CaptureFixture
     assert page.chips[0].text.endswith("1 break")
     (broken,) = (row for row in page.codes[0].rows if row.breaks)
     (told_once,) = broken.breaks
-    told = "in somelib (parts.py, line 2): print() writes to the outside; and 1 more place there"
+    told = "in somelib (parts.py, line 2): print() writes output; and 1 more place there"
     assert (broken.number, told_once.reason) == (line, told)
     assert told in str(found)
     assert told in text_of(found._repr_html_())

@@ -168,10 +168,14 @@ def test_the_default_is_20_seconds_in_cells_and_60_outside(monkeypatch: pytest.M
     monkeypatch.delenv("JITMAGIC_COMPILE_SECONDS", raising=False)
     assert make_options().budget == 60.0
     shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "jitmagic")
-    ran = shell.run_cell("%%compile\nimport torch\ndef step(x):\n    return x + 1\n")
-    assert ran.success
-    options = handle_of(shell.user_ns["step"]).options
+    try:
+        shell.run_line_magic("load_ext", "jitmagic")
+        ran = shell.run_cell("%%compile\nimport torch\ndef step(x):\n    return x + 1\n")
+        assert ran.success
+        options = handle_of(shell.user_ns["step"]).options
+        shell.run_line_magic("unload_ext", "jitmagic")
+    finally:
+        InteractiveShell.clear_instance()  # tests of notebooks have a shell of another class
     assert options.budget == 20.0
     assert jitmagic.jit(rows) is not None
     assert handle_of(jitmagic.jit(rows)).options.budget == 60.0

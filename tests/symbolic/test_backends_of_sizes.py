@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 import jitmagic
-from jitmagic.api import handle_of
 from tests.covering import covered
 
 SIZES = (9, 5, 16, 34, 12, 7, 20)
@@ -122,17 +121,3 @@ def test_ints_are_symbols_from_the_first_call() -> None:
         x = torch.randn(12, 6)
         assert torch.equal(jitted(x, size), x[:size] * size)
     assert len(backend.examples) == 1
-
-
-def test_aot_eager_splits_one_graph_for_all_sizes() -> None:
-    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (torch.relu(x @ w) * x.shape[0]).sum(0)
-
-    fn, w = jitmagic.jit(program, backend="aot_eager"), torch.randn(3, 3, requires_grad=True)
-    for rows in (8, 4, 5, 6, 7, 3, 9, 12, 20, 31):
-        x = torch.randn(rows, 3)
-        found, wanted = fn(x, w), program(x, w)
-        torch.testing.assert_close(found, wanted)
-        (left,), (right,) = (torch.autograd.grad(y.sum(), w) for y in (found, wanted))
-        torch.testing.assert_close(left, right)
-    assert len(handle_of(fn).journal) == 2

@@ -381,7 +381,7 @@ def decided(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("program", [asked, decided], ids=lambda fn: fn.__name__)
 def test_a_decision_breaks_with_its_line_and_that_of_the_size(program: Callable[..., Any]) -> None:
-    with pytest.raises(Unsupported, match=r"data decide.*x.x > 0.(.|\n)*here"):
+    with pytest.raises(Unsupported, match=r"data-dependent size.*x.x > 0.(.|\n)*here"):
         jitmagic.jit(program, backend="eager", fullgraph=True)(torch.randn(ROWS, COLUMNS))
     compiled = jitmagic.jit(program, backend="aot_eager")
     for make in MASKS.values():

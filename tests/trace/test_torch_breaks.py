@@ -282,7 +282,7 @@ BREAKS = {
     threads: "state of the process", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
-    sparse_gradient: "a gradient is sparse", strided_beyond: "the memory",
+    sparse_gradient: "a gradient is sparse", strided_beyond: "beyond the known storage",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
     autocast_elsewhere: "not supported",

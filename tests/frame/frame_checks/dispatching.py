@@ -75,8 +75,8 @@ class Comparison:
             raise answer
         return answer() if callable(answer) else answer
 
-    def end(self, result, nanoseconds):
-        assert type(nanoseconds) is int and nanoseconds >= 0
+    def end(self, result, nanoseconds, in_graphs):
+        assert type(nanoseconds) is int and nanoseconds >= in_graphs >= 0
         self.log.append(result)
 
     def drop(self):
@@ -96,7 +96,7 @@ def a_comparison_chooses_the_entry():
     raises(KeyError, made, 1, text="begin")
     assert asked.log == [("compiled", 1), ("plain", 1)]
     assert (compiled.hits, plain.hits) == (3, 1), "turns of eager are calls of the variant"
-    asked.end = lambda result, nanoseconds: {}[result]
+    asked.end = lambda result, nanoseconds, in_graphs: {}[result]
     raises(KeyError, made, 1)
     compiled.comparison = None
     assert made(1) == ("compiled", 1) and not asked.answers

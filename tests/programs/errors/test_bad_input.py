@@ -68,7 +68,7 @@ class Plain:
         ("f", "not callable"),
         (torch.ones(1), "not callable"),
         (chain.__code__, "not callable"),
-        (Plain, "no nn.Module"),
+        (Plain, "not an nn.Module"),
         (nn.Module(), "forward"),
         (nn.Module, "forward"),
         (generator(), "not callable"),
