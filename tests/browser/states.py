@@ -176,13 +176,13 @@ STATES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _made_up(whole: Any, lapped: Callable[[], Any]) -> line_timing.Laps:
+def _made_up(whole: Any, lapped: Callable[[], Any]) -> line_timing.OperationTimes:
     """The n-th operation takes (n + 2) / 3 of 20 µs; one of a plan a fifth of it."""
     whole()
     count = len(lapped().seconds)
     unit = 20e-6 if whole.__name__ == "whole" else 4e-6  # a graph's; a plan's is a lambda
     each = tuple(unit * (number % 5 + 2) / 3 for number in range(count))
-    return line_timing.Laps(each, sum(each))
+    return line_timing.OperationTimes(each, sum(each))
 
 
 def _copied(nbytes: int, device: torch.device) -> float | None:
