@@ -15,6 +15,8 @@ from jitmagic.api import handle_of
 from jitmagic.frame.beside import torch_compile_disabled
 from jitmagic.trace.result import Break
 
+from ..processes import run_forked
+
 testing = pytest.importorskip("torch._dynamo.testing")
 
 
@@ -279,3 +281,22 @@ def test_functions_excluded_from_torch_compile_graphs_break_the_graph(name: str,
     exit_ = first.result("trace").exit
     assert isinstance(exit_, Break)
     assert "torch.compile breaks its graphs there" in exit_.reason.message
+
+
+SEEDED = """
+import torch
+torch.compile(torch.sin, backend="eager")(torch.ones(2))  # wraps torch.manual_seed
+import jitmagic
+
+def seeded(x):
+    torch.manual_seed(0)
+    return x + torch.randn(3)
+
+tagged = jitmagic.jit(seeded, backend="eager", fullgraph=True)
+assert torch.equal(tagged(torch.ones(3)), seeded(torch.ones(3)))
+"""
+
+
+def test_a_seed_is_no_graph_break_where_torch_compile_ran_first():
+    done = run_forked(SEEDED, imported="torch")
+    assert done.returncode == 0, done.stderr

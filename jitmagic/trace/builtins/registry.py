@@ -97,7 +97,10 @@ def handler_of(callable_: object) -> Handler | None:
 def _named_handler(function: FunctionType) -> Handler | None:
     module, handler = _NAMED.get(function.__name__, ("", None))
     loaded = sys.modules.get(module)
-    is_it = loaded is not None and vars(loaded).get(function.__name__) is function
+    found = None if loaded is None else vars(loaded).get(function.__name__)
+    # torch.compile, once it has run, puts wrappers in the place of some functions.
+    within = found.__dict__.get("__wrapped__") if isinstance(found, FunctionType) else None
+    is_it = function is found or function is within
     made_by, _, _ = str(function.__globals__.get("__name__")).partition(".")
     return handler if is_it and made_by == module.partition(".")[0] else None
 

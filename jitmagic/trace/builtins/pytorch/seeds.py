@@ -10,7 +10,6 @@ from its start, the states are restored.
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,8 +99,7 @@ def _is_seed(number: Value, machine: Machine, limits: Interval | None) -> bool:
     return type(value) is int and (limits or Interval(-(2**63), 2**63 - 1)).has(value)
 
 
-# torch.compile, once it has run, puts a wrapper in its place, which the tracer looks through.
-@handles(*{torch.manual_seed, inspect.unwrap(torch.manual_seed)})
+@handles(torch.manual_seed)
 @handles_named("torch", "manual_seed")
 def _manual_seed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if any(node.meta.get("random") for node in machine.graph.root.graph.nodes):
