@@ -205,9 +205,7 @@ def _started_run(machine: Any) -> LoopRun:
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
     done, left = effort_of(machine) - run.effort, _iterations_left(frame)
-    users = not is_installed(frame.program.code.co_filename)  # optimizers loop over parameters
-    more = _expected_growth(frame, run, left)
-    if users and run.work != _work(machine) and _are_many_and_small(machine, run, done, more):
+    if run.work != _work(machine) and _are_many_and_small(machine, frame, run, done, left):
         _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
         return
@@ -236,7 +234,9 @@ def _expected_growth(frame: Frame, run: LoopRun, left: int | None) -> float:
     return 100.0 if is_resumed_while else 3.0
 
 
-def _are_many_and_small(machine: Any, run: LoopRun, done: int, more: float) -> bool:
+def _are_many_and_small(
+    machine: Any, frame: Frame, run: LoopRun, done: int, left: int | None
+) -> bool:
     """Return whether the iterations of a loop are many and small, and would take long to compile.
 
     Inner loops are included. 3,000 iterations of `x = x + i` took 7 to 12 s.
@@ -245,7 +245,9 @@ def _are_many_and_small(machine: Any, run: LoopRun, done: int, more: float) -> b
     cost = done + _TENSOR_NODE * work
     if cost < _SAMPLE or work > trips * _SMALL_ITERATION or machine.options.fullgraph:
         return False
-    most: float = 1.5 * machine.options.unroll_limit
+    if is_installed(frame.program.code.co_filename):  # optimizers loop over parameters
+        return False
+    more, most = _expected_growth(frame, run, left), 1.5 * machine.options.unroll_limit
     return bool(trips * more > _MANY_ITERATIONS and cost * more > most)
 
 

@@ -17,7 +17,8 @@ from ....symbols.scalar import Symbol, evaluate, symbols_of
 from ....symbols.size import Dimension, Size, size_of
 from ...breaks import TensorItem
 from ...residual.undo import can_be_copied
-from ..base import Builder, Machine, Unrestorable
+from ..base import Machine
+from .speculation import require_restart
 
 __all__ = ["size_from_data"]
 
@@ -54,19 +55,8 @@ def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
             node = graph.call("clone", (node,), {}, machine.lines())
         symbols.read_sizes[symbol] = size
         graph.sizes.add_number(node, size.expr)
-        _require_restart(machine)
-    return size
-
-
-def _require_restart(machine: Machine) -> None:
-    graph = machine.graph
-    born: int = machine.step
-
-    def check(builder: Builder) -> None:
         # For an invalid size eager runs the frame from its start, so inputs that the graph may have
         # written by then are restored from copies.
-        if not can_be_copied(node.meta["spec"] for node in graph.mutated_inputs):
-            why = TensorItem.of(what="a tensor used as a size")
-            raise Unrestorable("a size read from data in a frame that writes", born, why)
-
-    machine.at_exit(check)
+        why = TensorItem.of(what="a tensor used as a size")
+        require_restart(machine, graph, can_be_copied, "a size read from data", why)
+    return size

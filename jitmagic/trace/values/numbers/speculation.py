@@ -13,15 +13,20 @@ says what to change.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ....graph.builder import GraphBuilder
+from ....spec import TensorSpec
 from ...graph_notes import GraphNotes
+from ...result import BreakReason
+from ..base import Builder, Unrestorable
 from .partial_run import PartialRun
 
-__all__ = ["number_in_this_call", "tensor_in_this_call"]
+__all__ = ["number_in_this_call", "require_restart", "tensor_in_this_call"]
 
 
 def number_in_this_call(machine: Any, node: Node) -> Any:
@@ -44,3 +49,22 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
     run = notes.of(PartialRun)
     found: torch.Tensor | None = run.value_of(node, graph, notes.inputs, machine.snapshot)
     return found
+
+
+def require_restart(
+    machine: Any,
+    graph: GraphBuilder,
+    can_restart: Callable[[Iterable[TensorSpec]], bool],
+    what: str,
+    reason: BreakReason,
+) -> None:
+    """Break before this instruction unless eager can run the frame from its start when the graph
+    has raised: `can_restart` of the inputs that the graph writes.
+    """
+    born: int = machine.step
+
+    def check(builder: Builder) -> None:
+        if not can_restart(node.meta["spec"] for node in graph.mutated_inputs):
+            raise Unrestorable(f"{what} in a frame that writes", born, reason)
+
+    machine.at_exit(check)

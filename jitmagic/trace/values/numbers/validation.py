@@ -25,8 +25,7 @@ from ...breaks import TensorBranch
 from ...graph_notes import GraphNotes
 from ...residual.undo import can_assert
 from ...state import Frame, Program
-from ..base import Builder, Unrestorable
-from .speculation import number_in_this_call, tensor_in_this_call
+from .speculation import number_in_this_call, require_restart, tensor_in_this_call
 
 __all__ = ["assert_data", "asserted_truth", "speculated_int", "speculated_list"]
 
@@ -113,13 +112,7 @@ def _require_restart(machine: Any, node: Node) -> None:
     notes: GraphNotes = machine.notes.root
     owner = notes.owners.get(node)  # numbers read from tensors have no owner
     reason = TensorBranch.of(what="a number in a tensor" if owner is None else owner.describe())
-    born: int = machine.step
-
-    def check(builder: Builder) -> None:
-        if not can_assert(node.meta["spec"] for node in notes.graph.mutated_inputs):
-            raise Unrestorable("a branch on data in a frame that writes", born, reason)
-
-    machine.at_exit(check)
+    require_restart(machine, notes.graph, can_assert, "a branch on data", reason)
 
 
 def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
