@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..loops.axes import value_axes
 from ..loops.expr import (
     Apply,
     AxisVar,
@@ -48,7 +49,7 @@ from ..loops.ir import (
     walk,
 )
 from ..schedule.deps import store_values
-from ..schedule.rebuild import Rebuilder, value_axes
+from ..schedule.rebuild import Rebuilder
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
 from ..symbols.context import Context

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..loops.axes import value_axes
 from ..loops.expr import (
     Add,
     Apply,
@@ -43,7 +44,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..schedule.rebuild import expr_axes, value_axes
+from ..schedule.rebuild import expr_axes
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, is_same
 from .structure import Structure, by_value

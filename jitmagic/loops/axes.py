@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from .expr import Axis, axes_of
 from .ir import IndexValue, Load, Reduction, Value
 
-__all__ = ["free_axes"]
+__all__ = ["value_axes"]
 
 
-def free_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
+def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
     """Return the free axes of every node; `nodes` come operands first, as from `ir.walk`."""
     free: dict[Value, frozenset[Axis]] = {}
     for node in nodes:

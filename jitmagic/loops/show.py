@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ..symbols.scalar import Symbol
-from .axes import free_axes
+from .axes import value_axes
 from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 from .ir import (
     Alias,
@@ -115,7 +115,7 @@ class _NestText:
     def __init__(self, program: LoopProgram, nest: Nest) -> None:
         self.program, self.nest = program, nest
         nodes = walk(tuple(_roots(nest.stores)))
-        self.free = free_axes(nodes)
+        self.free = value_axes(nodes)
         self.uses: dict[Value, int] = dict.fromkeys(nodes, 0)
         for node in [part for user in nodes for part in user.operands]:
             self.uses[node] += 1

@@ -28,9 +28,8 @@ class OpenNests:
     def __init__(self, buffers: int) -> None:
         self._buffers = buffers
         self._reading: dict[_AccessKey, int] = {}
-        self._with_room = [
-            0
-        ] * buffers  # item i: nests that have room for more than i further buffers
+        # Item i: nests that have room for more than i further buffers.
+        self._with_room = [0] * buffers
         self._readers: Counter[str] = Counter()  # buffer -> number of its readers among the nests
 
     def has_room(self, group: Group) -> bool:

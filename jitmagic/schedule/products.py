@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 import torch
 
+from ..loops.axes import value_axes
 from ..loops.expr import Axis, AxisVar, Expr, Integer
 from ..loops.ir import (
     Buffer,
@@ -36,7 +37,6 @@ from ..loops.ir import (
     walk,
 )
 from ..symbols.size import Dimension
-from .rebuild import value_axes
 from .result import Decision
 
 __all__ = [

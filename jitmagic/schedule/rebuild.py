@@ -8,10 +8,11 @@ expression would be captured by them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
+from ..loops.axes import value_axes
 from ..loops.expr import (
     Add,
     Apply,
@@ -32,7 +33,7 @@ from ..loops.expr import (
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
-__all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
+__all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis"]
 
 # Unique in the process: axes of different programs never meet, and tile.py renames them all.
 _FRESH = count()
@@ -206,22 +207,3 @@ def expr_axes(expr: Expr) -> frozenset[Axis]:
 def free_axes(value: Value) -> frozenset[Axis]:
     """Return the axes that one value depends on."""
     return value_axes(walk((value,)))[value]
-
-
-def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
-    """Return the free axes of every node; `nodes` come operands first, as from `ir.walk`."""
-    free: dict[Value, frozenset[Axis]] = {}
-    none: frozenset[Axis] = frozenset()
-    for node in nodes:
-        axes = none
-        for part in node.operands:
-            axes |= free[part]
-        match node:
-            case Load(index=index):
-                axes = axes.union(*(axes_of(part) for part in index)) if index else axes
-            case IndexValue(expr=expr):
-                axes |= axes_of(expr)
-            case Reduction(axes=bound):
-                axes -= frozenset(bound)
-        free[node] = axes
-    return free

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import check
+from ..loops.axes import value_axes
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.ir import (
     Buffer,
@@ -42,7 +43,7 @@ from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, supposed
 from ..target import Target
 from .deps import loads_of, storages, store_values
 from .legality import overwrites_reads
-from .rebuild import Rebuilder, free_axes, fresh_axis, value_axes
+from .rebuild import Rebuilder, free_axes, fresh_axis
 from .score import ROW, extent_of, extent_product
 from .tile import final_nest
 

@@ -13,6 +13,7 @@ from math import prod
 
 import torch
 
+from ..loops.axes import value_axes
 from ..loops.expr import (
     Apply,
     Axis,
@@ -28,7 +29,7 @@ from ..loops.expr import (
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
 from ..symbols.size import Dimension, hint_of, is_same
 from .deps import store_values
-from .rebuild import Rebuilder, free_axes, value_axes
+from .rebuild import Rebuilder, free_axes
 
 __all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
 
