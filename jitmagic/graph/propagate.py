@@ -32,8 +32,9 @@ from .operators.image_formats import in_kernel_format
 from .operators.kernel_probing import kernel_result
 from .operators.recurrent import by_one_step
 from .operators.shape_sampling import CallSignature, shapes_by_sampling, with_sizes_of_call
-from .operators.shapes import infer, infer_in_place
-from .operators.without_meta import WITHOUT_META, only_writes
+from .operators.shapes import infer_accepted
+from .operators.without_meta import only_writes
+from .rules import Rules
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
 from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
@@ -258,9 +259,7 @@ def _retry_with_ints(target: Target, args: Any) -> None:
 
 
 class _Shapes(DispatchMode):
-    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules:
-    torch's meta kernels for them are Python functions of 150 µs that import torch._dynamo first.
-    """
+    """Asks `_RULES` for the result of each ATen call, and notes the storages written to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,49 +279,59 @@ class _Shapes(DispatchMode):
             self.written.update(_storages_written(func, args, named))
             if only_writes(func):
                 return None
-        if self.fresh is not None:
-            made = infer_data_dependent(func, args, named, self.fresh, self._once_more)
-            if made is not None:
-                return made
-        tensors = _tensors(args)
-        if self.names_devices:
-            if func is aten.lift_fresh.default:
-                return without_data(args[0])
-            if _takes_device(func) and ("device" in named or not tensors):
-                named = {**named, "device": torch.device("meta")}
-        if _is_safe(func, tensors, named):
-            outcome = infer(func, args, named)
-            if outcome is None:
-                outcome = infer_in_place(func, args, named)
-            if outcome is not None:
-                return outcome
-        for rule in (infer_symbolic, kernel_result):
-            if (made := rule(func, args, named)) is not None:
-                return made
-        outcome = self._by_torch(func, args, named)
-        return without_data(outcome) if is_foreign(func) or not tensors else outcome
+        if self.names_devices and _takes_device(func) and ("device" in named or not _tensors(args)):
+            named = {**named, "device": torch.device("meta")}
+        return _RULES.ask(func, args, named)
 
-    def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run torch's meta function, or sample it if it fails on symbolic sizes."""
-        if func._schema.is_mutable:
-            _refuse_to_grow(func, args, kwargs)
-        try:
-            made = func(*args, **kwargs)
-        except Exception:  # perhaps caused by symbolic sizes: then sample the call
-            sampled = None
-            if not func._schema.is_mutable:
-                sampled = shapes_by_sampling(partial(self._at_ints, func), (args, kwargs))
-            if sampled is None:
-                raise
-            return sampled
-        return in_kernel_format(func, args, kwargs, made)
 
-    def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-        args, kwargs = arguments
-        return self.__torch_dispatch__(func, (), args, kwargs), ()
+Arguments = tuple[Any, ...]
+Named = Mapping[str, Any]
 
-    def _once_more(self, func: Any, args: tuple[Any, ...]) -> Any:
-        return self.__torch_dispatch__(func, (), args)
+
+def _sized_by_data(func: Any, args: Arguments, kwargs: Named) -> Any:
+    if (fresh := _SHAPES.fresh) is None:
+        return None
+    return infer_data_dependent(func, args, kwargs, fresh, lambda op, given: _ask(op, (given, {})))
+
+
+def _lifted(func: Any, args: Arguments, kwargs: Named) -> Any:
+    is_lift = _SHAPES.names_devices and func is aten.lift_fresh.default
+    return without_data(args[0]) if is_lift else None
+
+
+def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
+    """Run torch's meta function, or sample it if it fails on symbolic sizes."""
+    if func._schema.is_mutable:
+        _refuse_to_grow(func, args, kwargs)
+    try:
+        made = func(*args, **kwargs)
+    except Exception:  # perhaps caused by symbolic sizes: then sample the call
+        run = partial(_sampled, func)
+        made = None if func._schema.is_mutable else shapes_by_sampling(run, (args, kwargs))
+        if made is None:
+            raise
+    else:
+        made = in_kernel_format(func, args, kwargs, made)
+    return without_data(made) if is_foreign(func) or not _tensors(args) else made
+
+
+def _sampled(func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+    return _ask(func, arguments), ()
+
+
+def _ask(func: Any, arguments: tuple[Any, Any]) -> Any:
+    args, kwargs = arguments
+    return _SHAPES.__torch_dispatch__(func, (), args, kwargs)
+
+
+_RULES: Rules[Any] = Rules(
+    _sized_by_data,  # before torch's meta functions, which refuse such calls
+    _lifted,
+    infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
+    infer_symbolic,
+    kernel_result,
+    _by_torch,
+)
 
 
 def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -357,23 +366,6 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 yield storage_under(tensor)
 
 
-def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
-    if func in _ANY_DTYPE:
-        return True
-    if not all(t.is_meta for t in tensors):
-        return False
-    if func in _ANY_REAL and "alpha" not in kwargs:
-        return not any(t.dtype.is_complex for t in tensors)
-    expected = _OTHER_DTYPES.get(func)
-    if expected is not None:
-        position, dtype = expected
-        if len(tensors) <= position or tensors[position].dtype is not dtype:
-            return False
-        tensors = tensors[:position] + tensors[position + 1 :]
-    return all(t.is_floating_point() for t in tensors)
-
-
 def _tensors(values: Any) -> list[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         return [values]
@@ -383,38 +375,6 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 _SHAPES = _Shapes()
-_ANY_DTYPE = {
-    aten.tril.default,
-    aten.triu.default,
-    aten.clone.default,
-    aten.empty_like.default,
-    aten.zeros_like.default,
-    aten.pow.Scalar,
-    *WITHOUT_META,  # jitmagic's rules for these check the dtypes
-}
-_ANY_REAL = frozenset(
-    {
-        aten.add.Tensor,
-        aten.mul.Tensor,
-        aten.div.Tensor,
-        *(getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")),
-        *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
-    }
-)
-_OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the tensors, its dtype
-    aten.embedding.default: (1, torch.int64),
-    aten.where.self: (0, torch.bool),
-    aten.bitwise_not.default: (0, torch.bool),
-    aten.gather.default: (1, torch.int64),
-    aten.index.Tensor: (1, torch.int64),
-    aten.index_put.default: (1, torch.int64),
-    aten.scatter.value: (1, torch.int64),
-    aten.masked_fill.Scalar: (1, torch.bool),
-    aten.masked_fill_.Scalar: (1, torch.bool),
-    aten.nll_loss_forward.default: (1, torch.int64),
-    aten.nll_loss2d_forward.default: (1, torch.int64),
-    aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
-}
 
 _VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
 

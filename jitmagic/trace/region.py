@@ -164,11 +164,8 @@ class RegionBuilder(_InnerBuilder):
             node.meta.update(val=None, spec=None, lines=lines)
         self._emitted_modes = modes
 
-    def _record(self, *args: Any) -> Any:
-        random = args[6]
-        if random:
-            self._refuse("it draws random numbers")
-        return super()._record(*args)
+    def _note_draw(self) -> None:
+        self._refuse("it draws random numbers")
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BackwardRefused.of(name=self._name, why=why))
