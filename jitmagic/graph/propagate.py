@@ -32,7 +32,7 @@ from .operators.image_formats import in_kernel_format
 from .operators.kernel_probing import kernel_result
 from .operators.recurrent import by_one_step
 from .operators.shape_sampling import CallSignature, shapes_by_sampling, with_sizes_of_call
-from .operators.shapes import infer_accepted
+from .operators.shapes import infer_accepted, tensors_of
 from .operators.without_meta import only_writes
 from .rules import Rules
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
@@ -279,7 +279,11 @@ class _Shapes(DispatchMode):
             self.written.update(_storages_written(func, args, named))
             if only_writes(func):
                 return None
-        if self.names_devices and _takes_device(func) and ("device" in named or not _tensors(args)):
+        if (
+            self.names_devices
+            and _takes_device(func)
+            and ("device" in named or not tensors_of(args))
+        ):
             named = {**named, "device": torch.device("meta")}
         return _RULES.ask(func, args, named)
 
@@ -312,7 +316,7 @@ def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
             raise
     else:
         made = in_kernel_format(func, args, kwargs, made)
-    return without_data(made) if is_foreign(func) or not _tensors(args) else made
+    return without_data(made) if is_foreign(func) or not tensors_of(args) else made
 
 
 def _sampled(func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
@@ -339,7 +343,7 @@ def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
     functional = getattr(aten, func._opname.removesuffix("_"), None)
-    if functional is None or len({t.shape for t in _tensors(args)}) < 2:
+    if functional is None or len({t.shape for t in tensors_of(args)}) < 2:
         return
     try:
         result = functional(*args, **kwargs)
@@ -362,16 +366,8 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in _tensors(value):
+            for tensor in tensors_of(value):
                 yield storage_under(tensor)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, (tuple, list)):
-        return [tensor for value in values for tensor in _tensors(value)]
-    return []
 
 
 _SHAPES = _Shapes()

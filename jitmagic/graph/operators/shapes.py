@@ -28,7 +28,15 @@ from .recurrent import RECURRENT_RULES
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
 
-__all__ = ["infer", "infer_accepted", "infer_in_place", "is_integer", "number_dtype", "promoted"]
+__all__ = [
+    "infer",
+    "infer_accepted",
+    "infer_in_place",
+    "is_integer",
+    "number_dtype",
+    "promoted",
+    "tensors_of",
+]
 
 aten = torch.ops.aten
 _MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
@@ -60,7 +68,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 def infer_accepted(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
-    if not _accepts(op, list(tensors_in(args)), kwargs):
+    if not _accepts(op, tensors_of(args), kwargs):
         return None
     made = infer(op, args, kwargs)
     return infer_in_place(op, args, kwargs) if made is None else made
@@ -81,6 +89,15 @@ def _accepts(op: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) ->
             return False
         tensors = tensors[:position] + tensors[position + 1 :]
     return all(t.is_floating_point() for t in tensors)
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested tuples and lists."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [tensor for value in values for tensor in tensors_of(value)]
+    return []
 
 
 #  type promotion ----------------------------------------------------------------------------------
