@@ -174,7 +174,8 @@ class GraphBuilder:
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         line = next(iter(lines), None) if self.warns else None
         modes = Modes(self.grad_enabled, self.autocast, self.cast_cache, self.fresh_size, line)
-        call = MetaCall(target, *map_nodes((args, kwargs), _value), devices, modes, tensors)
+        values, named = map_nodes((args, kwargs), _value)
+        call = MetaCall(target, values, named, devices, modes, tensors)
         call.run()
         self.cast_cache.note_written(call.changed, self._is_input)
         written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)

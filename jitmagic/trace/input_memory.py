@@ -25,7 +25,7 @@ from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
 from .values.base import Machine, Unrestorable
-from .values.tensors.autograd_leaves import check_leaves
+from .values.tensors.leaves import check_leaves
 from .values.tensors.tensor_hooks import check_hooks
 
 __all__ = ["check_histories", "check_written_inputs"]

@@ -62,8 +62,10 @@ TORCH_SIDE = (
     "jitmagic.trace.values.contexts.random_streams",
     "jitmagic.trace.values.numbers.scalars",
     "jitmagic.trace.values.objects.torchscript",
+    "jitmagic.trace.values.tensors.leaves",
     "jitmagic.trace.values.tensors.tensor_hooks",
     "jitmagic.trace.values.tensors.tensor_inputs",
+    "jitmagic.trace.values.tensors.tensor_members",
     "jitmagic.trace.values.tensors.torch_function",
 )
 
@@ -133,6 +135,8 @@ def _stand_in_for_torch() -> None:
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
+    leaves = sys.modules["jitmagic.trace.values.tensors.leaves"]
+    leaves.check_leaves = leaves.output_leaves = lambda graph: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].SavedObjects = dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
