@@ -45,12 +45,13 @@ class MetaCall:
     devices: Mapping[int, torch.device]  # of each tensor argument, by id
     modes: Modes
     tensors: list[torch.Tensor]  # the tensor arguments
-    name: str = ""
+    name: str = field(init=False)
     placement: Placement = field(init=False)
-    value: Any = None
-    is_cast: bool = False  # whether autocast gave the result
-    sizes: list[Any] = field(default_factory=list)  # unbacked sizes that the call created
-    written: list[bool] = field(default_factory=list)  # for each tensor argument
+    value: Any = field(init=False)
+    is_cast: bool = field(init=False)  # whether autocast gave the result
+    sizes: list[Any] = field(init=False)  # unbacked sizes that the call created
+    written: list[bool] = field(init=False)  # for each tensor argument
+    changed: list[torch.Tensor] = field(init=False)  # the tensor arguments written to
 
     def run(self) -> None:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
@@ -61,11 +62,6 @@ class MetaCall:
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""
         return self.devices[id(tensor)]
-
-    @property
-    def changed(self) -> list[torch.Tensor]:
-        """The tensor arguments that the call wrote to."""
-        return [tensor for tensor, is_so in zip(self.tensors, self.written, strict=True) if is_so]
 
 
 def _check_before(call: MetaCall) -> None:
@@ -90,6 +86,9 @@ def _run(call: MetaCall) -> None:
     call.written = [
         tensor._version != version or storage_under(tensor) in storages
         for tensor, version in zip(call.tensors, before, strict=True)
+    ]
+    call.changed = [
+        tensor for tensor, is_so in zip(call.tensors, call.written, strict=True) if is_so
     ]
 
 

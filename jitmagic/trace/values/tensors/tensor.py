@@ -286,11 +286,11 @@ class _Call:
     name: str
     args: Args
     kwargs: Mapping[str, Value]
-    given: list[Any] = field(default_factory=list)
-    named: dict[str, Any] = field(default_factory=dict)
+    given: list[Any] = field(init=False)
+    named: dict[str, Any] = field(init=False)
+    unwritable: dict[Node, int] = field(init=False)  # versions of inference tensors
+    result: Any = field(init=False)
     makes_leaf: bool = False
-    unwritable: dict[Node, int] = field(default_factory=dict)  # versions of inference tensors
-    result: Any = None
 
 
 def record(
