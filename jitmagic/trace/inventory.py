@@ -7,49 +7,34 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from .builtins.python import clocks as _clocks
-from .builtins.python import constructors as _constructors
 from .builtins.python import containers as _containers
 from .builtins.python import copying as _copying
 from .builtins.python import counters as _counters
 from .builtins.python import exit_stacks as _exit_stacks
+from .builtins.python import functions as _python_functions
 from .builtins.python import impure_calls as _impure_calls
-from .builtins.python import introspection as _introspection
 from .builtins.python import iteration as _iteration
 from .builtins.python import iterator_tools as _iterator_tools
-from .builtins.python import logs as _logs
 from .builtins.python import numbers as _numbers
 from .builtins.python import objects as _objects
 from .builtins.python import operators as _operators
 from .builtins.python import ordering as _ordering
-from .builtins.python import patterns as _regular
 from .builtins.python import set_methods as _set_methods
-from .builtins.python import signatures as _signatures
-from .builtins.python import sums as _sums
 from .builtins.python import texts as _texts
-from .builtins.python import wrappers as _wrappers
 from .builtins.pytorch import attention as _attention
 from .builtins.pytorch import autocast as _autocast
 from .builtins.pytorch import autograd_functions as _autograd_functions
 from .builtins.pytorch import checkpointing as _checkpointing
 from .builtins.pytorch import checks as _checks
+from .builtins.pytorch import composites as _composites
 from .builtins.pytorch import differentiation as _differentiation
-from .builtins.pytorch import distributions as _distributions
-from .builtins.pytorch import foreach as _foreach
-from .builtins.pytorch import functional_calls as _functional_calls
-from .builtins.pytorch import generators as _torch_generators
-from .builtins.pytorch import gradients as _gradients
-from .builtins.pytorch import nested as _nested
+from .builtins.pytorch import functional as _functional
 from .builtins.pytorch import numpy_calls as _numpy_calls
 from .builtins.pytorch import optimizers as _optimizers
-from .builtins.pytorch import parameters as _parameters
 from .builtins.pytorch import process_state as _process_state
+from .builtins.pytorch import random_numbers as _random_numbers
 from .builtins.pytorch import recurrent as _recurrent
-from .builtins.pytorch import seeds as _seeds
-from .builtins.pytorch import spectral as _spectral
-from .builtins.pytorch import statistics as _statistics
 from .builtins.pytorch import torch_calls as _torch_calls
-from .builtins.pytorch import transforms as _transforms
 from .opcodes import attributes as _attributes
 from .opcodes import calls as _calls
 from .opcodes import class_bodies as _class_bodies
@@ -99,18 +84,18 @@ from .values.tensors import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
-    _autocast, _autograd_functions, _checkpointing, _checks, _clocks, _constructors, _containers,
-    _copying, _counters, _differentiation, _distributions, _foreach, _functional_calls,
-    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _parameters,
-    _impure_calls, _regular, _process_state, _seeds, _set_methods, _signatures, _statistics, _sums,
-    _texts, _torch_calls, _transforms, _wrappers,
+    _autocast, _autograd_functions, _checkpointing, _checks, _containers,
+    _copying, _counters, _composites, _differentiation, _functional, _random_numbers, 
+    _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering,
+    
+    _impure_calls, _process_state, _set_methods, 
+    _texts, _torch_calls, 
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,
     _with, _lru_cache, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
-    _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
+    _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _torch_generators, _record_function, _random_streams, _torchscript, _inference, _library_flags,
-    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _numpy_ints, _nested,
+    _record_function, _random_streams, _torchscript, _inference, _library_flags,
+    _hook_handles, _exit_stacks, _python_functions, _deferred, _numpy_numbers, _numpy_ints, 
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Methods of list, tuple, dict and similar containers."""
+"""Constructors and methods of list, tuple, dict, slice and similar containers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,98 @@ from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.dict_objects import DictObjectValue, mapping_pairs
 from ...values.containers.iterators import StepIterator
-from ...values.containers.mappings import DefaultDictValue, DictValue, ViewValue
-from ...values.containers.sequences import ItemsValue, ListValue, StoredItems, TupleValue
+from ...values.containers.mappings import DefaultDictValue, DictValue, Pair, ViewValue
+from ...values.containers.sequences import (
+    ItemsValue,
+    ListValue,
+    SliceValue,
+    StoredItems,
+    TupleValue,
+)
 from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
+from ...values.objects.constants import ConstantValue
 from ...values.objects.operators import equal, index_of, unpack
-from ..registry import method
-from .constructors import refuse_mapping
+from ..registry import handles, method
 from .iteration import sorted_values
 
 __all__: list[str] = []
+
+
+# -- constructors ----------------------------------------------------------------------------------
+
+
+def _first(machine: Machine, args: Args) -> list[Value]:
+    """Return the items of the one argument, if there is one."""
+    return unpack(machine, args[0]) if args else []
+
+
+@handles(list)
+def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Copies a live list without reading its items, which would be guarded one by one.
+    if args and isinstance(args[0], StoredItems):
+        return args[0].as_list()
+    return ListValue(_first(machine, args))
+
+
+@handles(tuple)
+def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # tuple(t) returns t itself if it is exactly a tuple.
+    if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
+        return args[0]
+    return TupleValue(_first(machine, args))
+
+
+@handles(slice)
+def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    none = ConstantValue(None)
+    if len(args) == 1:
+        return SliceValue([none, args[0], none])
+    return SliceValue([*args, none][:3])
+
+
+def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
+    pairs: list[Pair] = []
+    if args and (mapping := mapping_pairs(machine, args[0])) is not None:
+        pairs += mapping
+    elif args:
+        refuse_mapping(machine, args[0])
+        for row in unpack(machine, args[0]):
+            key, value = _pair(machine, row)
+            pairs.append((key, value))
+    return [*pairs, *((machine.constant(name), value) for name, value in kwargs.items())]
+
+
+def refuse_mapping(machine: Machine, value: Value) -> None:
+    """Break for an object with keys(): dict() calls that instead of iterating."""
+    if hasattr(value.python_type(machine), "keys"):
+        value.refuse(machine, "use as a mapping")
+
+
+def _pair(machine: Machine, row: Value) -> list[Value]:
+    parts = unpack(machine, row)
+    if len(parts) != 2:
+        message = f"dictionary update sequence element has length {len(parts)}; 2 is required"
+        raise machine.error(ValueError, message)
+    return parts
+
+
+@handles(dict)
+def _dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return DictValue.of(machine, _pairs(machine, args, kwargs))
+
+
+@handles(collections.OrderedDict)
+def _ordered_dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return DictValue.of(machine, _pairs(machine, args, kwargs), collections.OrderedDict)
+
+
+@handles(collections.defaultdict)
+def _defaultdict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    made = DefaultDictValue(args[0] if args else None)
+    for key, value in _pairs(machine, args[1:], kwargs):
+        made.put(machine, key, value)
+    return made
 
 
 def _as_list(value: Value) -> ListValue:
@@ -227,25 +309,10 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     if not args and not kwargs:
         return machine.constant(None)
     target = _accessible(machine, owner, "update")
-    for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
+    for key, value in _pairs(machine, args, kwargs):
         target.put(machine, key, value)
     target.changed(machine)
     return machine.constant(None)
-
-
-def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
-    """Return the pairs of a mapping or of an iterable of pairs."""
-    if (pairs := mapping_pairs(machine, value)) is not None:
-        return list(pairs)
-    refuse_mapping(machine, value)
-    rows = [unpack(machine, row) for row in unpack(machine, value)]
-    if any(len(row) != 2 for row in rows):
-        raise machine.error(ValueError, "dictionary update sequence element has the wrong length")
-    return [(row[0], row[1]) for row in rows]
-
-
-def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
-    return [(machine.constant(name), value) for name, value in kwargs.items()]
 
 
 @method(dict, "clear")

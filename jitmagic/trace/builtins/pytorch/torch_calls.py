@@ -6,11 +6,13 @@ Takes realized arguments. Returns constants of the trace where no tensor data is
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch.distributions import kl, utils
 from torch.overrides import (
     has_torch_function,
     has_torch_function_unary,
@@ -19,9 +21,10 @@ from torch.overrides import (
 )
 
 from ....graph.symbolic.known import known_value
-from ....guards.guard import IdentityIs
-from ....guards.source import Source
+from ....guards.guard import IdentityIs, LengthIs
+from ....guards.source import ImportedModule, Item, ModuleAttr, Source
 from ...breaks import (
+    Construction,
     GraphBreak,
     RefusedTorchCall,
     TensorItem,
@@ -37,9 +40,13 @@ from ...values.numbers.validation import speculated_list
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
+from ...values.objects.class_facts import belongs_to_torch
 from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue
+from ...values.objects.functions import FunctionValue
+from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
+from ...values.tensors.torch_namespaces import torch_object
 from ...wrap import intercepts
 from ..registry import handler_of, handles, handles_named
 
@@ -254,3 +261,57 @@ for _kind in torch._tensor_classes:
 def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     why = "it warns that an autograd function is not to be instantiated"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
+
+
+# -- torch.nn.Parameter(data) ----------------------------------------------------------------------
+
+
+_PARAMETER = torch.nn.Parameter
+
+
+@constructs(lambda kind: kind is _PARAMETER, before_others=True)
+def _make_parameter(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | dict(kwargs)
+    flag = given.pop("requires_grad", machine.constant(True)).realize(machine)
+    data = given.pop("data", machine.constant(None)).realize(machine)
+    if is_none(data):
+        data = record(machine, torch.empty, [machine.constant(0)])
+    is_plain = isinstance(data, TensorValue) and data.kind in (torch.Tensor, _PARAMETER)
+    if given or len(args) > 2 or not is_plain:
+        raise GraphBreak(Construction.of(what="torch.nn.Parameter() of such a value"))
+    made = record(machine, "detach", [data])
+    assert isinstance(made, TensorValue)
+    made.kind = _PARAMETER
+    return made.require_grad(machine, flag)
+
+
+# -- torch.distributions ---------------------------------------------------------------------------
+
+
+_REGISTRY = ModuleAttr(ImportedModule("torch.distributions.kl"), "_KL_REGISTRY")
+_lazy: Any = utils._lazy_property_and_property
+
+
+@handles(kl.kl_divergence)
+def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Call the formula registered for the two classes; guards check that it still is."""
+    if len(args) != 2 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="kl_divergence", what="keywords"))
+    found = kl._dispatch_kl(*(arg.python_type(machine) for arg in args))
+    if not isinstance(found, types.FunctionType) or not belongs_to_torch(found.__module__):
+        why = "its formula is not one of torch's"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.distributions.kl_divergence", why=why))
+    machine.guard(LengthIs(_REGISTRY, len(kl._KL_REGISTRY)))
+    for pair, formula in kl._KL_REGISTRY.items():
+        if formula is found:
+            machine.guard(IdentityIs(Item(_REGISTRY, pair), formula))
+    return torch_object(machine, found).call(machine, args, {})
+
+
+@handles(_lazy)
+def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Return a lazy property read from the class alone, by code that asks for its kind."""
+    wrapped = args[0]
+    if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
+        wrapped.refuse(machine, "a lazy property")
+    return BuiltinValue(_lazy(wrapped.live))

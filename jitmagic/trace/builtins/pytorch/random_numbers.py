@@ -1,38 +1,47 @@
-"""Seeds set in a frame (`torch.manual_seed(0)`), and generators made there.
+"""Random numbers drawn before the graph: seeds set in a frame, and generators.
 
-Handles functions that seed shared generators, and functions that make one
-(`numpy.random.default_rng(seed)`); the seed is an int argument or a constant. Seeding becomes a
-draw without a result (trace/values/contexts/random_streams.py): the seed is set before the graph
-runs, in program order with the other draws. The graph itself draws from torch's generators after
-that, so a frame that has drawn from them before it seeds ends there. If eager runs the frame again
-from its start, the states are restored.
+Seeding (`torch.manual_seed(0)`, with an int argument or a constant), making a generator
+(`numpy.random.default_rng(seed)`) and drawing from a `torch.Generator` (`torch.randn(3,
+generator=g)`) are draws (trace/values/contexts/random_streams.py): they run before the graph, in
+program order. The graph itself draws from torch's generators after that, so a frame that has drawn
+from them before it seeds ends there. A generator that is passed must be one from before the call
+and not torch's default one, so that nothing else in the graph draws from it. If eager runs the
+frame again from its start, the states are restored. Calls with tensor arguments (multinomial,
+bernoulli), and calls that change a generator, break.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ....guards.guard import IdentityIs
-from ....guards.source import ImportedModule, ModuleAttr, Source
+from ....guards.guard import DifferentObjects, IdentityIs, TypeIs, ValueEquals
+from ....guards.source import ImportedModule, ModuleAttr, SlotAttr, Source
+from ....spec import TensorSpec
 from ....symbols.interval import Interval
-from ...breaks import GraphBreak, StatefulCall
+from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ...random_states import Seeding
 from ...result import BuildTuple, Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
-from ...values.contexts.random_streams import GeneratorObjectValue
+from ...values.contexts.random_streams import GeneratorObjectValue, constant_argument, drawn_tensor
 from ...values.numbers.scalars import ScalarValue
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.identity import IdentityValue
-from ...wrap import intercepts
+from ...values.objects.opaque import OpaqueValue
+from ...values.tensors.tensor import record
+from ...wrap import intercepts, wraps
 from ..registry import handles, handles_named
 
 __all__: list[str] = []
+
+
+# -- seeds -----------------------------------------------------------------------------------------
+
 
 _SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
 _OF_NUMPY = Interval(0, 2**32 - 1)
@@ -174,3 +183,78 @@ if np is not None:
 
 _makes_generators(random.Random, _NATURAL)
 intercepts(*{type(function) for function, _ in _SEEDS})(_wrap_seed)
+
+
+# -- generators ------------------------------------------------------------------------------------
+
+
+class TorchGeneratorValue(OpaqueValue):
+    """A generator from before the call."""
+
+    __slots__ = ()
+
+
+@wraps(torch.Generator)
+def _wrap_generator(machine: Machine, obj: torch.Generator, source: Source) -> Value:
+    machine.guard(TypeIs(source, torch.Generator))
+    return TorchGeneratorValue(torch.Generator, source, obj)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A call of a function that makes a random tensor."""
+
+    function: Callable[..., torch.Tensor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, generator: torch.Generator) -> torch.Tensor:
+        return self.function(*self.args, generator=generator, **self.kwargs)
+
+
+def _draws(function: Callable[..., torch.Tensor]) -> None:
+    @handles(function)
+    def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        generator = kwargs.get("generator")
+        if not isinstance(generator, TorchGeneratorValue):
+            return record(machine, function, args, kwargs)
+        rest = {name: value for name, value in kwargs.items() if name != "generator"}
+        return _drawn(machine, function, generator, args, rest)
+
+
+def _drawn(
+    machine: Machine,
+    function: Callable[..., torch.Tensor],
+    generator: TorchGeneratorValue,
+    args: Args,
+    kwargs: Kwargs,
+) -> Value:
+    live: Any = generator.live
+    what = "a generator of random numbers"
+    broken = GraphBreak(UnsupportedArguments.of(name=f"torch {function.__name__}()", what=what))
+    graph, source = machine.graph, generator.source
+    given = tuple(constant_argument(machine, arg, broken) for arg in args)
+    named = {name: constant_argument(machine, arg, broken) for name, arg in kwargs.items()}
+    device = torch.device(named.get("device") or "cpu")
+    if graph is not graph.root or source is None or graph.inference.is_on:
+        raise broken
+    same = device.type == live.device.type and device.index in (None, live.device.index)
+    if live is torch.default_generator or not same or torch.is_inference_mode_enabled():
+        raise broken
+    try:
+        example = function(*given, **{**named, "device": "meta"})
+    except Exception:  # eager raises the same
+        raise broken from None
+    if example.requires_grad or named.get("out") is not None or named.get("pin_memory"):
+        raise broken
+    machine.guard(DifferentObjects((source,), (_SHARED,)))
+    machine.guard(ValueEquals(SlotAttr(source, "device"), live.device))
+    shape, stride = tuple(example.shape), example.stride()
+    spec = TensorSpec(shape, stride, example.dtype, live.device)
+    name = f"torch.{function.__name__}"
+    drawn = machine.effects.draw(generator, _Draw(function, given, named), name)
+    return drawn_tensor(machine, name, drawn, spec)
+
+
+for _function in (torch.rand, torch.randn, torch.randint, torch.randperm):
+    _draws(_function)

@@ -1,11 +1,14 @@
-"""inspect.signature of a Python function: the names and kinds of its parameters.
+"""functools.update_wrapper and inspect.signature: names, attributes and parameters of a function.
 
-Reads the code object of a function or bound method, which is guarded as in every call of it. Python
-makes a signature that leaves the trace.
+update_wrapper, which `functools.wraps` and `contextlib.contextmanager` call, copies attributes to a
+function that the traced code made, so that recipes restore them at an exit. A signature is read
+from the code object, which is guarded as in every call of the function; Python makes a signature
+that leaves the trace.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Iterator
@@ -19,6 +22,61 @@ from ...values.objects.functions import BoundMethodValue, FunctionValue
 from ..registry import handles
 
 __all__: list[str] = []
+
+
+# -- functools.update_wrapper ----------------------------------------------------------------------
+
+
+_DEFAULTS = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRAPPER_UPDATES}
+
+
+@handles(functools.update_wrapper)
+def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    given = {**dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False)), **kwargs}
+    wrapper, wrapped = (given[name].realize(machine) for name in ("wrapper", "wrapped"))
+    usual = all(
+        given[name].realize(machine).as_constant(machine) == default
+        for name, default in _DEFAULTS.items()
+        if name in given
+    )
+    functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
+    if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
+        what = f"{wrapper.describe()} for {wrapped.describe()}"
+        raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
+    assert isinstance(wrapper, FunctionValue)
+    assert isinstance(wrapped, FunctionValue)
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        try:
+            _assign(machine, wrapper, name, wrapped.get_attr(machine, name))
+        except ObservedError:  # update_wrapper skips missing attributes
+            continue
+    wrapper.attributes.update(_attributes(machine, wrapped))
+    wrapper.attributes["__wrapped__"] = wrapped
+    return wrapper
+
+
+def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) -> None:
+    """Set one of the attributes that every function has."""
+    match name:
+        case "__annotations__":
+            function.annotations = value
+        case "__name__":
+            function.name = str(value.realize(machine).as_constant(machine))
+        case "__qualname__":
+            function.qualname = str(value.realize(machine).as_constant(machine))
+        case _:
+            function.attributes[name] = value
+
+
+def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
+    """Return the contents of the function's `__dict__`."""
+    if function.live is not None and function.source is not None:
+        yield from function.table(machine).as_names(machine).items()
+    yield from function.attributes.items()
+
+
+# -- inspect.signature -----------------------------------------------------------------------------
+
 
 _KIND = inspect.Parameter
 
