@@ -26,8 +26,7 @@ from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
-from .escaped_tensors import EscapedNode
-from .graph_notes import GraphNotes
+from .graph_notes import EscapedNode, GraphNotes
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
 

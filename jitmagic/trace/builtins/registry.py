@@ -3,6 +3,7 @@
     @handles(len)                     def _len(machine, args, kwargs) -> Value
     @handles_named("torch.onnx", "is_in_onnx_export")   of a module that is slow to import
     @method(list, "append", ...)      def _append(machine, owner, args, kwargs) -> Value
+    calls({len: act}), methods(list, {"append": act})   act(machine, [owner,] *args) -> Any
 
 Lazy arguments are realized (read and guarded) before the call, except with `lazy=True`: a handler
 that only stores its arguments should not cause guards on them.
@@ -13,25 +14,29 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
     "Handler",
     "MethodHandler",
+    "calls",
     "handler_of",
     "handles",
     "handles_named",
     "load_named",
     "method",
     "method_of",
+    "methods",
 ]
 
 Handler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
+Act = Callable[..., Any]
 _H = TypeVar("_H", bound=Callable[..., Value])
 
 _FUNCTIONS: dict[int, tuple[object, Handler]] = {}  # by id: some callables are not hashable
@@ -45,10 +50,26 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
     def register(handler: _H) -> _H:
         entry: Handler = handler if lazy else _realizing(handler)
         for one in callables:
+            # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
+            assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
             _FUNCTIONS[id(one)] = (one, entry)
         return handler
 
     return register
+
+
+def calls(rows: Mapping[Any, Act]) -> None:
+    """Register functions by a table of short acts, whose result may be a Python constant."""
+    for function, act in rows.items():
+        handles(function)(partial(_act, act))
+
+
+def _act(act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _as_value(machine, act(machine, *args, **kwargs))
+
+
+def _as_value(machine: Machine, made: object) -> Value:
+    return made if isinstance(made, Value) else machine.constant(made)
 
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
@@ -120,6 +141,16 @@ def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
         return handler
 
     return register
+
+
+def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:
+    """Register methods by a table of short acts; see `calls`."""
+    for name, act in rows.items():
+        method(owner, name, lazy=lazy)(partial(_act_on, act))
+
+
+def _act_on(act: Act, machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_value(machine, act(machine, target, *args, **kwargs))
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:

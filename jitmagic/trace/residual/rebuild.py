@@ -55,8 +55,7 @@ from ...guards.source import (
     TypeAttr,
     TypeOf,
 )
-from ..autocast_cache import cache_cast
-from ..random_states import set_states, states_of
+from ..entry_state import cache_cast, set_states, states_of
 from ..result import (
     Break,
     BuildCell,

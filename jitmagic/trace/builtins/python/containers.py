@@ -21,7 +21,7 @@ from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
 from ...values.objects.operators import equal, index_of, unpack
-from ..registry import handles, method
+from ..registry import handles, method, methods
 from .iteration import sorted_values
 
 __all__: list[str] = []
@@ -125,24 +125,24 @@ def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
 # -- list and tuple ------------------------------------------------------------------------------
 
 
-@method(list, "append", lazy=True)
-def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.append(machine, args[0])
-    return machine.constant(None)
-
-
-@method(list, "extend")
-def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.extend(machine, args[0])
-    return machine.constant(None)
-
-
-@method(list, "insert")
-def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_list(owner).insert(machine, index_of(machine, args[0]), args[1])
-    return machine.constant(None)
+methods(
+    list, {"append": lambda machine, owner, item: _as_list(owner).append(machine, item)}, lazy=True
+)
+methods(
+    list,
+    {
+        "extend": lambda machine, owner, items: _as_list(owner).extend(machine, items),
+        "insert": lambda machine, owner, index, item: _as_list(owner).insert(
+            machine, index_of(machine, index), item
+        ),
+        "clear": lambda machine, owner: _as_list(owner).change(machine, []),
+        "reverse": lambda machine, owner: owner.change(machine, _as_list(owner).items[::-1]),
+        "sort": lambda machine, owner, **options: owner.change(
+            machine, sorted_values(machine, list(_as_list(owner).items), options)
+        ),
+        "copy": lambda machine, owner: _as_list(owner).as_list(),
+    },
+)
 
 
 @method(list, "pop")
@@ -168,31 +168,6 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
             owner.take(machine, position)
             return machine.constant(None)
     raise machine.error(ValueError, f"{owner.kind.__name__}.remove(x): x not in it")
-
-
-@method(list, "clear")
-def _clear_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_list(owner).change(machine, [])
-    return machine.constant(None)
-
-
-@method(list, "reverse")
-def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.change(machine, target.items[::-1])
-    return machine.constant(None)
-
-
-@method(list, "sort")
-def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.change(machine, sorted_values(machine, list(target.items), kwargs))
-    return machine.constant(None)
-
-
-@method(list, "copy")
-def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_list(owner).as_list()
 
 
 @method(list, "index")
@@ -229,19 +204,29 @@ def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return args[1] if len(args) > 1 else machine.constant(None)
 
 
-@method(dict, "keys")
-def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "keys")
-
-
-@method(dict, "values")
-def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "values")
-
-
-@method(dict, "items")
-def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "items")
+methods(
+    dict,
+    {
+        "keys": lambda machine, owner: ViewValue(_as_dict(machine, owner), "keys"),
+        "values": lambda machine, owner: ViewValue(_as_dict(machine, owner), "values"),
+        "items": lambda machine, owner: ViewValue(_as_dict(machine, owner), "items"),
+        "clear": lambda machine, owner: _as_dict(machine, owner).clear(machine),
+        "__setitem__": lambda machine, owner, key, value: _as_dict(machine, owner).set_item(
+            machine, key, value
+        ),
+        "__delitem__": lambda machine, owner, key: _as_dict(machine, owner).del_item(machine, key),
+        "__len__": lambda machine, owner: _as_dict(machine, owner).length(machine),
+        "__iter__": lambda machine, owner: _as_dict(machine, owner).iterate(machine),
+    },
+)
+methods(
+    dict,
+    {
+        "__getitem__": lambda machine, owner, key: _as_dict(machine, owner).get_item(machine, key),
+        "__contains__": lambda machine, owner, key: _as_dict(machine, owner).contains(machine, key),
+    },
+    lazy=True,
+)
 
 
 @method(dict, "setdefault")
@@ -315,13 +300,6 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     return machine.constant(None)
 
 
-@method(dict, "clear")
-def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(machine, owner)
-    target.clear(machine)
-    return machine.constant(None)
-
-
 @method(dict, "copy")
 def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
@@ -345,28 +323,6 @@ def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
     return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
 
 
-@method(dict, "__getitem__", lazy=True)
-def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).get_item(machine, args[0])
-
-
-@method(dict, "__setitem__")
-def _setitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_dict(machine, owner).set_item(machine, args[0], args[1])
-    return machine.constant(None)
-
-
-@method(dict, "__delitem__")
-def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_dict(machine, owner).del_item(machine, args[0])
-    return machine.constant(None)
-
-
-@method(dict, "__contains__", lazy=True)
-def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).contains(machine, args[0])
-
-
 @method(dict, "__eq__")
 def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     other = args[0].as_dictionary(machine)
@@ -388,16 +344,6 @@ def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     _update(machine, owner, args, kwargs)
     return owner
-
-
-@method(dict, "__len__")
-def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(_as_dict(machine, owner).length(machine))
-
-
-@method(dict, "__iter__")
-def _iter(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).iterate(machine)
 
 
 @method(collections.OrderedDict, "move_to_end")

@@ -29,17 +29,11 @@ from ...values.numbers.scalars import ScalarValue, SymbolicNumber, extreme, pyth
 from ...values.numpy.integers import NumpyInt
 from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, compare, drain, is_none, unpack
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["fold_call", "live_numbers", "members"]
 
 
-_MATH = [
-    one for module in (math, cmath) for one in vars(module).values()
-    if callable(one) and not isinstance(one, type)
-    and one not in (math.prod, math.isfinite, math.isinf, math.isnan)
-]  # fmt: skip
-_PURE = [*_MATH, bin, oct, hex, complex]
 _OF_SCALARS = {
     math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.sin: "sin",
     math.cos: "cos", math.fabs: "abs",
@@ -54,6 +48,20 @@ _BY_METHOD: dict[Callable[..., Any], str] = {
     math.ceil: "__ceil__",
     math.trunc: "__trunc__",
 }
+
+
+# Each is a comparison: of |x| with infinity, or (isnan) of x with itself.
+_CLASSIFIED: dict[Callable[..., Any], str] = {
+    math.isfinite: "<",
+    math.isinf: "==",
+    math.isnan: "!=",
+}
+_PURE: list[Callable[..., Any]] = [bin, oct, hex, complex]
+_PURE += [
+    one for module in (math, cmath) for one in vars(module).values()
+    if callable(one) and not isinstance(one, type)
+    and one not in (math.prod, *_CLASSIFIED, *_BY_METHOD)
+]  # fmt: skip
 
 
 def fold_call(
@@ -98,41 +106,23 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
         return args[0].call_method(machine, method, args[1:], kwargs)
 
 
-@handles(math.isfinite)
-def _isfinite(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isfinite, args, "<", of_abs=True)
-
-
-@handles(math.isinf)
-def _isinf(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isinf, args, "==", of_abs=True)
-
-
-@handles(math.isnan)
-def _isnan(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isnan, args, "!=", of_abs=False)
-
-
 def _classified(
-    machine: Machine, function: Callable[..., Any], args: Args, op: str, *, of_abs: bool
+    function: Callable[..., Any], machine: Machine, args: Args, kwargs: Kwargs
 ) -> Value:
-    """Express the predicate as a comparison: of |x| with infinity, or of x with itself."""
+    op = _CLASSIFIED[function]
     if len(args) != 1 or not isinstance(args[0], ScalarValue) or args[0].kind is int:
         return fold_call(machine, function, args, {})
-    if not of_abs:
+    if function is math.isnan:
         return compare(machine, op, args[0], args[0])
     return compare(machine, op, args[0].apply(machine, "abs"), machine.constant(math.inf))
 
 
+for _predicate in _CLASSIFIED:
+    handles(_predicate)(partial(_classified, _predicate))
 for _function in _PURE:
     _register_pure(_function)
 for _function, _method in _BY_METHOD.items():
     _register_protocol(_function, _method)
-
-
-@handles(bool)
-def _bool(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(args[0].truth(machine) if args else False)
 
 
 @handles(pow)
@@ -172,18 +162,9 @@ def members(machine: Machine, value: Value) -> list[Value]:
     return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
-@handles(any)
-def _any(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _first_that_is(machine, args[0], True)
-
-
-@handles(all)
-def _all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _first_that_is(machine, args[0], False)
-
-
-def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
+def _first_that_is(wanted: bool, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return `wanted` if some item has that truth, else the opposite; stops at the first."""
+    (iterable,) = args
     if isinstance(iterable, SetValue):
         found = any(
             one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
@@ -195,17 +176,12 @@ def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
     return machine.constant(not wanted)
 
 
-@handles(min)
-def _min(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _extreme(machine, "<", args, kwargs)
+calls({bool: lambda machine, *value: bool(value) and value[0].truth(machine)})
+handles(any)(partial(_first_that_is, True))
+handles(all)(partial(_first_that_is, False))
 
 
-@handles(max)
-def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _extreme(machine, ">", args, kwargs)
-
-
-def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
+def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return the first item that no other is `op` of, by `key` if given."""
     if (live := live_numbers(args, kwargs)) is not None:
         function = min if op == "<" else max
@@ -234,6 +210,10 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
         if compare(machine, op, measured, best_measure).realize(machine).truth(machine):
             best, best_measure = item, measured
     return best
+
+
+handles(min)(partial(_extreme, "<"))
+handles(max)(partial(_extreme, ">"))
 
 
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:

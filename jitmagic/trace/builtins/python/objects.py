@@ -33,7 +33,7 @@ from ...values.objects.instances import InstanceValue
 from ...values.objects.namespaces import GlobalsValue, ModuleValue
 from ...values.objects.operators import unpack
 from ...values.objects.type_forms import TypeFormValue
-from ..registry import handler_of, handles
+from ..registry import calls, handler_of, handles
 
 __all__: list[str] = []
 
@@ -44,11 +44,6 @@ __all__: list[str] = []
 _CALLABLE = (
     BoundMethodValue, BuiltinMethodValue, BuiltinValue, ClassValue, FunctionValue, PartialValue,
 )  # fmt: skip
-
-
-@handles(len)
-def _len(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].length_value(machine)
 
 
 @handles(type)
@@ -155,16 +150,16 @@ def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(True)
 
 
-@handles(setattr)
-def _setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    args[0].set_attr(machine, _name(machine, args[1]), args[2])
-    return machine.constant(None)
-
-
-@handles(delattr)
-def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    args[0].del_attr(machine, _name(machine, args[1]))
-    return machine.constant(None)
+calls(
+    {
+        len: lambda machine, value: value.length_value(machine),
+        setattr: lambda machine, owner, name, value: owner.set_attr(
+            machine, _name(machine, name), value
+        ),
+        delattr: lambda machine, owner, name: owner.del_attr(machine, _name(machine, name)),
+        object: lambda machine: InstanceValue(machine.constant(object)),
+    }
+)
 
 
 @handles(id)
@@ -240,12 +235,6 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue) or handler_of(cls.live) is not None:
         raise GraphBreak(UnknownCFunction.of(name="type.__call__"))
     return cls.instantiate(machine, args[1:], kwargs)
-
-
-@handles(object)
-def _object(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls: Any = machine.constant(object)
-    return InstanceValue(cls)
 
 
 @handles(object.__init__, object.__init_subclass__)

@@ -23,7 +23,7 @@ from ...values.objects.exceptions import ExceptionValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import unpack
 from ...wrap import wraps
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["formatted"]
 
@@ -81,16 +81,6 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
     return text_of(machine, value, "s")
 
 
-@handles(repr)
-def _repr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(machine, args[0], "r")
-
-
-@handles(ascii)
-def _ascii(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(machine, args[0], "a")
-
-
 @handles(str)
 def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
@@ -98,19 +88,15 @@ def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return fold(machine, str, *args)
 
 
-@handles(format)
-def _format(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return formatted(machine, args[0], "", args[1] if len(args) > 1 else None)
-
-
-@handles(chr)
-def _chr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return fold(machine, chr, *args)
-
-
-@handles(ord)
-def _ord(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return fold(machine, ord, *args)
+calls(
+    {
+        repr: lambda machine, value: text_of(machine, value, "r"),
+        ascii: lambda machine, value: text_of(machine, value, "a"),
+        format: lambda machine, value, spec=None: formatted(machine, value, "", spec),
+        chr: lambda machine, number: fold(machine, chr, number),
+        ord: lambda machine, text: fold(machine, ord, text),
+    }
+)
 
 
 # -- the re module ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ....guards.source import ImportedModule, ModuleAttr, SlotAttr, Source
 from ....spec import TensorSpec
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
-from ...random_states import Seeding
+from ...entry_state import Seeding
 from ...result import BuildTuple, Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
 from ...values.contexts.random_streams import GeneratorObjectValue, constant_argument, drawn_tensor

@@ -48,14 +48,9 @@ from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...values.tensors.torch_namespaces import torch_object
 from ...wrap import intercepts
-from ..registry import handler_of, handles, handles_named
+from ..registry import calls, handler_of, handles, handles_named
 
 __all__: list[str] = []
-
-
-@handles(torch.is_tensor)
-def _is_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(isinstance(args[0], TensorValue))
 
 
 @handles(is_tensor_like)
@@ -146,27 +141,6 @@ def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
     return ListValue([_nested_list(shape[1:], numbers) for _ in range(shape[0])])
 
 
-@handles(torch._C._len_torch_dispatch_stack)
-def _dispatch_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return 0: nothing is compiled while a mode of the user's is active."""
-    return machine.constant(0)
-
-
-@handles(torch._C._len_torch_function_stack)
-def _function_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(int(default_device(machine) is not None))
-
-
-@handles(torch._C._is_torch_function_mode_enabled)
-def _is_function_mode_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(default_device(machine) is not None)
-
-
-@handles(torch._C._get_tracing_state)
-def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(None)
-
-
 @handles(torch._C._infer_size)
 def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Broadcast two shapes; if they are incompatible, plain Python raises with its own message."""
@@ -192,6 +166,9 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     named = {key: value.as_constant(machine) for key, value in kwargs.items()}
     return machine.constant(torch.device(*(arg.as_constant(machine) for arg in args), **named))
+
+
+calls({torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue)})
 
 
 class NumberLimits(BuiltinValue):

@@ -5,7 +5,6 @@ functions become nodes through `tensor.record`, through which all tensor calls o
 recorded. A graph calls methods by name, so a guard checks that each name is torch's original.
 
     tensor             TensorValue, and `record`, `lower` and `lift` between values and nodes
-    tensor_operators   the function of the `operator` module for each sign
     tensor_class       attributes and special methods that user code put on torch.Tensor
     tensor_members     rules for attributes and methods: constants, nodes, graph breaks
     tensor_inputs      live tensors as guarded graph inputs, or the reason why they cannot be

@@ -56,6 +56,7 @@ from ..numbers.storage_offsets import guard_storage_offsets
 from ..numbers.validation import asserted_truth
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
+from ..objects.constants import BINARY, COMPARE, INPLACE, UNARY
 from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
@@ -64,7 +65,6 @@ from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
 from .name_lookups import guard_looked_up_names
 from .tensor_class import call_user_method, user_attribute
-from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
 
 __all__ = ["ATTRIBUTES", "TensorValue", "lift", "lower", "record"]
 
