@@ -12,7 +12,7 @@ __all__ = ["MODULES"]
 
 _NAMES = {
     "builtins.python": (
-        "containers copying counters exit_stacks functions impure_calls iteration "
+        "containers copying exit_stacks functions impure_calls iteration "
         "iterator_tools numbers objects operators ordering set_methods texts"
     ),
     "builtins.pytorch": (

@@ -13,12 +13,14 @@ A callable in no table is an UnknownCFunction break.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar
 
+from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
@@ -59,16 +61,28 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
 
 
 def calls(rows: Mapping[Any, Act]) -> None:
-    """Register functions by a table of short acts, whose result may be a Python constant."""
+    """Register functions by a table of short acts, whose result may be a Python constant.
+
+    A call with arguments that an act does not take is a graph break: Python may raise there.
+    """
     for function, act in rows.items():
-        handles(function)(partial(_act, act))
+        handles(function)(partial(_act, function.__name__, act))
 
 
-def _act(act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _as_value(machine, act(machine, *args, **kwargs))
+def _act(name: str, act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _result(name, act, machine, (machine, *args), kwargs)
 
 
-def _as_value(machine: Machine, made: object) -> Value:
+def _result(name: str, act: Act, machine: Machine, args: tuple[Any, ...], kwargs: Kwargs) -> Value:
+    try:
+        made = act(*args, **kwargs)
+    except TypeError:
+        try:
+            inspect.signature(act).bind(*args, **kwargs)
+        except TypeError:
+            what = "such arguments"
+            raise GraphBreak(UnsupportedArguments.of(name=name, what=what)) from None
+        raise
     return made if isinstance(made, Value) else machine.constant(made)
 
 
@@ -146,11 +160,13 @@ def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
 def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:
     """Register methods by a table of short acts; see `calls`."""
     for name, act in rows.items():
-        method(owner, name, lazy=lazy)(partial(_act_on, act))
+        method(owner, name, lazy=lazy)(partial(_act_on, name, act))
 
 
-def _act_on(act: Act, machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_value(machine, act(machine, target, *args, **kwargs))
+def _act_on(
+    name: str, act: Act, machine: Machine, target: Value, args: Args, kwargs: Kwargs
+) -> Value:
+    return _result(name, act, machine, (machine, target, *args), kwargs)
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:

@@ -20,7 +20,7 @@ from ...values.containers.sequences import (
 from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
-from ...values.objects.operators import equal, index_of, unpack
+from ...values.objects.operators import binary, equal, index_of, unpack
 from ..registry import handles, method, methods
 from .iteration import sorted_values
 
@@ -284,7 +284,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
 
 @method(dict, "__init__")
 def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    if owner.python_type(machine) in (collections.Counter, collections.defaultdict):
+    if owner.python_type(machine) is collections.defaultdict:
         owner.refuse(machine, "__init__()")
     return _update(machine, owner, args, kwargs)
 
@@ -297,6 +297,17 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     for key, value in _pairs(machine, args, kwargs):
         target.put(machine, key, value)
     target.changed(machine)
+    return machine.constant(None)
+
+
+@handles(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Count items in a mapping, as the Python version of this function in `collections` does."""
+    counts, items = args
+    get = counts.get_attr(machine, "get").realize(machine)
+    for item in unpack(machine, items):
+        known = get.call(machine, [item, machine.constant(0)], {}).realize(machine)
+        counts.set_item(machine, item, binary(machine, "+", known, machine.constant(1)))
     return machine.constant(None)
 
 

@@ -299,20 +299,3 @@ def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
         counts = device.type == "cpu" and dtype in (torch.float32, torch.float64)
         if (device, dtype) != _kind(left) and not counts:
             raise _unsupported(_GROUPING, "tensors that differ at one place of the lists")
-
-
-@handles(_foreach_utils._has_foreach_support)
-def _supports_lists(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return whether all are plain tensors on a device that has the list operations."""
-    given = dict(zip(("tensors", "device"), args, strict=False)) | dict(kwargs)
-    tensors = unpack(machine, given["tensors"])
-    kinds = {one.realize(machine).python_type(machine) for one in tensors}
-    device = given["device"].as_constant(machine)
-    here = _foreach_utils._device_has_foreach_support(device)
-    return machine.constant(here and kinds <= {torch.Tensor, type(None)})
-
-
-@handles(_foreach_utils._device_has_foreach_support)
-def _has_lists(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    device = (args[0] if args else kwargs["device"]).as_constant(machine)
-    return machine.constant(_foreach_utils._device_has_foreach_support(device))

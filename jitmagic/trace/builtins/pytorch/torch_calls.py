@@ -6,13 +6,12 @@ Takes realized arguments. Returns constants of the trace where no tensor data is
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch.distributions import kl, utils
+from torch.distributions import utils
 from torch.overrides import (
     has_torch_function,
     has_torch_function_unary,
@@ -21,8 +20,8 @@ from torch.overrides import (
 )
 
 from ....graph.symbolic.known import known_value
-from ....guards.guard import IdentityIs, LengthIs
-from ....guards.source import ImportedModule, Item, ModuleAttr, Source
+from ....guards.guard import IdentityIs
+from ....guards.source import Source
 from ...breaks import (
     Construction,
     GraphBreak,
@@ -40,13 +39,11 @@ from ...values.numbers.validation import speculated_list
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
-from ...values.objects.class_facts import belongs_to_torch
 from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
-from ...values.tensors.torch_namespaces import torch_object
 from ...wrap import intercepts
 from ..registry import calls, handler_of, handles, handles_named
 
@@ -265,24 +262,7 @@ def _make_parameter(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwarg
 # -- torch.distributions ---------------------------------------------------------------------------
 
 
-_REGISTRY = ModuleAttr(ImportedModule("torch.distributions.kl"), "_KL_REGISTRY")
 _lazy: Any = utils._lazy_property_and_property
-
-
-@handles(kl.kl_divergence)
-def _divergence(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Call the formula registered for the two classes; guards check that it still is."""
-    if len(args) != 2 or kwargs:
-        raise GraphBreak(UnsupportedArguments.of(name="kl_divergence", what="keywords"))
-    found = kl._dispatch_kl(*(arg.python_type(machine) for arg in args))
-    if not isinstance(found, types.FunctionType) or not belongs_to_torch(found.__module__):
-        why = "its formula is not one of torch's"
-        raise GraphBreak(RefusedTorchCall.of(name="torch.distributions.kl_divergence", why=why))
-    machine.guard(LengthIs(_REGISTRY, len(kl._KL_REGISTRY)))
-    for pair, formula in kl._KL_REGISTRY.items():
-        if formula is found:
-            machine.guard(IdentityIs(Item(_REGISTRY, pair), formula))
-    return torch_object(machine, found).call(machine, args, {})
 
 
 @handles(_lazy)

@@ -8,8 +8,8 @@ The strides that a kernel chooses are unknown before it runs, so reading them is
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from ...breaks import (
     UnsupportedAttribute,
 )
 from ...builtins.pytorch.torch_rules import DATA_METHODS, REFUSED_METHODS
-from ...builtins.registry import handler_of, handles
+from ...builtins.registry import calls, handler_of
 from ...region import RegionBuilder
 from ...result import Recipe
 from ..autograd.gradients import read_gradient
@@ -36,6 +36,14 @@ from .name_lookups import guard_looked_up_names
 from .tensor import ATTRIBUTES, TensorValue, record
 
 __all__ = ["TensorMethodValue"]
+
+
+class _Call(NamedTuple):
+    machine: Machine
+    owner: TensorValue
+    name: str
+    args: Args
+    kwargs: Kwargs
 
 
 class TensorMethodValue(Value):
@@ -59,8 +67,9 @@ class TensorMethodValue(Value):
         if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
             guard_looked_up_names(machine, TENSOR.get(name))
             return handler(machine, [self.owner, *args], kwargs)
-        known = _METHODS.ask(machine, self.owner, name, args, kwargs, about=name)
-        return record(machine, name, [self.owner, *args], kwargs) if known is None else known
+        made = _METHODS.ask(_Call(machine, self.owner, name, args, kwargs), about=name)
+        assert made is not None
+        return made
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
@@ -83,7 +92,7 @@ _FROM_META = frozenset(
     ).split()
 )
 # True on devices that are never an input of a graph (tensor_inputs.py).
-_NEVER = frozenset("is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split())
+_NEVER = frozenset("is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan".split())
 # Attributes that compute a tensor, so they are recorded as calls of (function, arguments).
 _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
     "mT": ("transpose", (-2, -1)),
@@ -97,19 +106,6 @@ _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
 def _refuse_varying_flag(machine: Machine, tensor: TensorValue, name: str) -> None:
     if machine.graph.flags_vary(tensor.node):
         tensor.refuse(machine, f"`.{name}` in a backward")
-
-
-def _from_meta(machine: Machine, tensor: TensorValue, name: str) -> Value:
-    return machine.constant(getattr(tensor.meta, name))
-
-
-def _from_device(machine: Machine, tensor: TensorValue, name: str) -> Value:
-    device = device_of(tensor.node)
-    return machine.constant(device if name == "device" else device.type == name[3:])
-
-
-def _false(machine: Machine, tensor: TensorValue, name: str) -> Value:
-    return machine.constant(False)
 
 
 def _as_call(machine: Machine, tensor: TensorValue, name: str) -> Value:
@@ -128,14 +124,6 @@ def _transposed(machine: Machine, tensor: TensorValue, name: str) -> Value:
     return record(machine, "permute", [tensor, *map(machine.constant, reversed(range(dims)))])
 
 
-def _gradient(machine: Machine, tensor: TensorValue, name: str) -> Value:
-    return read_gradient(machine, tensor)
-
-
-def _history(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
-    return machine.constant(None) if tensor.meta.is_leaf else None
-
-
 def _of_class(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     """Return a method of torch.Tensor; break for its other attributes."""
     found = getattr(torch.Tensor, name, None)
@@ -148,113 +136,100 @@ def _of_class(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     return None
 
 
-def _own(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
-    return tensor.own_attribute(machine, name)
+def _constant(read: Callable[[TensorValue, str], object]) -> Callable[..., Value]:
+    return lambda machine, tensor, name: machine.constant(read(tensor, name))
 
 
 ATTRIBUTES.extend(
     Rule(_refuse_varying_flag, _FLAGS),  # before the meta tensor, which has one of the answers
-    Rule(_from_meta, _FROM_META),
-    Rule(_from_device, ("device", "is_cpu", "is_cuda")),
-    Rule(_false, _NEVER),
+    Rule(_constant(lambda tensor, name: getattr(tensor.meta, name)), _FROM_META),
+    Rule(_constant(lambda tensor, name: device_of(tensor.node)), ("device",)),
+    Rule(
+        _constant(lambda tensor, name: device_of(tensor.node).type == name.removeprefix("is_")),
+        ("is_cpu", "is_cuda", *_NEVER),
+    ),
     Rule(_transposed, ("T", "H")),
     Rule(_as_call, _AS_CALLS),
-    Rule(_gradient, ("grad",)),
-    Rule(_history, ("grad_fn",)),
+    Rule(lambda machine, tensor, name: read_gradient(machine, tensor), ("grad",)),
+    Rule(lambda machine, tensor, name: _history(machine, tensor), ("grad_fn",)),
     _of_class,  # before the tensor's own entries, as in Python for methods and descriptors
-    _own,
+    lambda machine, tensor, name: tensor.own_attribute(machine, name),
 )
+
+
+def _history(machine: Machine, tensor: TensorValue) -> Value | None:
+    return machine.constant(None) if tensor.meta.is_leaf else None
 
 
 # -- methods -------------------------------------------------------------------------------------
 
 
-@handles(torch.Tensor.requires_grad_)
-def _require_grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner, *given = args
-    wanted = [*given, *kwargs.values(), machine.constant(True)][0]
-    assert isinstance(owner, TensorValue)
-    return owner.require_grad(machine, wanted)
+calls({
+    torch.Tensor.requires_grad_: lambda machine, owner, requires_grad=None: owner.require_grad(
+        machine, requires_grad or machine.constant(True)
+    ),
+    torch.Tensor.get_device: lambda machine, owner: (
+        -1 if device_of(owner.node).type == "cpu" else device_of(owner.node).index
+    ),
+    torch.Tensor.__getitem__: lambda machine, owner, key: record(
+        machine, operator.getitem, [owner, key]
+    ),
+    torch.Tensor.__setitem__: lambda machine, owner, key, value: owner.set_item(
+        machine, key, value
+    ),
+})  # fmt: skip
 
 
-def _counter(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> Value | None:
-    return None if args else read_counter(machine, owner.node, owner.live, owner.source)
+def _counter(call: _Call) -> Value | None:
+    owner = call.owner
+    if call.args:
+        return None
+    return read_counter(call.machine, owner.node, owner.live, owner.source)
 
 
-def _number(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> Value | None:
-    return None if args or kwargs else number_of(machine, owner.node, name)
+def _number(call: _Call) -> Value | None:
+    if call.args or call.kwargs:
+        return None
+    return number_of(call.machine, call.owner.node, call.name)
 
 
-def _refuse_data(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> None:
-    raise GraphBreak(TensorItem.of(what=f".{name}()"))
-
-
-def _refuse(machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs) -> None:
+def _refuse(call: _Call) -> None:
+    name = call.name
+    if name in DATA_METHODS:
+        raise GraphBreak(TensorItem.of(what=f".{name}()"))
     raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
 
 
-def _strides(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> Value | None:
+def _strides(call: _Call) -> Value | None:
     """Break if the strides are unknown, except for `grad.is_contiguous()` in a user's backward.
 
     Autograd gives no promise about the strides of a gradient: the trace makes it contiguous.
     """
-    graph = machine.graph
+    machine, owner, graph = call.machine, call.owner, call.machine.graph
     if owner.node not in graph.unknown_strides:
         return None
     is_gradient = isinstance(graph, RegionBuilder) and graph.is_fed(owner.node, "gradient")
-    if name != "is_contiguous" or args or kwargs or not is_gradient:
-        raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
+    if call.name != "is_contiguous" or call.args or call.kwargs or not is_gradient:
+        raise GraphBreak(UncertainStrides.of(what=f".{call.name}()"))
     # `if not grad.is_contiguous(): grad = grad.contiguous()` was a graph break in backwards.
     owner.node = graph.call("contiguous", [owner.node], {}, machine.lines())
     return machine.constant(True)
 
 
-def _device_index(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> Value:
-    device = device_of(owner.node)
-    return machine.constant(-1 if device.type == "cpu" else device.index)
-
-
-def _refuse_type_names(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> None:
-    given = args[0].realize(machine) if args else None
+def _refuse_type_names(call: _Call) -> None:
+    machine = call.machine
+    given = call.args[0].realize(machine) if call.args else None
     if given is not None and issubclass(given.python_type(machine), torch.Tensor):
         return
     if given is None or not isinstance(given.as_constant(machine), torch.dtype):
-        owner.refuse(machine, ".type() with names of types")
-
-
-def _assign(
-    machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs
-) -> Value | None:
-    if len(args) != 2 or kwargs:
-        return None
-    owner.set_item(machine, *args)
-    return machine.constant(None)
-
-
-def _index(machine: Machine, owner: TensorValue, name: str, args: Args, kwargs: Kwargs) -> Value:
-    return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
+        call.owner.refuse(machine, ".type() with names of types")
 
 
 _METHODS: Rules[Value] = Rules(
     Rule(_counter, ("item",)),  # before `_number`, which would fix a step count as a constant
     Rule(_number, NUMBERS),
-    Rule(_refuse_data, DATA_METHODS),  # after the numbers that the trace knows
-    Rule(_refuse, REFUSED_METHODS),
+    Rule(_refuse, {*DATA_METHODS, *REFUSED_METHODS}),  # after the numbers that the trace knows
     Rule(_strides, ("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense")),
-    Rule(_device_index, ("get_device",)),
     Rule(_refuse_type_names, ("type",)),
-    Rule(_assign, ("__setitem__",)),
-    Rule(_index, ("__getitem__", "__setitem__")),
+    lambda call: record(call.machine, call.name, [call.owner, *call.args], call.kwargs),
 )
