@@ -373,6 +373,18 @@ def live_counter(x, seen):
 
 
 @program()
+def operators_of_counters(x):
+    counts = collections.Counter("aab")
+    counts += collections.Counter("bc")
+    counts -= collections.Counter("a")
+    counts |= {"z": 2}
+    counts["c"] = -1
+    positive, negative = +counts, -counts
+    counts &= collections.Counter("abbz")
+    return x, positive, negative, counts, counts <= positive, type(positive) is type(counts)
+
+
+@program()
 def ordered(x):
     table = collections.OrderedDict(a=x, b=2, c=3)
     first = table.popitem(last=False)
