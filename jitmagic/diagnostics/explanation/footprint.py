@@ -24,7 +24,7 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
-from ...runtime.steps import timed_calls
+from ...runtime.step_timing import timed_calls
 from ...schedule.score import buffer_bytes
 from ...trace.result import Trace
 from ..checking.builds import Build, MeasuredFrame, at_first_sizes, has_backward

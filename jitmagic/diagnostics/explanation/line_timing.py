@@ -30,7 +30,7 @@ from ...graph.operators.autocast import restoring_modes
 from ...options import Options
 from ...runtime.examples import example
 from ...runtime.load import load
-from ...runtime.steps import timed_calls, with_laps
+from ...runtime.step_timing import timed_calls, with_laps
 from ...spec import TensorSpec
 from ...target import Target
 from ..checking.cases import same_random_numbers
