@@ -31,7 +31,7 @@ from ..schedule.dependencies import reads_of, writes_of
 from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
-from .checking.builds import Build, builds_of, graphs_of, partitions_of
+from .builds import Build, builds_of, graphs_of, partitions_of
 from .explanation.html import STYLE
 from .words import Question, refuse_arguments, size
 
