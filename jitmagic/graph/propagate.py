@@ -143,10 +143,10 @@ def call_on_meta(
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
-    place = Silence() if line is None or repeats else line
+    attribution = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
-        result = _followed(target, args, kwargs, guesses and above is None, place)
-        if line is not None and isinstance(place, Silence) and place.has_warned:
+        result = _followed(target, args, kwargs, guesses and above is None, attribution)
+        if line is not None and isinstance(attribution, Silence) and attribution.has_warned:
             _warn(target, (args, kwargs), line)
         return result
 
@@ -156,10 +156,10 @@ def _followed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     may_guess: bool,
-    place: UserLine | Silence,
+    attribution: UserLine | Silence,
 ) -> Any:
     try:
-        result = _run(target, args, kwargs, place)
+        result = _run(target, args, kwargs, attribution)
         if isinstance(result, torch.SymFloat):  # the trace has no such value
             raise refusal(as_dimension(result), "its value as a float")
         return result
@@ -168,7 +168,7 @@ def _followed(
     except NotImplementedError as error:
         raise DataDependent(_first_line(error)) from None
     except Exception as error:  # whatever torch raises, the program would see
-        silent = place if isinstance(place, Silence) else Silence()
+        silent = attribution if isinstance(attribution, Silence) else Silence()
         run_sampled = partial(_noted, target, silent)
         is_native = isinstance(target, str | BuiltinFunctionType)  # it has no state
         signature = CallSignature(target, silent) if is_native else None
@@ -223,12 +223,15 @@ def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
 
 
 def _run(
-    target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: UserLine | Silence
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    attribution: UserLine | Silence,
 ) -> Any:
     if isinstance(target, str):
         if isinstance(args[0], torch.Tensor):
-            return call_with_sizes(place, getattr(type(args[0]), target), args, kwargs)
-        return call_from(place, getattr(args[0], target), args[1:], kwargs)
+            return call_with_sizes(attribution, getattr(type(args[0]), target), args, kwargs)
+        return call_from(attribution, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := select_by_sizes(args)) is not None:
         return found[0]
     if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
@@ -236,17 +239,17 @@ def _run(
         if made is not None:
             return made
     function = by_one_step(target)
-    made = call_with_sizes(place, function, args, kwargs)
+    made = call_with_sizes(attribution, function, args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 
 def _noted(
-    target: Target, place: UserLine | Silence, arguments: tuple[Any, Any]
+    target: Target, attribution: UserLine | Silence, arguments: tuple[Any, Any]
 ) -> tuple[Any, set[int]]:
     """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
-        return _run(target, *arguments, place), _SHAPES.written
+        return _run(target, *arguments, attribution), _SHAPES.written
     finally:
         _SHAPES.written = before
 

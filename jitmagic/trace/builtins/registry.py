@@ -24,7 +24,7 @@ from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
-    "Handler",
+    "CallHandler",
     "MethodHandler",
     "calls",
     "handler_of",
@@ -36,13 +36,13 @@ __all__ = [
     "methods",
 ]
 
-Handler = Callable[[Machine, Args, Kwargs], Value]
+CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
 Act = Callable[..., Any]
 _H = TypeVar("_H", bound=Callable[..., Value])
 
-_FUNCTIONS: dict[int, tuple[object, Handler]] = {}  # by id: some callables are not hashable
-_NAMED: dict[str, tuple[str, Handler]] = {}  # name of a function: its module
+_FUNCTIONS: dict[int, tuple[object, CallHandler]] = {}  # by id: some callables are not hashable
+_NAMED: dict[str, tuple[str, CallHandler]] = {}  # name of a function: its module
 _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
@@ -50,7 +50,7 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
     """Register a handler for calls of these objects, compared by identity."""
 
     def register(handler: _H) -> _H:
-        entry: Handler = handler if lazy else _realizing(handler)
+        entry: CallHandler = handler if lazy else _realizing(handler)
         for one in callables:
             # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
             assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
@@ -110,7 +110,7 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _realizing(handler: Handler) -> Handler:
+def _realizing(handler: CallHandler) -> CallHandler:
     def realized(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return handler(
             machine,
@@ -121,7 +121,7 @@ def _realizing(handler: Handler) -> Handler:
     return realized
 
 
-def handler_of(callable_: object) -> Handler | None:
+def handler_of(callable_: object) -> CallHandler | None:
     """Return the handler registered for this object, if there is one."""
     entry = _FUNCTIONS.get(id(callable_))
     if entry is not None and entry[0] is callable_:
@@ -129,11 +129,11 @@ def handler_of(callable_: object) -> Handler | None:
     return _named_handler(callable_) if isinstance(callable_, FunctionType) else None
 
 
-def _named_handler(function: FunctionType) -> Handler | None:
+def _named_handler(function: FunctionType) -> CallHandler | None:
     module, handler = _NAMED.get(function.__name__, ("", None))
     loaded = sys.modules.get(module)
     found = None if loaded is None else vars(loaded).get(function.__name__)
-    # torch.compile, once it has run, puts wrappers in the place of some functions.
+    # torch.compile, once it has run, replaces some functions by wrappers.
     within = found.__dict__.get("__wrapped__") if isinstance(found, FunctionType) else None
     is_it = function is found or function is within
     made_by, _, _ = str(function.__globals__.get("__name__")).partition(".")

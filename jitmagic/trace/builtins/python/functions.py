@@ -153,9 +153,9 @@ def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
     positional = code.co_argcount
     keyword_only = names[positional : positional + code.co_kwonlyargcount]
     stars = iter(names[positional + code.co_kwonlyargcount :])
-    for place, name in enumerate(names[:positional]):
-        by_place = place < code.co_posonlyargcount
-        yield name, _KIND.POSITIONAL_ONLY if by_place else _KIND.POSITIONAL_OR_KEYWORD
+    for index, name in enumerate(names[:positional]):
+        is_positional = index < code.co_posonlyargcount
+        yield name, _KIND.POSITIONAL_ONLY if is_positional else _KIND.POSITIONAL_OR_KEYWORD
     if code.co_flags & inspect.CO_VARARGS:
         yield next(stars), _KIND.VAR_POSITIONAL
     for name in keyword_only:

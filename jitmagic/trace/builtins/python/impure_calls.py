@@ -177,8 +177,8 @@ def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))
     frame = machine.frames[-level]
     line = frame.line()
-    place = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
-    machine.effects.perform(machine.constant(_warn_at), (text, category, *place))
+    position = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
+    machine.effects.perform(machine.constant(_warn_at), (text, category, *position))
     said: Value = machine.constant(None)
     return said
 

@@ -314,12 +314,12 @@ def _total(start: Any, *numbers: Any) -> Any:
 def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, int | None]:
     """Return how many numbers come before another item, and the index of the first float."""
     first = None
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         kind = item.realize(machine).python_type(machine)
         if kind not in (int, float, bool):
-            return place, first
+            return index, first
         if kind is float and first is None:
-            first = place
+            first = index
     return len(items), first
 
 

@@ -276,7 +276,7 @@ class _Call:
             machine.notes, machine.effects = outer, effects  # type: ignore[misc]
         return region.close(returned)
 
-    def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
+    def _gradient(self, region: RegionBuilder, index: int, node: Node | None) -> Value:
         """Return the gradient that the backward receives for a result."""
         context = self.context
         constant = [_node(value) for value in context.marked["mark_non_differentiable"]]
@@ -284,18 +284,18 @@ class _Call:
             return ConstantValue(None)
         spec = spec_on(node.meta["val"].detach(), device_of(node))
         floats = spec.dtype.is_floating_point or spec.dtype.is_complex
-        made = region.feed("gradient", place, _wanting(spec) if floats else spec)
+        made = region.feed("gradient", index, _wanting(spec) if floats else spec)
         region.unknown_strides.add(made)
         return lift(self.machine, made)
 
     def _saved(self, region: RegionBuilder) -> list[Value]:
         """Return the values of `saved_tensors` with the history that they have now."""
         values: list[Value] = []
-        for place, saved in enumerate(self.context.marked["save_for_backward"]):
+        for index, saved in enumerate(self.context.marked["save_for_backward"]):
             if not isinstance(saved, TensorValue):
                 values.append(ConstantValue(None))
                 continue
-            node = region.feed("saved", place, spec_on(saved.meta, device_of(saved.node)))
+            node = region.feed("saved", index, spec_on(saved.meta, device_of(saved.node)))
             if saved.node in region.unknown_strides:
                 region.unknown_strides.add(node)
             made = region.notes.owners[node] = TensorValue(node, saved.kind)

@@ -30,7 +30,7 @@ from ...values.objects.functions import FunctionValue
 from ...values.objects.monkey_patches import unwrap_function
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue, record
-from ..registry import Handler, handles
+from ..registry import CallHandler, handles
 from .process_state import read_state
 
 __all__: list[str] = []
@@ -169,7 +169,7 @@ _ELEMENTWISE = ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv")
 _VALUE_LAST = ("addcmul", "addcdiv")  # the number is a keyword of the tensor operation
 
 
-def _follow_list(bare: str, in_place: bool, function: Callable[..., Any]) -> Handler:
+def _follow_list(bare: str, in_place: bool, function: Callable[..., Any]) -> CallHandler:
     method = f"{bare}_" if in_place else bare
 
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -298,4 +298,4 @@ def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
         device, dtype = _kind(right)
         counts = device.type == "cpu" and dtype in (torch.float32, torch.float64)
         if (device, dtype) != _kind(left) and not counts:
-            raise _unsupported(_GROUPING, "tensors that differ at one place of the lists")
+            raise _unsupported(_GROUPING, "tensors that differ at one index of the lists")
