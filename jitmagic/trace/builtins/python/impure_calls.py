@@ -34,7 +34,7 @@ from ...values.numbers.deferred import DeferredValue
 from ...values.numbers.scalars import unknown_number
 from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["raises_warnings"]
 
@@ -130,13 +130,6 @@ for _clock in _CLOCKS:
 _NAMES = ("message", "category", "stacklevel")
 
 
-@handles(logging.Logger._log)
-def _log(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Log after the graph: every message of a logger passes through here."""
-    machine.effects.perform(machine.constant(logging.Logger._log), args, kwargs)
-    return machine.constant(None)
-
-
 @handles(logging.Logger.isEnabledFor)
 def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Model the method, without its cache of the result."""
@@ -155,11 +148,13 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(wanted >= effective.as_constant(machine))
 
 
-@handles(torch._C._log_api_usage_once)
-def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Log after the graph; torch itself logs each event only once."""
-    machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
-    return machine.constant(None)
+def _perform(function: Any, machine: Machine, *args: Value, **kwargs: Value) -> None:
+    """Call the function after the graph has run."""
+    machine.effects.perform(machine.constant(function), args, kwargs)
+
+
+# Every message of a logger passes through `_log`; torch logs each use of its API only once.
+calls({one: partial(_perform, one) for one in (logging.Logger._log, torch._C._log_api_usage_once)})
 
 
 @handles(warnings.warn)

@@ -250,13 +250,6 @@ def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return owner.plain_attr(machine, args[1].as_constant(machine))
 
 
-@handles(object.__setattr__)
-def _object_setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "object.__setattr__")
-    owner.store_attr(machine, args[1].as_constant(machine), args[2])
-    return machine.constant(None)
-
-
 @handles(types.SimpleNamespace.__init__)
 def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "SimpleNamespace.__init__")
@@ -267,11 +260,14 @@ def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-@handles(object.__delattr__)
-def _object_delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "object.__delattr__")
-    owner.store_attr(machine, args[1].as_constant(machine), None)
-    return machine.constant(None)
+calls({
+    object.__setattr__: lambda machine, owner, name, value: _instance(
+        [owner], "object.__setattr__"
+    ).store_attr(machine, name.as_constant(machine), value),
+    object.__delattr__: lambda machine, owner, name: _instance(
+        [owner], "object.__delattr__"
+    ).store_attr(machine, name.as_constant(machine), None),
+})  # fmt: skip
 
 
 @handles(tuple.__new__)

@@ -45,6 +45,7 @@ from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...wrap import intercepts
+from ..python.numbers import fold_call
 from ..registry import calls, handler_of, handles, handles_named
 
 __all__: list[str] = []
@@ -159,13 +160,10 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return SizeValue(items)
 
 
-@handles(torch.device)
-def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    named = {key: value.as_constant(machine) for key, value in kwargs.items()}
-    return machine.constant(torch.device(*(arg.as_constant(machine) for arg in args), **named))
-
-
-calls({torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue)})
+calls({
+    torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue),
+    torch.device: lambda machine, *args, **kwargs: fold_call(machine, torch.device, args, kwargs),
+})  # fmt: skip
 
 
 class NumberLimits(BuiltinValue):
