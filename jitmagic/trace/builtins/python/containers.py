@@ -185,23 +185,15 @@ def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     raise machine.error(ValueError, f"the value is not in the {owner.kind.__name__}")
 
 
-@method(list, "count")
-@method(tuple, "count")
-@method(collections.deque, "count")
-def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    assert isinstance(owner, ItemsValue)
-    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.walk(machine)))
+def _count(machine: Machine, owner: ItemsValue, item: Value) -> int:
+    return sum(equal(machine, one, item) for one in owner.walk(machine))
+
+
+for _kind in (list, tuple, collections.deque):
+    methods(_kind, {"count": _count})
 
 
 # -- dict ----------------------------------------------------------------------------------------
-
-
-@method(dict, "get", lazy=True)
-def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    found = _as_dict(machine, owner).find(machine, args[0])
-    if found is not None:
-        return found
-    return args[1] if len(args) > 1 else machine.constant(None)
 
 
 methods(
@@ -222,6 +214,9 @@ methods(
 methods(
     dict,
     {
+        "get": lambda machine, owner, key, default=None: (
+            _as_dict(machine, owner).find(machine, key) or default
+        ),
         "__getitem__": lambda machine, owner, key: _as_dict(machine, owner).get_item(machine, key),
         "__contains__": lambda machine, owner, key: _as_dict(machine, owner).contains(machine, key),
     },

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
-from ...values.containers.mappings import DictValue
 from ...values.containers.read_only import ReadOnlyTable
 from ...values.objects.functions import BoundMethodValue, FunctionValue
 from ..registry import handles
@@ -81,55 +80,35 @@ def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str
 _KIND = inspect.Parameter
 
 
-class _Signed(Value):
-    """A value that only Python can rebuild."""
+class _Described(Value):
+    """An object of inspect with the attributes that are known; only Python can rebuild it."""
 
-    __slots__ = ("born",)
+    __slots__ = ("born", "kind", "known")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, kind: type, known: dict[str, Value]) -> None:
         super().__init__()
         self.born = machine.step
+        self.kind, self.known = kind, known
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
 
     def truth(self, machine: Machine) -> bool:
         return True
 
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return self.known[name] if name in self.known else super().get_attr(machine, name)
+
     def recipe(self, builder: Builder) -> Recipe:
         raise Unrestorable("a signature", self.born)
 
-
-class SignatureValue(_Signed):
-    """inspect.Signature."""
-
-    __slots__ = ("parameters",)
-
-    def __init__(self, machine: Machine, parameters: DictValue) -> None:
-        super().__init__(machine)
-        self.parameters = parameters
-
-    def python_type(self, machine: Machine) -> type:
-        return inspect.Signature
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        return self.parameters if name == "parameters" else super().get_attr(machine, name)
+    def describe(self) -> str:
+        return self.kind.__name__.lower()
 
 
-class ParameterValue(_Signed):
-    """inspect.Parameter."""
-
-    __slots__ = ("kind", "name")
-
-    def __init__(self, machine: Machine, name: str, kind: object) -> None:
-        super().__init__(machine)
-        self.name = name
-        self.kind = kind
-
-    def python_type(self, machine: Machine) -> type:
-        return inspect.Parameter
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("name", "kind"):
-            return machine.constant(self.name if name == "name" else self.kind)
-        return super().get_attr(machine, name)
+def _parameter(machine: Machine, name: str, kind: object) -> Value:
+    known = {"name": machine.constant(name), "kind": machine.constant(kind)}
+    return _Described(machine, inspect.Parameter, known)
 
 
 class ParametersValue(ReadOnlyTable):
@@ -138,7 +117,7 @@ class ParametersValue(ReadOnlyTable):
     __slots__ = ("born",)
 
     def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
-        named = ((name, ParameterValue(machine, name, kind)) for name, kind in found)
+        named = ((name, _parameter(machine, name, kind)) for name, kind in found)
         super().__init__(machine, ((machine.constant(name), value) for name, value in named))
         self.born = machine.step
 
@@ -176,7 +155,8 @@ def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     found = _parameters(function.code)
     if bound and not (function.code.co_argcount and next(found)):
         function.refuse(machine, "the signature of a method without self")
-    return SignatureValue(machine, ParametersValue(machine, found))
+    parameters = ParametersValue(machine, found)
+    return _Described(machine, inspect.Signature, {"parameters": parameters})
 
 
 def _has(machine: Machine, function: FunctionValue, name: str) -> bool:

@@ -28,12 +28,12 @@ from torch.fx import Graph, Node
 
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
-from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from ...values.numbers.deferred import DeferredValue
 from ...values.numbers.scalars import unknown_number
 from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
+from ...values.objects.opaque import HiddenValue
 from ..registry import calls, handles
 
 __all__ = ["raises_warnings"]
@@ -56,19 +56,6 @@ class EarlyReading:
     """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
 
     index: int
-
-
-class _ClockValue(Value):
-    """The clock that an early reading calls."""
-
-    __slots__ = ("clock",)
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self.clock = clock
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.constant(self.clock)
 
 
 class LateReading(DeferredValue):
@@ -98,7 +85,8 @@ def _reads(clock: Clock) -> None:
             raise broken
         last = _last_operation(graph.graph)
         if last is None:
-            source = machine.effects.draw(_ClockValue(clock), operator.call, clock.__name__)
+            called = HiddenValue(lambda builder: builder.constant(clock))
+            source = machine.effects.draw(called, operator.call, clock.__name__)
             return unknown_number(machine, origin, source, kind, _LIMITS[kind])
         made = LateReading(clock, kind, machine.effects.readings)
         machine.effects.readings.append(made)

@@ -246,8 +246,8 @@ def _searched(
     return machine.constant(None) if match is None else MatchValue(pattern, how, positional, match)
 
 
-def _compiled(machine: Machine, given: Value, flags: Value | None) -> PatternValue:
-    given = given.realize(machine)
+def _compiled(machine: Machine, pattern: Value, flags: Value | None = None) -> PatternValue:
+    given = pattern.realize(machine)
     if isinstance(given, PatternValue):
         if flags is not None:
             given.refuse(machine, "flags")
@@ -255,11 +255,6 @@ def _compiled(machine: Machine, given: Value, flags: Value | None) -> PatternVal
     parts = [given] if flags is None else [given, flags]
     text, _ = _constants(machine, parts, {}, "compile")
     return PatternValue(_run(machine, re.compile, text, {}))
-
-
-@handles(re.compile)
-def _compile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _compiled(machine, args[0], args[1] if len(args) > 1 else kwargs.get("flags"))
 
 
 def _register(name: str, count: int) -> None:
@@ -280,9 +275,12 @@ for _name in ("sub", "subn"):
     _register(_name, 3)
 
 
-@handles(re.escape)
-def _escape(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _folded(machine, re.escape, args, kwargs)
+calls(
+    {
+        re.compile: _compiled,
+        re.escape: lambda machine, text: _folded(machine, re.escape, [text], {}),
+    }
+)
 
 
 @wraps(re.Pattern)

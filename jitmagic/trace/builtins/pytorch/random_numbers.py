@@ -32,7 +32,7 @@ from ...values.numbers.scalars import ScalarValue
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.identity import IdentityValue
-from ...values.objects.opaque import OpaqueValue
+from ...values.objects.opaque import HiddenValue, OpaqueValue
 from ...values.tensors.tensor import record
 from ...wrap import intercepts, wraps
 from ..registry import handles, handles_named
@@ -46,20 +46,6 @@ __all__: list[str] = []
 _SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
 _OF_NUMPY = Interval(0, 2**32 - 1)
 _NATURAL = Interval(0, 2**63 - 1)
-
-
-class _Seeded(Value):
-    """Generators, and the seed that they get."""
-
-    __slots__ = ("generators", "number")
-
-    def __init__(self, generators: tuple[Any, ...], number: Value) -> None:
-        super().__init__()
-        self.generators, self.number = generators, number
-
-    def recipe(self, builder: Builder) -> Recipe:
-        generators = BuildTuple(tuple(builder.constant(one) for one in self.generators))
-        return builder.invoke(Seeding, (generators, builder(self.number)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,12 @@ def _seed(
 ) -> None:
     name = f"{function.__module__}.{function.__name__}"
     number = _number(machine, name, args, kwargs, limits)
-    machine.effects.draw(_Seeded(generators, number), _Seed(function), name)
+
+    def seeding(builder: Builder) -> Recipe:
+        seeded = BuildTuple(tuple(builder.constant(one) for one in generators))
+        return builder.invoke(Seeding, (seeded, builder(number)))
+
+    machine.effects.draw(HiddenValue(seeding), _Seed(function), name)
 
 
 def _number(
@@ -141,19 +132,6 @@ def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
     return _SeedFunction(obj, source, found)
 
 
-class _GeneratorMaker(Value):
-    """A function that makes a generator, and the seed."""
-
-    __slots__ = ("make", "number")
-
-    def __init__(self, make: Callable[[int], object], number: Value) -> None:
-        super().__init__()
-        self.make, self.number = make, number
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return BuildTuple((builder.constant(self.make), builder(self.number)))
-
-
 def _make(pair: tuple[Callable[[int], object], int]) -> object:
     function, seed = pair
     return function(seed)
@@ -163,7 +141,8 @@ def _makes_generators(make: Any, limits: Interval) -> None:
     @handles(make)
     def made(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         number = _number(machine, make.__name__, args, kwargs, limits)
-        source = machine.effects.draw(_GeneratorMaker(make, number), _make, make.__name__)
+        pair = HiddenValue(lambda to: BuildTuple((to.constant(make), to(number))))
+        source = machine.effects.draw(pair, _make, make.__name__)
         return GeneratorObjectValue(make(0), source)
 
 

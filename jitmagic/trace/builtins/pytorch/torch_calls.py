@@ -85,14 +85,6 @@ def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(False)
 
 
-@handles(torch.jit.annotate)
-def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return the value; the type is for TorchScript."""
-    if len(args) != 2 or kwargs:
-        raise GraphBreak(UnsupportedArguments.of(name="annotate", what="not a type and a value"))
-    return args[1]
-
-
 @handles(torch.Tensor.new)
 def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Model `x.new(2, 3)` as `x.new_empty(2, 3)`; a list argument would give its numbers."""
@@ -161,6 +153,7 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 calls({
+    torch.jit.annotate: lambda machine, kind, value: value,  # the type is for TorchScript
     torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue),
     torch.device: lambda machine, *args, **kwargs: fold_call(machine, torch.device, args, kwargs),
 })  # fmt: skip
