@@ -376,11 +376,9 @@ def live_counter(x, seen):
 def operators_of_counters(x):
     counts = collections.Counter("aab")
     counts += collections.Counter("bc")
-    counts -= collections.Counter("a")
-    counts |= {"z": 2}
-    counts["c"] = -1
+    counts |= {"z": 2, "c": -1}
     positive, negative = +counts, -counts
-    counts &= collections.Counter("abbz")
+    counts -= collections.Counter("abbz")
     return x, positive, negative, counts, counts <= positive, type(positive) is type(counts)
 
 
