@@ -148,9 +148,5 @@ def _target(effect: Effect) -> Recipe | None:
 
 def _leads_to_argument(source: Source) -> bool:
     """Return whether the path begins at a parameter; closure cells do not count."""
-    while not isinstance(source, Argument):
-        base = getattr(source, "base", None)
-        if base is None or isinstance(source, CellContents):
-            return False
-        source = base
-    return True
+    in_cell = any(isinstance(each, CellContents) for each in source.path())
+    return isinstance(source.root, Argument) and not in_cell
