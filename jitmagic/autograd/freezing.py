@@ -66,8 +66,8 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
             rest.erase_node(holder)
         elif n < len(holders):
             left.append(n)
-    parts = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
-    return Frozen(*parts, tuple(taken), tuple(left))
+    first, second = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
+    return Frozen(first, second, weights=tuple(taken), inputs=tuple(left))
 
 
 def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:

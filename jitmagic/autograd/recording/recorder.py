@@ -69,7 +69,7 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
 def _is_repeated(node: Node, region: Any) -> bool:
     """Return whether a second run of the region computes the node; draws do not run twice."""
     root = alias_root(node)
-    if root.meta.get("checkpoint") is not region or "number" in root.meta:
+    if root.meta.get("checkpoint") is not region or "traced_float" in root.meta:
         return False
     made = root.all_input_nodes[0] if root.target is operator.getitem else root
     return bool(made.all_input_nodes) and not runs_once(made)

@@ -108,7 +108,7 @@ def compare_with_plain(before: Arguments, captured: Results, traces: Sequence[Tr
 def _results_of(arguments: Arguments) -> Results:
     try:
         return arguments.results(arguments.call())
-    except Exception as error:
+    except Exception as error:  # the user's code may raise anything
         raise Refusal(f"as plain Python it raises {type(error).__name__}: {error}") from error
 
 

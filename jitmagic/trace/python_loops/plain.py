@@ -198,8 +198,8 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
 
 def _started_run(machine: Any) -> LoopRun:
     """Return the record of a loop that is entered now."""
-    done = effort_of(machine), _work(machine)
-    return LoopRun(machine.step, *done, len(machine.guards), trips=machine.watch.trips)
+    effort, facts, trips = effort_of(machine), len(machine.guards), machine.watch.trips
+    return LoopRun(machine.step, effort, _work(machine), facts, trips=trips)
 
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:

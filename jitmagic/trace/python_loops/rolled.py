@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from ...bytecode.instruction import Instruction
@@ -172,14 +172,17 @@ def loops_of(
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
     calling = {**dict.fromkeys(numbers(root.calling), ()), **(calling or {})}
-    plain = may_leave, numbers(root.plain).union(calling), calling, _bodies(flat)
+    plain = numbers(root.plain).union(calling)
+    loops = Loops(may_leave=may_leave, plain=plain, calling=calling, bodies=_bodies(flat))
     if not may_roll and not root.rolled and not root.counting:
-        return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
+        return loops
     filled = frozenset(root.resume_facts.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
-    return Loops(may_roll, peels, heads, unrolled, filled, *plain)
+    return replace(
+        loops, may_roll=may_roll, peels=peels, heads=heads, unrolled=unrolled, filled=filled
+    )
 
 
 def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:
