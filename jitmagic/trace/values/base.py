@@ -160,7 +160,13 @@ class Machine(Protocol):
         int, Any
     ]  # TableStore id to the object whose attributes it holds, which avoids a reference cycle
     entry_state: StateFacts  # global state that guards the entry
-    frames: list[Any]  # the Python frames being traced, the root first
+    frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
+    root: Any  # the first of them
+    literals: dict[int, Value]  # of mutable constants in code, by their ids
+    loops: Any  # the Loops that the trace knows beforehand (python_loops/rolled.py)
+    watch: Any  # the LoopWatch (python_loops/plain.py)
+    instructions: int  # number of interpreted instructions
+    may_speculate: Callable[[str], bool] | None  # on data-dependent branches, in that file
     known: Any  # the Knowledge: maps each live object to its one Value
     backward_facts: Any  # the BackwardFacts of a user backward while it is traced, else None
     autocast: AutocastDetails | None  # set by traced code (trace/builtins/pytorch/autocast.py)
@@ -168,6 +174,14 @@ class Machine(Protocol):
     @property
     def graph(self) -> GraphBuilder:
         """The graph that records calls."""
+
+    @property
+    def frame(self) -> Any:
+        """The frame being interpreted."""
+
+    @property
+    def guards(self) -> Any:
+        """The GuardBook of the trace."""
 
     @property
     def effects(self) -> Effects:
