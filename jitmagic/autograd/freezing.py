@@ -162,7 +162,7 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     node.replace_all_uses_with(made)
 
 
-def _is_foldable(node: Any, frozen: set[Node]) -> bool:
+def _is_foldable(node: object, frozen: set[Node]) -> bool:
     """Return whether `node` is a convolution of a frozen weight with a single reader. A transposed
     one is refused: its channels are in another dimension of the weight.
     """
@@ -173,7 +173,7 @@ def _is_foldable(node: Any, frozen: set[Node]) -> bool:
     return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
 
 
-def _is_per_channel(part: Any, conv: Node, frozen: set[Node]) -> bool:
+def _is_per_channel(part: object, conv: Node, frozen: set[Node]) -> bool:
     if part not in frozen:
         return False
     spec, whole = part.meta["spec"], conv.meta["spec"]

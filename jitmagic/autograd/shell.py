@@ -106,7 +106,7 @@ class SizedShell:
 
     def template(
         self,
-        forward: Any,
+        forward: object,
         resolve: Callable[[tuple[int, ...]], Any],
         source: Callable[[tuple[int, ...]], GraphModule],
     ) -> Any:

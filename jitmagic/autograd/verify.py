@@ -47,7 +47,7 @@ def verify_joint(gm: GraphModule) -> None:
             _check(node, made[node])
 
 
-def _check(node: Node, found: Any) -> None:
+def _check(node: Node, found: object) -> None:
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return

@@ -164,7 +164,7 @@ def specs_in(node: Node) -> Iterator[TensorSpec]:
     yield from _specs(node.meta.get("spec"))
 
 
-def _specs(spec: Any) -> Iterator[TensorSpec]:
+def _specs(spec: object) -> Iterator[TensorSpec]:
     if isinstance(spec, TensorSpec):
         yield spec
     elif isinstance(spec, tuple | list):
@@ -183,7 +183,7 @@ def symbols_in(node: Node) -> Iterator[Symbol]:
                 yield from symbols_of(size.expr)
 
 
-def spec_on(value: Any, device: torch.device) -> Any:
+def spec_on(value: object, device: torch.device) -> Any:
     """Return the spec of a meta tensor that really lives on `device`; structures are mapped."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(
@@ -215,7 +215,7 @@ def is_number_like(value: torch.Tensor) -> bool:
     return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in a nested structure of tuples, lists, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value

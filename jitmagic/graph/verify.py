@@ -92,7 +92,7 @@ def _check_call(node: Node) -> None:
     _check_spec(node, node.meta["val"], node.meta["spec"])
 
 
-def _check_argument(node: Node, value: Any) -> None:
+def _check_argument(node: Node, value: object) -> None:
     if isinstance(value, dict):
         for item in value.values():
             _check_argument(node, item)

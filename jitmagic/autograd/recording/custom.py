@@ -30,7 +30,7 @@ def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
     return tangents_by_node(results, _is_programs)
 
 
-def _is_programs(node: Any) -> bool:
+def _is_programs(node: object) -> bool:
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
