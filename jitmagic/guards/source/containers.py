@@ -37,16 +37,12 @@ _MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # where nn.Module stor
 class Contents(Derived):
     """The items of a set or deque, as a tuple in their order."""
 
-    def text(self, base: str) -> str:
-        return f"tuple({base})"
+    TEXT, STEP = "tuple({0})", "CONTENTS"
 
     def follow(self, base: Any) -> Any:
         if type(base) not in (set, frozenset, deque):
             raise TypeError("neither a set nor a deque")
         return tuple(base)
-
-    def step(self, base: int) -> Step:
-        return ("CONTENTS", base)
 
     def code(self, base: Code) -> Code:
         return build.call(tuple, base)
@@ -59,12 +55,9 @@ class Item(Derived):
     key: object
 
     def describe(self) -> str:
-        owner = self._owner()
-        return (
-            f"{self.base.describe()}[{self.key!r}]"
-            if owner is None
-            else (f"{owner.describe()}.{self.key}")
-        )
+        if (owner := self._owner()) is not None:
+            return f"{owner.describe()}.{self.key}"
+        return f"{self.base.describe()}[{self.key!r}]"
 
     def _owner(self) -> Source | None:
         """Return the object of which it is an attribute, a module's parameter too."""
@@ -96,14 +89,10 @@ class DictEntry(Derived):
 
     key: object
 
-    def text(self, base: str) -> str:
-        return f"{base}[{self.key!r}]"
+    TEXT, STEP = "{0}[{self.key!r}]", "ITEM"
 
     def follow(self, base: Any) -> Any:
         return item_of(base, self.key)
-
-    def step(self, base: int) -> Step:
-        return ("ITEM", base, self.key)
 
     def code(self, base: Code) -> Code:
         return build.call(entry_of, base, build.load_const(self.key))
@@ -115,14 +104,10 @@ class DictKeyAt(Derived):
 
     index: int
 
-    def text(self, base: str) -> str:
-        return f"list({base})[{self.index}]"
+    TEXT, STEP = "list({0})[{self.index}]", "DICT_KEY"
 
     def follow(self, base: Any) -> Any:
         return entries_of(base)[self.index][0]
-
-    def step(self, base: int) -> Step:
-        return ("DICT_KEY", base, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +116,10 @@ class DictValueAt(Derived):
 
     index: int
 
-    def text(self, base: str) -> str:
-        return f"list({base}.values())[{self.index}]"
+    TEXT, STEP = "list({0}.values())[{self.index}]", "DICT_VALUE"
 
     def follow(self, base: Any) -> Any:
         return entries_of(base)[self.index][1]
-
-    def step(self, base: int) -> Step:
-        return ("DICT_VALUE", base, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +128,12 @@ class ItemAt(Derived):
 
     index: Source
 
+    TEXT, STEP = "{0}[{1}]", "ITEM_AT"
+    follow = staticmethod(item_at)
+
     @property
     def bases(self) -> tuple[Source, ...]:
         return self.base, self.index
-
-    def text(self, base: str, index: str) -> str:
-        return f"{base}[{index}]"
-
-    def follow(self, base: Any, index: Any) -> Any:
-        return item_at(base, index)
-
-    def step(self, base: int, index: int) -> Step:
-        return ("ITEM_AT", base, index)
 
     def code(self, base: Code, index: Code) -> Code:
         return [*base, *index, *build.binary_subscr()]
@@ -168,14 +143,8 @@ class ItemAt(Derived):
 class Length(Derived):
     """`len()` of a list, tuple, dict, set or deque: an int."""
 
-    def text(self, base: str) -> str:
-        return f"len({base})"
-
-    def follow(self, base: Any) -> Any:
-        return length_of(base)
-
-    def step(self, base: int) -> Step:
-        return ("LENGTH_OF", base)
+    TEXT, STEP = "len({0})", "LENGTH_OF"
+    follow = staticmethod(length_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +154,16 @@ class Joined(Derived):
     before: str
     after: str
 
-    def text(self, base: str) -> str:
+    STEP = "JOINED"
+
+    def describe(self) -> str:
         first, last = (repr(end) if end else "" for end in (self.before, self.after))
-        return " + ".join(filter(None, (first, base, last)))
+        return " + ".join(filter(None, (first, self.base.describe(), last)))
 
     def follow(self, base: Any) -> Any:
         if type(base) is not str:
             raise TypeError("not a str")
         return f"{self.before}{base}{self.after}"
-
-    def step(self, base: int) -> Step:
-        return ("JOINED", base, self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +173,17 @@ class Part(Derived):
     start: int | None
     stop: int | None
 
-    def text(self, base: str) -> str:
+    STEP = "PART"
+
+    def describe(self) -> str:
         ends = ("" if end is None else str(end) for end in (self.start, self.stop))
-        return f"{base}[{':'.join(ends)}]"
+        return f"{self.base.describe()}[{':'.join(ends)}]"
 
     def follow(self, base: Any) -> Any:
         return plain_sequence(base)[self.start : self.stop]
 
-    def step(self, base: int) -> Step:
-        return ("PART", base, slice(self.start, self.stop))
+    def operands(self) -> tuple[Any, ...]:
+        return (slice(self.start, self.stop),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +192,7 @@ class Reduced(Derived):
 
     function: Callable[..., Any]
 
-    def text(self, base: str) -> str:
-        return f"{self.function.__name__}({base})"
+    TEXT = "{self.function.__name__}({0})"
 
     def follow(self, base: Any) -> Any:
         return self.function(of_numbers(base))
@@ -236,16 +205,12 @@ class Reduced(Derived):
 class IteratorParts(Derived):
     """The state of a built-in iterator (iterator_parts.py)."""
 
-    def text(self, base: str) -> str:
-        return f"parts({base})"
+    TEXT, STEP = "parts({0})", "ITERATOR_PARTS"
 
     def follow(self, base: Any) -> Any:
         if (parts := iterator_parts(base)) is None:
             raise ValueError("an iterator whose state cannot be read")
         return parts
-
-    def step(self, base: int) -> Step:
-        return ("ITERATOR_PARTS", base)
 
 
 def _nth(items: Iterable[object], index: int) -> object:

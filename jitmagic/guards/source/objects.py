@@ -23,7 +23,7 @@ from ..live_objects import (
     referent_of,
     slot_of,
 )
-from .row import Code, Derived, Residual, Source, Step
+from .row import Code, Derived, Residual, Source
 
 __all__ = [
     "ArrayMemory",
@@ -41,22 +41,15 @@ __all__ = [
     "TypeOf",
 ]
 
-_GRADIENT = torch._C.TensorBase.__dict__["grad"]
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)  # reading their .grad runs no Python
-
 
 @dataclass(frozen=True, slots=True)
 class CellContents(Derived):
     """The contents of a closure cell."""
 
-    def text(self, base: str) -> str:
-        return base
+    TEXT, STEP = "{0}", "CELL"
 
     def follow(self, base: Any) -> Any:
         return of_kind(types.CellType, base).cell_contents
-
-    def step(self, base: int) -> Step:
-        return ("CELL", base)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr("cell_contents")]
@@ -66,14 +59,8 @@ class CellContents(Derived):
 class InstanceDict(Derived):
     """The `__dict__` of an object."""
 
-    def text(self, base: str) -> str:
-        return f"{base}.__dict__"
-
-    def follow(self, base: Any) -> Any:
-        return instance_dict(base)
-
-    def step(self, base: int) -> Step:
-        return ("INSTANCE_DICT", base)
+    TEXT, STEP = "{0}.__dict__", "INSTANCE_DICT"
+    follow = staticmethod(instance_dict)
 
     def emit(self, residual: Residual) -> Code:
         owner = self.base.emit(residual)
@@ -88,19 +75,17 @@ class _Named(Derived):
 
     name: str
 
-    def text(self, base: str) -> str:
-        return f"{base}.{self.name}"
+    TEXT = "{0}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleAttr(_Named):
     """`base.__dict__[name]` of a Python module."""
 
+    STEP = "MODULE_ITEM"
+
     def follow(self, base: Any) -> Any:
         return instance_dict(of_kind(types.ModuleType, base))[self.name]
-
-    def step(self, base: int) -> Step:
-        return ("MODULE_ITEM", base, self.name)
 
     def code(self, base: Code) -> Code:
         table = [*base, *build.load_attr("__dict__")]
@@ -111,22 +96,20 @@ class ModuleAttr(_Named):
 class TypeAttr(_Named):
     """The attribute that the MRO of the type `base` has under a name, without `__get__`."""
 
+    STEP = "TYPE_ATTR"
+
     def follow(self, base: Any) -> Any:
         return in_classes(of_kind(type, base), self.name)
-
-    def step(self, base: int) -> Step:
-        return ("TYPE_ATTR", base, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotAttr(_Named):
     """A C-level member or getset of a known built-in type."""
 
+    STEP = "SLOT"
+
     def follow(self, base: Any) -> Any:
         return slot_of(base, self.name)
-
-    def step(self, base: int) -> Step:
-        return ("SLOT", base, self.name)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr(self.name)]
@@ -140,14 +123,10 @@ class FunctionPart(Derived):
 
     part: str
 
-    def text(self, base: str) -> str:
-        return f"{base}.{self.part}"
+    TEXT, STEP = "{0}.{self.part}", "FUNCTION_PART"
 
     def follow(self, base: Any) -> Any:
         return part_of(base, self.part)
-
-    def step(self, base: int) -> Step:
-        return ("FUNCTION_PART", base, self.part)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr(self.part)]
@@ -163,63 +142,47 @@ class AttributeAt(Derived):
     index: Source
     tables: tuple[str, ...]
 
+    TEXT, STEP = "getattr({0}, {1})", "ATTRIBUTE_AT"
+
     @property
     def bases(self) -> tuple[Source, ...]:
         return self.base, self.index
 
-    def text(self, base: str, index: str) -> str:
-        return f"getattr({base}, {index})"
-
     def follow(self, base: Any, name: Any) -> Any:
         return attribute_at(base, name, self.tables)
-
-    def step(self, base: int, index: int) -> Step:
-        return ("ATTRIBUTE_AT", base, index, self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class TypeOf(Derived):
     """`type(base)`."""
 
-    def text(self, base: str) -> str:
-        return f"type({base})"
-
-    def follow(self, base: Any) -> Any:
-        return type(base)
-
-    def step(self, base: int) -> Step:
-        return ("TYPE", base)
-
-    def code(self, base: Code) -> Code:
-        return build.call(type, base)
+    TEXT, STEP = "type({0})", "TYPE"
+    follow = staticmethod(type)
 
 
 @dataclass(frozen=True, slots=True)
 class IntOf(Derived):
     """The value of a numpy integer."""
 
-    def text(self, base: str) -> str:
-        return f"int({base})"
+    TEXT, STEP = "int({0})", "INT_OF"
+    follow = staticmethod(int_of)
 
-    def follow(self, base: Any) -> Any:
-        return int_of(base)
-
-    def step(self, base: int) -> Step:
-        return ("INT_OF", base, integer_classes())
+    def operands(self) -> tuple[Any, ...]:
+        return (integer_classes(),)
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient(Derived):
     """`base.grad` of a leaf tensor."""
 
-    def text(self, base: str) -> str:
-        return f"{base}.grad"
+    TEXT, STEP = "{0}.grad", "GRADIENT"
 
     def follow(self, base: Any) -> Any:
         return slot_of(of_kind(torch.Tensor, base), "grad")
 
-    def step(self, base: int) -> Step:
-        return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
+    def operands(self) -> tuple[Any, ...]:
+        # Of these classes, reading .grad runs no Python.
+        return torch._C.TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr("grad")]
@@ -229,14 +192,11 @@ class Gradient(Derived):
 class ArrayMemory(Derived):
     """A tensor that shares the memory of a numpy array."""
 
-    def text(self, base: str) -> str:
-        return f"from_numpy({base})"
+    TEXT, STEP = "from_numpy({0})", "ARRAY_MEMORY"
+    follow = staticmethod(array_memory)
 
-    def follow(self, base: Any) -> Any:
-        return array_memory(base)
-
-    def step(self, base: int) -> Step:
-        return ("ARRAY_MEMORY", base, torch.from_numpy, sys.modules["numpy"].ndarray)
+    def operands(self) -> tuple[Any, ...]:
+        return torch.from_numpy, sys.modules["numpy"].ndarray
 
     def code(self, base: Code) -> Code:
         return build.call(torch.from_numpy, base)
@@ -246,14 +206,8 @@ class ArrayMemory(Derived):
 class Referent(Derived):
     """The referent of a weakref.ref or mappingproxy, or None."""
 
-    def text(self, base: str) -> str:
-        return f"{base}()"
-
-    def follow(self, base: Any) -> Any:
-        return referent_of(base)
-
-    def step(self, base: int) -> Step:
-        return ("REFERENT", base)
+    TEXT, STEP = "{0}()", "REFERENT"
+    follow = staticmethod(referent_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,16 +216,16 @@ class CacheEntry(Derived):
 
     key: object
 
-    def text(self, base: str) -> str:
+    STEP = "CACHE_ENTRY"
+
+    def describe(self) -> str:
         parts = self.key if isinstance(self.key, tuple) else (self.key,)
         # The marker of keyword arguments is an object().
-        return f"{base}({', '.join(repr(p) for p in parts if type(p) is not object)})"
+        shown = ", ".join(repr(part) for part in parts if type(part) is not object)
+        return f"{self.base.describe()}({shown})"
 
     def follow(self, base: Any) -> Any:
         return cached_result(base, self.key)
-
-    def step(self, base: int) -> Step:
-        return ("CACHE_ENTRY", base, self.key)
 
 
 def _own_dict(owner: object) -> object:

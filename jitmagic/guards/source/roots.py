@@ -56,13 +56,18 @@ class SavedRef(Argument):
 
 
 @dataclass(frozen=True, slots=True)
-class Global(Source):
-    """An entry of the frame's `f_globals`."""
+class _Entry(Source):
+    """Abstract base of the entries of a namespace."""
 
     name: str
 
     def describe(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Global(_Entry):
+    """An entry of the frame's `f_globals`."""
 
     def read(self, frame: FrameSnapshot) -> Any:
         return frame.globals[self.name]
@@ -75,13 +80,8 @@ class Global(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Builtin(Source):
+class Builtin(_Entry):
     """An entry of the frame's `f_builtins`."""
-
-    name: str
-
-    def describe(self) -> str:
-        return self.name
 
     def read(self, frame: FrameSnapshot) -> Any:
         return frame.builtins[self.name]
@@ -94,13 +94,8 @@ class Builtin(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedModule(Source):
+class ImportedModule(_Entry):
     """An entry of `sys.modules`, which import statements in functions read."""
-
-    name: str
-
-    def describe(self) -> str:
-        return self.name
 
     def read(self, frame: FrameSnapshot) -> Any:
         return sys.modules[self.name]

@@ -6,7 +6,7 @@
     load         the native step (extensions/frame/guard_steps.h), without its target register
     emit         bytecode that reads it again after the graph
 
-A kind that is read from another source derives from `Derived` and defines `text`, `follow`, `step`
+A kind that is read from another source derives from `Derived` and defines `TEXT`, `STEP`, `follow`
 and, where calling `follow` is not the shortest way, `code`.
 """
 
@@ -102,30 +102,31 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Derived(Source):
-    """A source that is read from others: `base`, and `index` too if the class defines `bases`.
-
-    The four functions take the result for each of `bases`, in that order.
-    """
+    """A source that is read from others: `base`, and `index` too if the class defines `bases`."""
 
     base: Source
 
-    text: ClassVar[Callable[..., str]]
-    follow: ClassVar[Callable[..., Any]]
-    step: ClassVar[Callable[..., Step]]
-    code: ClassVar[Callable[..., Code] | None] = None  # None: the code calls `follow`
+    TEXT: ClassVar[str]  # of `describe`: {0} is the text of the base, {1} that of the index
+    STEP: ClassVar[str]  # the native step; its operands are the registers of `bases`, then these:
+    follow: ClassVar[Callable[..., Any]]  # the object, from those at `bases`
+    code: ClassVar[Callable[..., Code] | None] = None  # likewise; None: code that calls `follow`
+
+    def operands(self) -> tuple[Any, ...]:
+        """Return the operands of the native step after the registers: the source's own fields."""
+        return tuple(getattr(self, name) for name in self.__match_args__[len(self.bases) :])
 
     @property
     def bases(self) -> tuple[Source, ...]:
         return (self.base,)
 
     def describe(self) -> str:
-        return self.text(*(base.describe() for base in self.bases))
+        return self.TEXT.format(*(base.describe() for base in self.bases), self=self)
 
     def read(self, frame: FrameSnapshot) -> Any:
         return self.follow(*(base.read(frame) for base in self.bases))
 
     def load(self, registers: Registers) -> Step:
-        return self.step(*registers.registers(self.bases))
+        return (self.STEP, *registers.registers(self.bases), *self.operands())
 
     def emit(self, residual: Residual) -> Code:
         bases = [base.emit(residual) for base in self.bases]
