@@ -29,10 +29,13 @@ def unbound(machine: Machine, name: str, text: str = _LOCAL) -> Exception:
     """Return the error for a name without a value, in CPython's words (3.11 and later)."""
     kind = UnboundLocalError if text is _LOCAL else NameError
     named = text.format(name.removesuffix(LOCAL_TWIN))
+    # `exact`: programs and doctests compare these messages, which CPython writes, not the program.
     error: Exception = machine.error(kind, named, exact=True)
     return error
 
 
+# LOAD_FAST may rely on the compiler's proof that the variable is bound, but a resume function
+# starts after that proof: the check costs nothing here.
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
@@ -65,6 +68,7 @@ def delete_fast(machine: Machine, frame: Frame, instruction: Instruction) -> Non
 @opcode("MAKE_CELL")
 def make_cell(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
+    # A parameter that an inner function captures moves into its cell: the slot now holds the cell.
     frame.slots[name] = CellValue(frame.slots.get(name))
 
 
@@ -122,6 +126,8 @@ def global_named(machine: Machine, frame: Frame, name: str) -> Value:
     """Return a global of the frame, or a builtin."""
     found = frame.globals.find(machine, name)
     if found is None:
+        # The guard on absence among the globals was made by `find`: a later global shadows the
+        # builtin.
         found = frame.globals.builtin(machine, name)
     if found is None:
         raise unbound(machine, name, NO_NAME)
@@ -145,4 +151,5 @@ def delete_global(machine: Machine, frame: Frame, instruction: Instruction) -> N
 
 @opcode("LOAD_ASSERTION_ERROR")
 def load_assertion_error(machine: Machine, frame: Frame, instruction: Instruction) -> None:
+    # A constant although it is a builtin: this opcode ignores a rebinding of the name.
     frame.push(machine.constant(AssertionError))
