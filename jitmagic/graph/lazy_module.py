@@ -65,7 +65,7 @@ def with_code(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _write_then_run(self: LazyModule, *args: Any) -> Any:
+def _write_then_run(self: LazyModule, *args: object) -> Any:
     self.write()
     return self.forward(*args)
 
@@ -105,7 +105,7 @@ def _is_found(function: Callable[..., Any]) -> bool:
 
 
 def _under_another_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    def original(*args: Any, **kwargs: Any) -> Any:
+    def original(*args: object, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     original.__name__ = f"original_{function.__name__}"

@@ -379,7 +379,7 @@ def operators_of_counters(x):
     counts |= {"z": 2, "c": -1}
     positive, negative = +counts, -counts
     counts -= collections.Counter("abbz")
-    return x, positive, negative, counts, counts <= positive, type(positive) is type(counts)
+    return x * 2, positive, negative, counts, counts <= positive, type(counts) is type(positive)
 
 
 @program()

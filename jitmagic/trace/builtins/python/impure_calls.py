@@ -146,7 +146,7 @@ calls({one: partial(_perform, one) for one in (logging.Logger._log, torch._C._lo
 
 
 @handles(warnings.warn)
-def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _warn(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Warn at the line that `stacklevel` names, which must be a traced one."""
     given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
     level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1
