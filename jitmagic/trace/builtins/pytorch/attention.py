@@ -234,7 +234,7 @@ class _PaddingValue(Value):
     def python_type(self, machine: Machine) -> type:
         return type(torch.empty(0).to_padded_tensor)
 
-    def call(self, machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Pad to the size that the encoder received, which is that of the tensor."""
         if machine.frame.program.code is not _ENCODER or kwargs:
             self.refuse(machine, "such a call")
@@ -270,7 +270,7 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch._nested_tensor_from_mask)
-def _from_mask(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _from_mask(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padded, keep = args[:2]
     if machine.frame.program.code is not _ENCODER or not isinstance(padded, TensorValue):
         return record(machine, torch._nested_tensor_from_mask, args, kwargs)
