@@ -33,6 +33,7 @@ from ..guards.source import (
     DictValueAt,
     FunctionPart,
     Global,
+    Globals,
     Gradient,
     ImportedModule,
     InstanceDict,
@@ -161,6 +162,8 @@ class _Lowering:
                 return ("ARGUMENT", index)
             case Global(name=name):
                 return ("NAMESPACE_ITEM", self.namespace, name)
+            case Globals():  # there is no step that loads an object of the program itself
+                return ("NAMESPACE_ITEM", {"globals": self.namespace}, "globals")
             case Builtin(name=name):
                 return ("NAMESPACE_ITEM", self.builtins, name)
             case ImportedModule(name=name):

@@ -34,6 +34,7 @@ from .source import (
     DictValueAt,
     FunctionPart,
     Global,
+    Globals,
     Gradient,
     ImportedModule,
     InstanceDict,
@@ -89,6 +90,8 @@ def read_source(source: Source, frame: FrameSnapshot) -> Any:
             return arguments[index]
         case Global(name=name):
             return frame.globals[name]
+        case Globals():
+            return frame.globals
         case Builtin(name=name):
             return frame.builtins[name]
         case ImportedModule(name=name):

@@ -12,6 +12,7 @@ runs user code: attributes are read from instance dictionaries and tuples, never
                                              root of the paths in the guards of the backward
                                              (trace/values/autograd/backward_facts.py)
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
+           | Globals()                       the dictionary f_globals itself
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
 
            | CellContents(base)              the contents of a closure cell
@@ -56,7 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "UNNAMED",
@@ -73,6 +74,7 @@ __all__ = [
     "Drawn",
     "FunctionPart",
     "Global",
+    "Globals",
     "Gradient",
     "ImportedModule",
     "InstanceDict",
@@ -120,6 +122,13 @@ class SavedRef(Argument):
 @dataclass(frozen=True, slots=True)
 class Global(Source):
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Globals(Source):
+    """The dictionary of the frame's globals."""
+
+    name: ClassVar[str] = "globals()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +303,11 @@ def describe(source: Source) -> str:
         case Argument(name=name) if name.startswith(UNNAMED):
             return f"(unnamed value {int(name.removeprefix(UNNAMED)) + 1})"
         case (
-            Argument(name=name) | Global(name=name) | Builtin(name=name) | ImportedModule(name=name)
+            Argument(name=name)
+            | Global(name=name)
+            | Globals(name=name)
+            | Builtin(name=name)
+            | ImportedModule(name=name)
         ):
             return name
         case Item(base=Item(base=InstanceDict(base=owner), key=table), key=str(key)) if (

@@ -37,6 +37,7 @@ from ...guards.source import (
     Drawn,
     FunctionPart,
     Global,
+    Globals,
     Gradient,
     ImportedModule,
     InstanceDict,
@@ -68,7 +69,6 @@ from ..result import (
     BuildTuple,
     Constant,
     DelAttr,
-    DelGlobal,
     DelItem,
     Draw,
     Effect,
@@ -83,7 +83,6 @@ from ..result import (
     Return,
     SetAttr,
     SetCell,
-    SetGlobal,
     SetItem,
     Trace,
 )
@@ -358,6 +357,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return build.load_fast(writer.flat.parameters[index], bound=True)
         case Global(name=name):
             return build.load_global(name)
+        case Globals():
+            return _call(globals)
         case Builtin(name=name) | ImportedModule(name=name):
             names = writer.builtins if isinstance(source, Builtin) else sys.modules
             table = build.load_const(names)
@@ -423,9 +424,9 @@ def _raw_attribute(cls: type, name: str) -> object:
 
 def _effect_parts(effect: Effect) -> Iterator[Recipe]:
     match effect:
-        case SetAttr(target, _, value) | SetGlobal(target, _, value):
+        case SetAttr(target, _, value):
             yield from (target, value)
-        case DelAttr(target, _) | DelGlobal(target, _):
+        case DelAttr(target, _):
             yield target
         case SetItem(target, key, value):
             yield from (target, key, value)
@@ -454,11 +455,6 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*load(value), *load(target), *load(key), *build.store_subscr()]
         case DelItem(target, key):
             return [*load(target), *load(key), *build.delete_subscr()]
-        case SetGlobal(target, name, value):
-            spelled = build.load_const(name)
-            return [*load(value), *load(target), *spelled, *build.store_subscr()]
-        case DelGlobal(target, name):
-            return [*load(target), *build.load_const(name), *build.delete_subscr()]
         case SetCell(cell, None):
             return [*load(cell), *build.delete_attr("cell_contents")]
         case SetCell(cell, value):

@@ -48,7 +48,6 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import AutocastDetails, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
-from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
@@ -112,7 +111,6 @@ class Effects(Protocol):
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None: ...
     def del_attr(self, target: Value, name: str) -> None: ...
-    def set_global(self, namespace: Value, name: str, value: Value | None) -> None: ...
     def contents(self, container: Any) -> None:
         """Record new contents of a live container; `container.replace(builder)` has the effect."""
 
@@ -155,7 +153,6 @@ class Machine(Protocol):
     snapshot: FrameSnapshot  # the root frame's live arguments
     notes: GraphNotes  # of the current graph
     symbols: Symbols  # symbolic numbers, and the assumptions of the trace about them
-    aliased_dicts: AliasedDicts  # dictionaries that are also the `__dict__` of an object
     owners: dict[
         int, Any
     ]  # TableStore id to the object whose attributes it holds, which avoids a reference cycle
@@ -209,7 +206,7 @@ class Machine(Protocol):
         """Interpret a call of a Python function."""
 
     def globals_of(self, namespace: dict[str, object], make: Callable[[], Any]) -> Any:
-        """Return the one GlobalsValue of a namespace dictionary; `make` creates it."""
+        """Return the DictValue of a namespace that every call shares; `make` creates it."""
 
     def class_of(self, kind: type, source: Source | None) -> Any:
         """Return the one ClassValue of a class whose identity is guarded already."""

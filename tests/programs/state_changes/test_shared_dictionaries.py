@@ -6,6 +6,7 @@ import collections
 import copy
 import functools
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -294,16 +295,150 @@ def names_of_a_class() -> Made:
     return run, lambda: (Config.count, "more" in table)
 
 
-# What is not modelled: a graph break, and the right result.
+def _module(text: str, **names: Any) -> dict[str, Any]:
+    """Names of a module that `text` defines."""
+    exec(text, names)
+    return names
 
 
 @program
 def globals_by_two_names() -> Made:
-    names: dict[str, Any] = {"count": 0}
-    text = "def run(x):\n global count\n count += 1\n alias['count'] += 10\n return x * count"
-    exec(text, names)
+    text = """def run(x):
+        global count
+        count += 1
+        alias['count'] += 10
+        globals()['late'] = count
+        return x * count + late, alias is globals(), 'late' in alias, alias.pop('late')
+    """
+    names = _module(text, count=0)
     names["alias"] = names
-    return names["run"], lambda: names["count"]
+    return names["run"], lambda: (names["count"], "late" in names)
+
+
+@program
+def all_names_of_the_globals() -> Made:
+    text = """def run(x):
+        global late
+        late = len(names := globals())
+        first = [name for name in names if name.startswith('c')]
+        names['count'] += late
+        del late
+        names['cut'] = sum(v for k, v in names.items() if k == 'count')
+        return x * count, first, list(names)[-2:], len(names), bool(globals())
+    """
+    names = _module(text, count=0, core=1)
+    return names["run"], lambda: (names["count"], list(names)[-3:])
+
+
+@program
+def namespace_of_a_module() -> Made:
+    module: Any = types.ModuleType("counts")
+    text = "count = 0\ndef bump():\n    global count\n    count += 100\n    return globals()"
+    exec(text, vars(module))
+    table = vars(module)
+
+    def run(x: Any) -> Any:
+        module.count += 1
+        table["count"] += 10
+        same = module.bump() is table, module.__dict__ is vars(module)
+        vars(module)["late"] = module.count
+        del module.late
+        return x * module.count, same, [name for name in table if not name.startswith("_")]
+
+    return run, lambda: (module.count, hasattr(module, "late"))
+
+
+@program
+def attributes_of_a_new_function() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        def made(y: Any) -> Any:
+            return y * made.count  # type: ignore[attr-defined]
+
+        made.count = 2  # type: ignore[attr-defined]
+        table = made.__dict__
+        table["count"] += 1
+        vars(made)["more"] = 4
+        kept.append((made, table))
+        return made(x), list(table), made.more, table is made.__dict__  # type: ignore[attr-defined]
+
+    return run, lambda: [(vars(one), vars(one) is table, one(2)) for one, table in kept]
+
+
+@program
+def attributes_of_a_wrapper() -> Made:
+    def inner(x: Any) -> Any:
+        """Multiply."""
+        return x * 2
+
+    inner.count = 3  # type: ignore[attr-defined]
+
+    def run(x: Any) -> Any:
+        @functools.wraps(inner)
+        def outer(y: Any) -> Any:
+            return inner(y) + outer.count  # type: ignore[attr-defined]
+
+        outer.__dict__["count"] += 1
+        return outer(x), outer.__name__, outer.__doc__, list(vars(outer))
+
+    return run, lambda: inner.count  # type: ignore[attr-defined]
+
+
+@program
+def attributes_of_a_partial() -> Made:
+    live: Any = functools.partial(torch.add)
+    live.count = 1
+    table = vars(live)
+
+    def run(x: Any) -> Any:
+        live.count += 1
+        table["count"] += 10
+        made: Any = functools.partial(live, x)
+        made.count = live.count
+        made.__dict__["more"] = 2
+        return made(made.more) * live.count, list(table), vars(made)
+
+    return run, lambda: live.count
+
+
+@program
+def attributes_of_a_new_ordered_dict() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = collections.OrderedDict(key=1)
+        made.count = 3
+        made.__dict__["count"] += made["key"]
+        kept.append(made)
+        return x * made.count, vars(made)
+
+    return run, lambda: [(list(one.items()), vars(one)) for one in kept]
+
+
+@program
+def entries_come_and_go_in_a_new_object() -> Made:
+    class Slotted:
+        __slots__ = ("__dict__", "slot")
+
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = Slotted()
+        table = made.__dict__
+        table["last"], made.slot, made.first = 1, 2, 3
+        made.__dict__.update(late=4)
+        del made.last
+        table.pop("first")
+        made.first = 9
+        made.__dict__ |= {"more": made.slot}
+        kept.append(table)  # the object itself is not alive later
+        return x * made.late, list(table.items()), made.__dict__ is table, len(vars(made))
+
+    return run, lambda: kept
+
+
+# What is not modelled: a graph break, and the right result.
 
 
 @program
@@ -321,7 +456,7 @@ def dict_of_the_thread() -> Made:
     return run, lambda: local.count
 
 
-_BROKEN = ("graph_breaks_between_the_writes", "globals_by_two_names", "dict_of_the_thread")
+_BROKEN = ("graph_breaks_between_the_writes", "dict_of_the_thread")
 
 
 def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:
@@ -337,3 +472,26 @@ def test_writes_are_seen_under_all_names(name: str, backend: str) -> None:
     whole = name not in _BROKEN
     compiled = _run(name, lambda run: jitmagic.jit(run, backend=backend, fullgraph=whole))
     assert compiled == _run(name, lambda run: run)
+
+
+@pytest.mark.parametrize("first", ["another", "globals"])
+def test_argument_may_be_the_globals_in_some_calls(first: str) -> None:
+    results = []
+    for tag in (lambda fn: fn, jitmagic.jit(backend="eager")):
+        names = _module("def run(table, x):\n    table['scale'] = 5\n    return x * scale", scale=3)
+        run = tag(names["run"])
+        for chosen in (first, "another", "globals", "another"):
+            names["scale"] = 3
+            results.append(plainly(run(names if chosen == "globals" else {}, X)))
+    assert results[:4] == results[4:]
+
+
+def test_one_code_object_in_two_namespaces() -> None:
+    code = compile("def scaled(x):\n    return x * scale", "scaled", "exec")
+    one, other = {"scale": 2.0}, {"scale": 5.0}
+    exec(code, one)
+    again = types.FunctionType(one["scaled"].__code__, one)  # type: ignore[attr-defined]
+    moved = types.FunctionType(one["scaled"].__code__, other)  # type: ignore[attr-defined]
+    run = jitmagic.jit(lambda functions, x: [f(x) for f in functions], backend="eager")
+    for functions in ([one["scaled"], again], [one["scaled"], moved], [moved, again]):
+        assert plainly(run(functions, X)) == plainly([f(X) for f in functions])  # type: ignore[operator]
