@@ -34,9 +34,9 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
     assert isinstance(wrapper, FunctionValue)
     assert isinstance(wrapped, FunctionValue)
-    for name in functools.WRAPPER_ASSIGNMENTS:
+    for assigned in functools.WRAPPER_ASSIGNMENTS:
         try:
-            _assign(machine, wrapper, name, wrapped.get_attr(machine, name))
+            _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))
         except ObservedError:  # update_wrapper skips missing attributes
             continue
     for name, value in (*_attributes(machine, wrapped), ("__wrapped__", wrapped)):

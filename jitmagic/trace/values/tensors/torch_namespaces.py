@@ -27,7 +27,8 @@ from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.table_store import TableStore
-from ..contexts.contexts import GradContext, context_class
+from ..contexts.contexts import context_class
+from ..contexts.torch_contexts import no_grad
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import (
     NOTHING,
@@ -233,7 +234,7 @@ def torch_object(machine: Machine, obj: Any) -> Value:
         return _class(machine, obj)
     if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
         # The function of a `@torch.no_grad()` decorator in torch's own code.
-        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)
+        return no_grad().get_attr(machine, obj.__name__)
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
     if type(obj) is _CUBLAS:
