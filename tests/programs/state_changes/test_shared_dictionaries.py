@@ -6,7 +6,6 @@ import collections
 import copy
 import functools
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -288,64 +287,12 @@ def names_of_a_class() -> Made:
     table = vars(Config)
 
     def run(x: Any) -> Any:
-        Config.count += 1
+        seen = table.get("more", 5), table["count"]
+        Config.count += seen[0]
         Config.more = table["count"] + 10  # type: ignore[attr-defined]
         return x * table["count"] + vars(Config)["more"], Config.__dict__.get("none", 7)
 
     return run, lambda: (Config.count, "more" in table)
-
-
-def _module(text: str, **names: Any) -> dict[str, Any]:
-    """Names of a module that `text` defines."""
-    exec(text, names)
-    return names
-
-
-@program
-def globals_by_two_names() -> Made:
-    text = """def run(x):
-        global count
-        count += 1
-        alias['count'] += 10
-        globals()['late'] = count
-        return x * count + late, alias is globals(), 'late' in alias, alias.pop('late')
-    """
-    names = _module(text, count=0)
-    names["alias"] = names
-    return names["run"], lambda: (names["count"], "late" in names)
-
-
-@program
-def all_names_of_the_globals() -> Made:
-    text = """def run(x):
-        global late
-        late = len(names := globals())
-        first = [name for name in names if name.startswith('c')]
-        names['count'] += late
-        del late
-        names['cut'] = sum(v for k, v in names.items() if k == 'count')
-        return x * count, first, list(names)[-2:], len(names), bool(globals())
-    """
-    names = _module(text, count=0, core=1)
-    return names["run"], lambda: (names["count"], list(names)[-3:])
-
-
-@program
-def namespace_of_a_module() -> Made:
-    module: Any = types.ModuleType("counts")
-    text = "count = 0\ndef bump():\n    global count\n    count += 100\n    return globals()"
-    exec(text, vars(module))
-    table = vars(module)
-
-    def run(x: Any) -> Any:
-        module.count += 1
-        table["count"] += 10
-        same = module.bump() is table, module.__dict__ is vars(module)
-        vars(module)["late"] = module.count
-        del module.late
-        return x * module.count, same, [name for name in table if not name.startswith("_")]
-
-    return run, lambda: (module.count, hasattr(module, "late"))
 
 
 @program
@@ -417,6 +364,21 @@ def attributes_of_a_new_ordered_dict() -> Made:
 
 
 @program
+def attributes_of_an_exception() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = ValueError("text")
+        made.count = 3
+        made.__dict__["count"] += 1
+        vars(made)["more"] = 2
+        kept.append(made)
+        return x * made.count * made.more, list(made.__dict__)
+
+    return run, lambda: [(one.args, vars(one)) for one in kept]
+
+
+@program
 def entries_come_and_go_in_a_new_object() -> Made:
     class Slotted:
         __slots__ = ("__dict__", "slot")
@@ -459,9 +421,10 @@ def dict_of_the_thread() -> Made:
 _BROKEN = ("graph_breaks_between_the_writes", "dict_of_the_thread")
 
 
-def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:
+def run_program(make: Callable[[], Made], tag: Callable[[Calls], Calls]) -> Any:
+    """Return what three calls return, and the state after each."""
     torch.manual_seed(0)
-    run, state = PROGRAMS[name]()
+    run, state = make()
     tagged = tag(run)
     return [(plainly(tagged(X)), plainly(state())) for _ in range(3)]
 
@@ -470,28 +433,5 @@ def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_writes_are_seen_under_all_names(name: str, backend: str) -> None:
     whole = name not in _BROKEN
-    compiled = _run(name, lambda run: jitmagic.jit(run, backend=backend, fullgraph=whole))
-    assert compiled == _run(name, lambda run: run)
-
-
-@pytest.mark.parametrize("first", ["another", "globals"])
-def test_argument_may_be_the_globals_in_some_calls(first: str) -> None:
-    results = []
-    for tag in (lambda fn: fn, jitmagic.jit(backend="eager")):
-        names = _module("def run(table, x):\n    table['scale'] = 5\n    return x * scale", scale=3)
-        run = tag(names["run"])
-        for chosen in (first, "another", "globals", "another"):
-            names["scale"] = 3
-            results.append(plainly(run(names if chosen == "globals" else {}, X)))
-    assert results[:4] == results[4:]
-
-
-def test_one_code_object_in_two_namespaces() -> None:
-    code = compile("def scaled(x):\n    return x * scale", "scaled", "exec")
-    one, other = {"scale": 2.0}, {"scale": 5.0}
-    exec(code, one)
-    again = types.FunctionType(one["scaled"].__code__, one)  # type: ignore[attr-defined]
-    moved = types.FunctionType(one["scaled"].__code__, other)  # type: ignore[attr-defined]
-    run = jitmagic.jit(lambda functions, x: [f(x) for f in functions], backend="eager")
-    for functions in ([one["scaled"], again], [one["scaled"], moved], [moved, again]):
-        assert plainly(run(functions, X)) == plainly([f(X) for f in functions])  # type: ignore[operator]
+    tag = jitmagic.jit(backend=backend, fullgraph=whole)
+    assert run_program(PROGRAMS[name], tag) == run_program(PROGRAMS[name], lambda run: run)

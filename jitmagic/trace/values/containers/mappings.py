@@ -58,10 +58,13 @@ class WithAttributes(Value):
         """Return the live object's `__dict__` without calling user code."""
         raise NotImplementedError(type(self).__name__)
 
+    def table_path(self, source: Source) -> Source:
+        return InstanceDict(source)
+
     def table(self, machine: Machine) -> DictValue:
         """Return the model of `__dict__`, which other objects may share."""
         if self.names is None and self.source is not None:
-            path = InstanceDict(self.source)
+            path = self.table_path(self.source)
             self.names = entries_of_live(machine, self.live_table(), path, owner=self)
         elif self.names is None:
             self.names = DictValue()
@@ -466,8 +469,6 @@ def entries_of_live(
     def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
         value = live_dictionary(machine, DictValue, obj, source)
         value.observed = False
-        if owner is not None:
-            machine.owners[id(value.store)] = owner
         return value
 
     # A dictionary of another class is wrapped with a type guard. C code that stores an attribute
@@ -478,6 +479,8 @@ def entries_of_live(
     if (entries := value.as_dictionary(machine)) is None:
         raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
     assert isinstance(entries, DictValue)
+    if owner is not None:
+        machine.owners.setdefault(id(entries.store), owner)
     return entries
 
 

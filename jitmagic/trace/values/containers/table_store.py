@@ -97,6 +97,11 @@ class TableStore:
         name, _, args = self._changes[at]
         return args[1] if name == "__setitem__" else None
 
+    def stored(self, token: object) -> Value | None:
+        """Return the value that the traced code has stored under a key, or None."""
+        name, _, args = self._changes[self._at[token]] if token in self._at else _CANCELLED
+        return args[1] if name == "__setitem__" else None
+
     def can_find(self, text: Text) -> bool:
         """Return whether a guard can look up an unread str: in a live dict without changes."""
         is_plain = self.is_read_by_key and type(self.live) is dict
