@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ....guards.guard import TypeIs
@@ -35,7 +34,6 @@ __all__ = [
     "ViewValue",
     "WithAttributes",
     "entries_of_live",
-    "live_dictionary",
 ]
 
 _VIEW_TYPES: dict[str, type] = {
@@ -447,14 +445,7 @@ class ViewValue(Value):
 @wraps(dict, collections.OrderedDict)
 def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
-    return live_dictionary(machine, DictValue, obj, source)
-
-
-def live_dictionary(
-    machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
-) -> DictValue:
-    """Return the model of a live dictionary whose type is guarded."""
-    return model(store=TableStore.of_live(machine, obj, source))
+    return DictValue(store=TableStore.of_live(machine, obj, source))
 
 
 def entries_of_live(
@@ -467,7 +458,7 @@ def entries_of_live(
     """
 
     def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
-        value = live_dictionary(machine, DictValue, obj, source)
+        value = DictValue(store=TableStore.of_live(machine, obj, source))
         value.observed = False
         return value
 
@@ -490,4 +481,4 @@ def _wrap_defaultdict(
 ) -> Value:
     machine.guard(TypeIs(source, collections.defaultdict))
     factory = machine.lazy(obj.default_factory, SlotAttr(source, "default_factory"))
-    return live_dictionary(machine, partial(DefaultDictValue, factory), obj, source)
+    return DefaultDictValue(factory, TableStore.of_live(machine, obj, source))

@@ -99,19 +99,23 @@ def set_at_exit(
 ) -> None:
     """Have each exit call `setter` with what `changed()` returns then, unless that is None.
 
-    One hook per trace suffices; later calls with the same setter do nothing.
+    It returns constants or Values. Later calls with the same setter do nothing.
     """
-    mark = f"{setter.__module__}.{setter.__name__} at exit"
-    if mark in machine.notes.marks:
+    setters = machine.notes.of(_Setters)
+    if setter in setters:
         return
-    machine.notes.marks.add(mark)
+    setters.add(setter)
 
     def hook(builder: Builder) -> None:
         if (values := changed()) is not None:
-            arguments = tuple(map(builder.constant, values))
-            builder.effect(Perform(builder.constant(setter), arguments))
+            recipes = (builder(v) if isinstance(v, Value) else builder.constant(v) for v in values)
+            builder.effect(Perform(builder.constant(setter), tuple(recipes)))
 
     machine.at_exit(hook)
+
+
+class _Setters(set[Any]):
+    """The setters that exits of one graph call."""
 
 
 class ContextValue(WithoutOperators):
