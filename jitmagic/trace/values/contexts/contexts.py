@@ -1,9 +1,9 @@
 """Models context managers of torch: one class for their instances and a row for each kind.
 
-Input: calls of the classes and functions in `ROWS`, and live instances of some. Output: changes of
-the state of the trace. A row says which constants a call takes, what entering changes, and what
-leaving restores; `with`, decorators and graph breaks inside a block work the same for all. At such
-a break the context is built on the stack, already entered. torch_contexts.py has the rows.
+Input: calls of the classes and functions that have a row, and live instances of some. Output:
+changes of the state of the trace. A row says which constants a call takes, what entering changes,
+and what leaving restores; `with`, decorators and graph breaks inside a block work the same for all.
+At such a break the context is built on the stack, already entered. torch_contexts.py has the rows.
 
 torch.autocast is written in Python and is inlined; builtins/pytorch/autocast.py has the functions
 that it calls.
@@ -16,22 +16,20 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from ....guards.guard import IdentityIs, TypeIs, ValueEquals
+from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import InstanceDict, Item, Source
 from ...breaks import GraphBreak, UnsupportedArguments
+from ...builtins.registry import handles
 from ...result import Perform, Recipe
-from ...wrap import intercepts, wraps
+from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..objects.callables import BuiltinValue
-from ..objects.classes import ClassValue, constructs
+from ..objects.callables import BuiltinMethodValue
 from ..objects.functions import FunctionValue
 from ..objects.opaque import WithoutOperators
 
 __all__ = [
-    "ROWS",
     "ContextValue",
     "Row",
-    "context_class",
     "set_at_exit",
     "wrap_live",
 ]
@@ -45,7 +43,7 @@ class Row:
 
     def __init__(self, kind: Any, *parameters: str) -> None:
         self.kind, self.parameters = kind, parameters
-        ROWS[kind] = self
+        handles(kind)(self.make)
 
     def make(self, machine: Machine, args: Args, kwargs: Kwargs) -> ContextValue:
         """Return the context that a call creates."""
@@ -81,9 +79,6 @@ class Row:
         """Return the recipe of the `__exit__` of an entered context."""
         named = {name: builder.constant(value) for name, value in context.arguments.items()}
         return builder.invoke(entered_block, (builder.constant(self.kind),), **named)
-
-
-ROWS: dict[Any, Row] = {}
 
 
 def entered_block(kind: Any, /, **arguments: Any) -> Callable[..., Any]:
@@ -150,7 +145,7 @@ class ContextValue(WithoutOperators):
         if name in self.row.attributes and name in self.arguments:
             return machine.constant(self.arguments[name])
         if name == "clone" and self.row.attributes:
-            return _Clone(self)
+            return BuiltinMethodValue(self, self.row.kind, name)
         if name == "prev" and self.row.attributes:
             return machine.constant(self.restored(machine))
         if name == "__exit__" and self.live is not None:  # a resume function may run in its block
@@ -230,56 +225,6 @@ class DecoratedFunction(WithoutOperators):
 
     def describe(self) -> str:
         return f"decorated {self.function.describe()}"
-
-
-class _Clone(Value):
-    """The bound method `context.clone`, which torch's decorated functions call."""
-
-    __slots__ = ("context",)
-
-    def __init__(self, context: ContextValue) -> None:
-        super().__init__()
-        self.context = context
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        row, arguments = self.context.row, self.context.arguments
-        named = {name: machine.constant(arguments[name]) for name in row.parameters}
-        return row.make(machine, (), named)
-
-
-class ContextClass(BuiltinValue):
-    """A class or function of torch whose calls create contexts."""
-
-    __slots__ = ()
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return ROWS[self.obj].make(machine, args, kwargs)
-
-    def is_constant(self, machine: Machine) -> bool:
-        return True
-
-    def as_constant(self, machine: Machine) -> object:
-        return self.obj
-
-
-@constructs(lambda kind: kind in ROWS, before_others=True)  # they are plain classes too
-def _construct_by_type(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """Model `type(context)()`, whose class has no source."""
-    return ROWS[cls.live].make(machine, args, kwargs)
-
-
-def context_class(obj: object) -> Value | None:
-    """Return the value of a torch context class, or None for another object."""
-    return ContextClass(obj) if isinstance(obj, type) and obj in ROWS else None
-
-
-@intercepts(type)
-def _intercept_class(machine: Machine, obj: Any, source: Source) -> Value | None:
-    value = context_class(obj)
-    if value is not None:
-        value.source = source
-        machine.guard(IdentityIs(source, obj))
-    return value
 
 
 def wrap_live(row: Row, arguments: dict[str, Any]) -> None:

@@ -19,10 +19,10 @@ from torch.autograd.profiler import record_function
 from ....graph.node_meta import specs_in
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
-from ...builtins.registry import handles
+from ...builtins.registry import handles, method
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .contexts import ROWS, ContextValue, Row, set_at_exit, wrap_live
+from .contexts import ContextValue, Row, set_at_exit, wrap_live
 
 __all__ = ["no_grad", "set_grad_mode"]
 
@@ -98,6 +98,7 @@ class StateRow(Row):
         self.state, self.mode = state, mode
         self.decorates = mode is not None
         wrap_live(self, {"mode": mode})
+        method(kind, "clone")(self._clone)
 
     def make(self, machine: Machine, args: Args, kwargs: Kwargs) -> ContextValue:
         if self.mode is not None and (args or kwargs):
@@ -109,6 +110,10 @@ class StateRow(Row):
             made.before = self.state.now(machine)
             self.state.change(machine, bool(made.arguments["mode"]))
         return made
+
+    def _clone(self, machine: Machine, context: Any, args: Args, kwargs: Kwargs) -> ContextValue:
+        modes = [machine.constant(context.arguments[name]) for name in self.parameters]
+        return self.make(machine, modes, {})
 
     def enter(self, machine: Machine, context: ContextValue) -> Any:
         is_set = self.mode is None  # since it was created
@@ -141,7 +146,7 @@ def applied_context(kind: Any, mode: bool, before: bool) -> Any:
 
 
 _GRAD = State(lambda machine: machine.graph.grad_enabled, set_grad_mode)
-StateRow(torch.no_grad, _GRAD, False)
+_NO_GRAD = StateRow(torch.no_grad, _GRAD, False)
 StateRow(torch.enable_grad, _GRAD, True)
 StateRow(torch.set_grad_enabled, _GRAD)
 # Says in which threads a backward runs on a device, not what it computes.
@@ -153,7 +158,7 @@ StateRow(
 
 def no_grad() -> ContextValue:
     """Return a new `torch.no_grad()`."""
-    return ContextValue(ROWS[torch.no_grad], {"mode": False})
+    return ContextValue(_NO_GRAD, {"mode": False})
 
 
 @handles(torch.is_grad_enabled)
@@ -212,7 +217,6 @@ class _DeviceFlags(Row):
 
     def __init__(self, kind: Any) -> None:
         super().__init__(kind, *signature(kind).parameters)
-        handles(kind)(self.make)
 
     def enter(self, machine: Machine, context: ContextValue) -> Any:
         machine.notes.marks.add(FLAGS_ARE_SET)

@@ -27,7 +27,6 @@ from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.table_store import TableStore
-from ..contexts.contexts import context_class
 from ..contexts.torch_contexts import no_grad
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import (
@@ -254,7 +253,8 @@ def _class(machine: Machine, obj: type) -> Value:
         path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
         inlined: Value = machine.class_of(obj, path)
         return inlined
-    return context_class(obj) or machine.constant(obj)
+    of_torch: Value = machine.constant(obj)
+    return of_torch
 
 
 def _container(machine: Machine, obj: Any) -> Value:
