@@ -7,7 +7,7 @@ safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
-The other exceptions that leave a handler, `ObservedError` and `Unrestorable`, are in
+The other exceptions that leave a handler, `ObservedError` and `CannotRebuild`, are in
 values/base.py.
 """
 

@@ -3,9 +3,9 @@
 Meta functions accept some arguments that kernels refuse. That matters for two kinds of calls. A
 call that dead-code elimination drops never runs its kernel, so its error would be lost. And a graph
 that has written to its inputs cannot start over as plain Python when a kernel raises. For both,
-this module runs the kernel on stand-in inputs. If it raises, Unrestorable ends the frame before the
-call, and eager raises the error. Calls that raise depending on data stay in the graph, whose writes
-are undone then (residual/undo.py).
+this module runs the kernel on stand-in inputs. If it raises, CannotRebuild ends the frame before
+the call, and eager raises the error. Calls that raise depending on data stay in the graph, whose
+writes are undone then (residual/undo.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..graph.symbolic.sym_node import as_torch
 from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
 from .residual.undo import may_raise
-from .values.base import Unrestorable
+from .values.base import CannotRebuild
 
 __all__ = ["check_dead_calls"]
 
@@ -34,7 +34,7 @@ _MOST = 1 << 14  # elements of a probed call, so that its stand-ins cost only mi
 
 
 def check_dead_calls(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where eager would raise at a call that the graph may not reach."""
+    """Raise CannotRebuild where eager would raise at a call that the graph may not reach."""
     for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
         if node.op not in ("call_function", "call_method") or _is_part(node) or _is_view(node):
             continue
@@ -42,7 +42,7 @@ def check_dead_calls(graph: GraphBuilder) -> None:
         if error is not None:
             what = f"{type(error).__name__}: {error}"
             reason = TorchCallFailed.of(name=call_name(node.target), error=what)
-            raise Unrestorable("a call", node.meta["step"], reason)
+            raise CannotRebuild("a call", node.meta["step"], reason)
 
 
 def _without_return(graph: GraphBuilder) -> list[Node]:

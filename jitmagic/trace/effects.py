@@ -31,7 +31,7 @@ from .result import (
     Recipe,
     SetAttr,
 )
-from .values.base import Builder, Lazy, Machine, Unrestorable, Value
+from .values.base import Builder, CannotRebuild, Lazy, Machine, Value
 from .values.containers.dict_objects import DictObjectValue
 from .values.containers.mappings import DictValue
 from .values.containers.table_store import TableStore
@@ -251,11 +251,11 @@ class ExitBuilder:
 
     def output(self, value: Value, node: Any) -> FromGraph:
         if isinstance(node, EscapedNode):
-            raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
+            raise CannotRebuild("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
             why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)
-            raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
+            raise CannotRebuild("a number at a level of torch.func", node.meta["step"], reason)
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 

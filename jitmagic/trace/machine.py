@@ -60,7 +60,7 @@ from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
-from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
+from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
 from .values.containers.generators import GeneratorValue
 from .values.containers.mappings import DictValue
 from .values.numbers.varying_counts import loop_test_position
@@ -249,7 +249,7 @@ class Machine:
             check_histories(self.notes)
             output_leaves(self.graph)
             check_dead_calls(self.graph)
-        except Unrestorable as lost:
+        except CannotRebuild as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
             where = None if lost.reason else self.root.line()

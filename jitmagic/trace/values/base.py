@@ -56,11 +56,11 @@ from ..varying.symbolic import Symbols
 __all__ = [
     "Args",
     "Builder",
+    "CannotRebuild",
     "Kwargs",
     "Lazy",
     "Machine",
     "ObservedError",
-    "Unrestorable",
     "Value",
 ]
 
@@ -235,7 +235,7 @@ class ObservedError(Exception):
         self.mark: int | None = None  # number of guards before the instruction, set by the machine
 
 
-class Unrestorable(Exception):
+class CannotRebuild(Exception):
     """Raised when a live value has no recipe; the graph break moves to the value's creation."""
 
     def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
@@ -431,7 +431,7 @@ class Value:
     def recipe(self, builder: Builder) -> Recipe:
         """Return how to build a sourceless object at an exit; called once per exit.
 
-        Raises `Unrestorable(what, born)` if it cannot be built; such a class saves `machine.step`
+        Raises `CannotRebuild(what, born)` if it cannot be built; such a class saves `machine.step`
         at creation. An exit reads a value with a source from that source instead.
         """
         raise NotImplementedError(type(self).__name__)

@@ -46,7 +46,7 @@ from ...breaks import BackwardRefused, GraphBreak
 from ...graph_notes import GraphNotes
 from ...knowledge import Knowledge
 from ...state import GuardBook
-from ..base import Builder, Lazy, Machine, Unrestorable, Value
+from ..base import Builder, CannotRebuild, Lazy, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
@@ -299,12 +299,12 @@ class BackwardFacts:
         return GraphBreak(BackwardRefused.of(name=self._name, why=why))
 
     def _check_exit(self, builder: Builder) -> None:
-        """Raise Unrestorable if an object created by the frame has changed since, or escapes."""
+        """Raise CannotRebuild if an object created by the frame has changed since, or escapes."""
         for value, contents in self._own:
             if _has_changed(value, contents) or builder.is_live(value):
                 why = f"the forward saves a {value.describe()} for it, which may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
-                raise Unrestorable("what a backward reads", self._born, reason)
+                raise CannotRebuild("what a backward reads", self._born, reason)
 
     @property
     def is_stale(self) -> bool:

@@ -17,7 +17,7 @@ from ....guards.source import Source
 from ...builtins.registry import method
 from ...result import Recipe
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ATOMS
 from ..objects.identity import IdentityValue
@@ -62,7 +62,7 @@ class ContextVarValue(IdentityValue):
 
     def changed(self) -> tuple[Value] | None:
         """Return what an exit sets if the trace has left the variable set."""
-        # The token was dropped; one that is live at the exit is Unrestorable.
+        # The token was dropped; one that is live at the exit is CannotRebuild.
         return (self.active[-1].content,) if self.active else None
 
 
@@ -83,7 +83,7 @@ class TokenValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(_TOKEN, self.born)
+        raise CannotRebuild(_TOKEN, self.born)
 
 
 def _variable(owner: Value) -> ContextVarValue:

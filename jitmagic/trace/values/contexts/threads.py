@@ -20,7 +20,7 @@ from ....guards.source import Source
 from ...breaks import GraphBreak, Reason, UnsupportedOperation
 from ...builtins.registry import method
 from ...wrap import wraps
-from ..base import Args, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import BuiltinMethodValue, bind_builtin
 from ..objects.constants import ATOMS
 from ..objects.identity import IdentityValue
@@ -64,11 +64,11 @@ class LockValue(IdentityValue):
         lock: it checks the guards again while it holds the lock.
         """
         if self.held:
-            raise Unrestorable("a lock that is held", self.born)
+            raise CannotRebuild("a lock that is held", self.born)
         if self.machine.effects.lock is not self.live:
             self.machine.guard(StateRead(self.live.__repr__, self.text))
         elif self.machine.stop is not None or not builder.only_writes():
-            raise Unrestorable("a lock", self.born, _cannot_hold(self))
+            raise CannotRebuild("a lock", self.born, _cannot_hold(self))
 
 
 def _done(machine: Any) -> tuple[int, int]:

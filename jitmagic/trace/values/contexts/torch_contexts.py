@@ -21,7 +21,7 @@ from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
 from ...builtins.registry import handles, method
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .contexts import ContextValue, Row, set_at_exit, wrap_live
 
 __all__ = ["no_grad", "set_grad_mode"]
@@ -201,7 +201,7 @@ class _InferenceRow(Row):
             set_grad_mode(machine, grad_mode)
 
     def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
-        raise Unrestorable("a block of inference mode", before[2])
+        raise CannotRebuild("a block of inference mode", before[2])
 
 
 _InferenceRow(torch.inference_mode, "mode")

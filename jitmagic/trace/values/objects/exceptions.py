@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...breaks import GraphBreak, UnknownObject
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..containers.mappings import WithAttributes
 from ..containers.sequences import TupleValue
 from .class_facts import NOTHING, attribute_of_class, guard_attribute, guard_bases, is_standard
@@ -113,12 +113,12 @@ class ExceptionValue(WithAttributes):
 
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:
-            raise Unrestorable("an exception that was raised", self.born)
+            raise CannotRebuild("an exception that was raised", self.born)
         args = tuple(builder(arg) for arg in self.args)
         if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
             return builder.call(builder(self.cls), *args)
         if _has_c_state(self.cls.live):
-            raise Unrestorable(f"a {self.describe()}", self.born)
+            raise CannotRebuild(f"a {self.describe()}", self.born)
         # The trace has inlined the Python `__init__`, so the exit must not call it again.
         return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
@@ -151,7 +151,7 @@ class TracebackValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a traceback", self.born)
+        raise CannotRebuild("a traceback", self.born)
 
 
 def _is_exception(kind: type) -> bool:
