@@ -50,6 +50,20 @@ def all_names_of_the_globals() -> Made:
     return names["run"], lambda: (names["count"], list(names)[-3:])
 
 
+def keys_that_are_no_names() -> Made:
+    text = """def run(x):
+        names = globals()
+        seen = names.get(1, 7), 2 in names, names.pop(3, None)
+        names[1] = names.get(1, 0) + 1
+        names[3] = 'three'
+        del names[3]
+        names[(1, 2)] = 5
+        return x * scale, seen, names.pop((1, 2)), [key for key in names if type(key) is not str]
+    """
+    names = _module(text, scale=2.0)
+    return names["run"], lambda: names.get(1)
+
+
 def namespace_of_a_module() -> Made:
     module: Any = types.ModuleType("counts")
     text = "count = 0\ndef bump():\n    global count\n    count += 100\n    return globals()"
@@ -69,7 +83,8 @@ def namespace_of_a_module() -> Made:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(
-    "make", [globals_by_two_names, all_names_of_the_globals, namespace_of_a_module]
+    "make",
+    [globals_by_two_names, all_names_of_the_globals, keys_that_are_no_names, namespace_of_a_module],
 )
 def test_writes_are_seen_under_all_names(make: Callable[[], Made], backend: str) -> None:
     tag = jitmagic.jit(backend=backend, fullgraph=True)

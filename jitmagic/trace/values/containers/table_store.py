@@ -92,10 +92,7 @@ class TableStore:
         if self._pairs is not None or not self._can_look_up(token):
             pair = self.pairs.get(token)
             return None if pair is None else pair[1]
-        if (at := self._at.get(token)) is None:
-            return self._original(token)
-        name, _, args = self._changes[at]
-        return args[1] if name == "__setitem__" else None
+        return self.stored(token) if token in self._at else self._original(token)
 
     def stored(self, token: object) -> Value | None:
         """Return the value that the traced code has stored under a key, or None."""

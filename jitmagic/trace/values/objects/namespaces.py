@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ....guards.guard import GlobalMissing, Guard, IdentityIs, KeyAbsent
-from ....guards.source import Builtin, Global, Globals, InstanceDict, ModuleAttr, Source, TypeOf
+from ....guards.source import (
+    Builtin,
+    Global,
+    Globals,
+    InstanceDict,
+    Item,
+    ModuleAttr,
+    Source,
+    TypeOf,
+)
 from ...result import Constant, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
@@ -52,25 +62,31 @@ class NamespaceValue(DictValue):
 
 def frame_globals(machine: Machine, live: dict[str, object]) -> DictValue:
     """Return the globals of the traced frame."""
-    absent = lambda _, name: GlobalMissing(Global(name))  # noqa: E731
-    return _shared(machine, live, Globals(), lambda _, name: Global(name), absent)
+    return _shared(machine, live, Globals(), Global, lambda name: GlobalMissing(Global(name)))
 
 
 def module_names(machine: Machine, module: types.ModuleType, source: Source) -> DictValue:
     """Return the namespace of a module that `source` leads to in every call."""
-    entry = lambda _, name: ModuleAttr(source, name)  # noqa: E731
-    return _shared(machine, vars(module), InstanceDict(source), entry)
+    table = InstanceDict(source)
+    named, absent = partial(ModuleAttr, source), partial(KeyAbsent, table)
+    return _shared(machine, vars(module), table, named, absent)
 
 
 def _shared(
     machine: Machine,
     live: dict[str, object],
     source: Source,
-    entry: Callable[[Any, Any], Source],
-    absent: Callable[[Any, Any], Guard] = KeyAbsent,
+    named: Callable[[str], Source],
+    absent: Callable[[str], Guard],
 ) -> DictValue:
+    def entry(table: Source, key: Any) -> Source:
+        return named(key) if type(key) is str else Item(table, key)
+
+    def lacks(table: Source, key: Any) -> Guard:
+        return absent(key) if type(key) is str else KeyAbsent(table, key)
+
     def make() -> NamespaceValue:
-        return NamespaceValue(store=TableStore.of_live(machine, live, source, entry, absent))
+        return NamespaceValue(store=TableStore.of_live(machine, live, source, entry, lacks))
 
     names: DictValue = machine.globals_of(live, make)
     return names
