@@ -53,15 +53,8 @@ from ..result import BreakReason, Effect, FromGraph, Recipe
 from ..varying.symbolic import Symbols
 
 __all__ = [
-    "Args",
-    "Builder",
-    "CannotRebuild",
-    "Kwargs",
-    "Lazy",
-    "Machine",
-    "ObservedError",
-    "Value",
-]
+    "Args", "Builder", "CannotRebuild", "Kwargs", "Lazy", "Machine", "ObservedError", "Value",
+]  # fmt: skip
 
 
 class Builder(Protocol):
