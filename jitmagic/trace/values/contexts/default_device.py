@@ -66,6 +66,8 @@ def set_default_device(machine: Machine, device: torch.device | None) -> None:
 class _DeviceRow(Row):
     """`with torch.device(...)`; a torch.device itself is a constant."""
 
+    decorates = False
+
     def enter(self, machine: Machine, context: ContextValue) -> None:
         block = torch.device(context.arguments["device"]), len(machine.frames)
         machine.notes.root.of(_TracedDevices).blocks.append(block)
