@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jitmagic.symbols.float_reading import is_same_float, read_float, value_at
 from jitmagic.symbols.interval import ANY_FLOAT, Interval, farthest
+from jitmagic.symbols.probe import is_same_float, read_float, value_at
 from jitmagic.symbols.scalar import Number, Symbol, single
 
 P = Symbol("p", float, ANY_FLOAT, "p")

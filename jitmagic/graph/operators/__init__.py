@@ -14,9 +14,7 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     recurrent         LSTM, GRU and RNN layers
     factories         factories and random draws
     without_meta      operators for which torch has no meta function
-    shape_sampling    infers symbolic shapes by running a call at several sizes
-    size_formulas     candidate formulas for sizes of windows, steps and parts
-    checked_rules     shape rules on symbolic sizes, checked at this call's sizes
+    symbolic_shapes   symbolic shapes by a checked rule, or by running a call at several sizes
     kernel_probing    shapes of small results from the CPU kernel
     image_formats     channels_last results that torch's meta functions miss
     device_layouts    layouts that differ on a GPU

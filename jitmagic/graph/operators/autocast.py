@@ -27,8 +27,8 @@ from ..memory import storage_under
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .probe import check_dtypes
-from .shape_sampling import shapes_by_sampling
 from .strictness import check_as_kernels_do
+from .symbolic_shapes import shapes_by_sampling
 
 __all__ = [
     "DEVICES",

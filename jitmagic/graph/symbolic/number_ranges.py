@@ -5,7 +5,7 @@ Such an argument must be a Python number (dropout's p); in `x * n` the number is
 Input: a torch call with a float argument that differs between calls of the frame. Output: the
 interval around its value in which torch runs the same operators, forward and backward, and gives
 results of the same layout. The floats that these operators get must be one function of the argument
-(symbols/float_reading.py).
+(symbols/probe.py).
 
 The call is run on meta tensors, at numbers from each region between the values that code compares
 with (zero, one, non-finite), and on small CPU tensors, because kernels may refuse a number. If
@@ -26,8 +26,15 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import UserLine
 from ...symbols.expr import Expr
-from ...symbols.float_reading import is_same_float, read_float, value_at
 from ...symbols.interval import ANY_FLOAT, Interval
+from ...symbols.probe import (
+    MAX_FLOAT,
+    OPEN_REGIONS,
+    REGIONS,
+    is_same_float,
+    read_float,
+    value_at,
+)
 from ...symbols.scalar import Symbol
 from ..attribution import Silence, call_from
 from ..devices import place
@@ -36,31 +43,17 @@ from ..node_meta import tensors_in
 from ..propagate import Target, call_on_meta, target_name
 
 __all__ = [
-    "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number", "samples_in",
+    "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number",
     "takes_float",
 ]  # fmt: skip
 
 aten = torch.ops.aten
 READS_NUMBER = aten._local_scalar_dense.default  # reads the number in a 0-dim tensor
 
-_TINY, _MAX = 5e-324, 1.7976931348623157e308
-_BELOW, _ABOVE = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)
 _NUMBER = Symbol("number", float, ANY_FLOAT, "probe")
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
 _CPU = torch.device("cpu")
 _MOST, _CUT = 1 << 14, 8  # elements of small tensors, and the extents of those that are cut down
-# The regions in ascending order, each with sample numbers, the first two of which identify the
-# functions.
-_REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
-    (Interval(-math.inf, -math.inf), (-math.inf,)),
-    (Interval(-_MAX, -_TINY), (-0.37134182367183743, -2.9172618239812375)),
-    (Interval(0.0, 0.0), (0.0, -0.0)),
-    (Interval(_TINY, _BELOW), (0.29193846251827364, 0.71376152839471625)),
-    (Interval(1.0, 1.0), (1.0,)),
-    (Interval(_ABOVE, _MAX), (1.6182736451928374, 23.716253948172635)),
-    (Interval(math.inf, math.inf), (math.inf,)),
-)
-_OPEN = (1, 3, 5)  # indices of the regions that are intervals, not single values
 
 
 def number_in(tensor: torch.Tensor) -> float:
@@ -164,15 +157,10 @@ def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> boo
     return one == other
 
 
-def samples_in(limits: Interval) -> list[float]:
-    """Return numbers of an interval, from each of the regions."""
-    return [n for _, numbers in _REGIONS for n in numbers if limits.has(n)]
-
-
 def _bases(hint: float) -> Iterator[int]:
     """Yield the open regions that the hint is in, or next to."""
-    for n in _OPEN:
-        low, high = _REGIONS[n][0][:2]
+    for n in OPEN_REGIONS:
+        low, high = REGIONS[n][0][:2]
         near = math.nextafter(low, -math.inf) <= hint <= math.nextafter(high, math.inf)
         if near or math.isnan(hint):
             yield n
@@ -189,7 +177,7 @@ class _Probe:
 
         It ends at the smallest maximum of the dtypes: eager raises for larger numbers.
         """
-        numbers = _REGIONS[base][1]
+        numbers = REGIONS[base][1]
         outcomes = [self._run(number) for number in numbers]
         first, exprs = outcomes[0], _functions(numbers, outcomes)
         if first is None or exprs is None:
@@ -201,21 +189,21 @@ class _Probe:
 
         low = high = base
         is_accepted = self._is_accepted(numbers[0])
-        if not is_accepted and any(self._is_accepted(_REGIONS[n][1][0]) for n in _OPEN):
+        if not is_accepted and any(self._is_accepted(REGIONS[n][1][0]) for n in OPEN_REGIONS):
             return Interval(math.inf, -math.inf)  # empty: the kernel refuses these numbers
         if is_accepted:
-            while low > 0 and all(map(is_alike, _REGIONS[low - 1][1])):
+            while low > 0 and all(map(is_alike, REGIONS[low - 1][1])):
                 low -= 1
-            while high + 1 < len(_REGIONS) and all(map(is_alike, _REGIONS[high + 1][1])):
+            while high + 1 < len(REGIONS) and all(map(is_alike, REGIONS[high + 1][1])):
                 high += 1
-        found = Interval(_REGIONS[low][0].low, _REGIONS[high][0].high)
-        if (most := self._largest()) < _MAX:
+        found = Interval(REGIONS[low][0].low, REGIONS[high][0].high)
+        if (most := self._largest()) < MAX_FLOAT:
             found = found.narrowed(Interval(-most, most))
         return found._replace(nan=found.is_endless and is_alike(math.nan))
 
     def _largest(self) -> float:
         dtypes = {tensor.dtype for tensor in tensors_in(self._arguments(1.0))}
-        return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=_MAX)
+        return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=MAX_FLOAT)
 
     def _run(self, number: float) -> _Outcome | None:
         """Return the outcome; None if torch raises."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ....graph.operators.shape_sampling import SizeValues, other_size_values
 from ....graph.symbolic.sym_node import as_torch
 from ....symbols.context import Context, Specialize
+from ....symbols.probe import SizeValues, other_size_tuples
 from ....symbols.scalar import symbols_of
 from ....symbols.size import Size, value_of
 from .probe import ArraySpec, Call, Result, emulated_constant, judge
@@ -61,7 +61,7 @@ class SizedCall:
         Must be called after the call is recorded, because its guards limit the size tuples."""
         if self._context is None:
             return [first]
-        self.size_tuples += other_size_values(self._context, self._symbols)
+        self.size_tuples += other_size_tuples(self._context, self._symbols)
         verdicts = [judge(self._at(known)) for known in self.size_tuples[1:]]
         for verdict in verdicts:
             self.check(not verdict.refusal, verdict.refusal)
