@@ -27,8 +27,7 @@ from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.image_formats import in_kernel_format
-from .operators.kernel_probing import kernel_result
+from .operators.kernel_probing import in_kernel_format, kernel_result
 from .operators.recurrent import by_one_step
 from .operators.shapes import infer, infer_in_place
 from .operators.symbolic_shapes import (

@@ -23,7 +23,7 @@ from jitmagic.graph.attribution import Silence, call_from
 from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
-from jitmagic.graph.operators.probe import check_dtypes
+from jitmagic.graph.operators.kernel_refusals import check_dtypes
 from jitmagic.graph.operators.symbolic_shapes import CallSignature, shapes_by_sampling
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensions, as_torch

@@ -26,7 +26,7 @@ from ..linked_history import link_history
 from ..memory import storage_under
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
-from .probe import check_dtypes
+from .kernel_refusals import check_dtypes
 from .strictness import check_as_kernels_do
 from .symbolic_shapes import shapes_by_sampling
 
