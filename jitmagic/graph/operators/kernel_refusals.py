@@ -38,22 +38,15 @@ from .recurrent import takes_packed_sequence
 
 __all__ = ["check_dtypes", "kernel_refusal"]
 
-_FUNCTIONS = (
-    "add sub subtract rsub mul multiply div divide true_divide pow remainder fmod "
-    "floor_divide atan2 arctan2 copysign maximum minimum fmax fmin lerp addcmul addcdiv xlogy "
-    "heaviside clamp clip clamp_min clamp_max bitwise_and bitwise_or bitwise_xor bitwise_not "
-    "bitwise_left_shift bitwise_right_shift logical_and logical_or logical_xor logical_not "
-    "hypot nextafter gcd lcm ldexp logaddexp logaddexp2 eq ne lt le gt ge less greater "
-    "less_equal greater_equal not_equal neg negative abs absolute sign sgn floor ceil round "
-    "trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos "
-    "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma "
-    "sigmoid logit relu signbit isposinf isneginf angle real deg2rad rad2deg sinc i0 positive "
-    "float_power gelu elu celu selu mish hardswish hardtanh hardsigmoid leaky_relu softplus "
-    "logsigmoid hardshrink softshrink relu6 silu threshold masked_fill where nan_to_num fill "
-    "full_like threshold_backward hardtanh_backward elu_backward leaky_relu_backward "
-    "softplus_backward hardshrink_backward softshrink_backward logit_backward gelu_backward "
-    "polar complex"
+# Elementwise, like the operators with torch's tag `pointwise`, which these lack.
+_UNTAGGED = frozenset(
+    "absolute arctan2 complex divide elu_backward fill fix floor_divide full_like greater "
+    "greater_equal hardshrink_backward hardswish hardtanh_backward leaky_relu_backward less "
+    "less_equal logsigmoid multiply negative not_equal polar real softplus_backward "
+    "softshrink_backward subtract".split()
 )
+# Their other overloads reduce, or some of their arguments do not fit stand-ins of one element.
+_NOT_ALWAYS = frozenset("max min clone equal mvlgamma rrelu".split())
 _FOREACH = (
     "add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum pow exp sqrt log "
     "rsqrt reciprocal sign neg abs"
@@ -97,8 +90,6 @@ _PRODUCTS = frozenset(
 _DUNDERS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _NAMES = frozenset(
     (
-        *_FUNCTIONS.split(),
-        *(f"{name}_" for name in _FUNCTIONS.split()),
         *_OPERATORS.split(),
         *(f"_foreach_{name}{end}" for name in _FOREACH.split() for end in ("", "_")),
         *_FILLS,
@@ -184,7 +175,7 @@ def check_dtypes(
         if size.context.of_data(symbol)
     ]
     args, kwargs = with_hints(args), with_hints(kwargs)
-    tensors, elementwise = list(tensors_in((args, kwargs))), name in _NAMES
+    tensors, elementwise = list(tensors_in((args, kwargs))), _is_elementwise(name)
     several = len({t.dtype for t in tensors if t.is_floating_point()}) > 1
     verdict = _UNKNOWN
     if several and not elementwise:
@@ -221,7 +212,7 @@ def kernel_refusal(
     accepts the call's shapes and dtypes, or cannot be tried.
     """
     in_torch = getattr(target, "__module__", None) in _IN_PYTHON
-    if name in _NAMES or not (in_torch or _number_places(name)[0]):
+    if _is_elementwise(name) or not (in_torch or _number_places(name)[0]):
         return None
     args, kwargs = with_hints(args), with_hints(kwargs)
     if sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST_UNCUT:
@@ -366,6 +357,16 @@ def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     numbers = list(_numbers(name, args, kwargs))
     return not dtype.is_complex and any(not _holds(dtype, number) for number in numbers)
+
+
+@lru_cache(maxsize=4096)
+def _is_elementwise(name: str) -> bool:
+    plain = name.removesuffix("_")
+    if name in _NAMES or plain in _UNTAGGED or plain in _NOT_ALWAYS:
+        return plain not in _NOT_ALWAYS
+    packet = getattr(torch.ops.aten, plain, None)
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return any(torch.Tag.pointwise in overload.tags for overload in overloads)
 
 
 @lru_cache(maxsize=1024)
