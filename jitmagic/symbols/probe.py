@@ -63,54 +63,56 @@ class Verdict:
     def unknown(cls, reason: str | Exception) -> Verdict:
         return cls("unknown", None, reason)
 
-    @property
-    def is_refusal(self) -> bool:
-        return self.outcome == "fails"
-
     def __str__(self) -> str:
         why = self.reason
         text = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
         where = "" if self.example is None else f"at {self.example}"
-        return ", ".join(part for part in (self.outcome, where, text) if part)
+        within = f"in {self.found}" if isinstance(self.found, Interval) else ""
+        return ", ".join(part for part in (self.outcome, within, where, text) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of a compile, for its record."""
+    """A question that a compile asked, for its record. Text only: an answer may hold tensors."""
 
     question: str
-    subject: object
-    verdict: Verdict
+    subject: str
+    answer: str
 
     def __str__(self) -> str:
-        return f"{self.question} of {self.subject}: {self.verdict}"
+        return f"{self.question}, {self.subject}: {self.answer}"
 
 
 class _Thread(local):
-    """The questions of the compile that runs in this thread."""
+    """The record of the compile that runs in this thread, and the answers that it has."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, Asked] | None = None
+        self.asked: list[Asked] | None = None
+        self.answers: dict[int, Verdict] = {}
 
 
 _here = _Thread()
 
 
 @contextmanager
-def noting(into: list[Asked]) -> Iterator[None]:
+def noting(asked: list[Asked]) -> Iterator[None]:
     """Append the questions that the block asks, each once."""
-    outer, _here.asked = _here.asked, {}
+    outer = _here.asked, _here.answers
+    _here.asked, _here.answers = asked, {}
     try:
         yield
     finally:
-        into += (_here.asked or {}).values()
-        _here.asked = outer
+        _here.asked, _here.answers = outer
 
 
 def note(question: str, subject: object, verdict: Verdict) -> Verdict:
-    """Add an answer to the record of the compile."""
-    if _here.asked is not None:
-        _here.asked.setdefault(id(verdict), Asked(question, subject, verdict))
+    """Add an answer to the record of the compile, and return it."""
+    if _here.asked is not None and id(verdict) not in _here.answers:
+        _here.answers[id(verdict)] = verdict
+        name = getattr(subject, "__name__", None) or str(subject)
+        asked = Asked(question, name, str(verdict))
+        if asked not in _here.asked:
+            _here.asked.append(asked)
     return verdict
 
 
@@ -126,13 +128,12 @@ class Answers:
         self._lock = Lock()
 
     def of(self, subject: object, key: Hashable, ask: Callable[[], Verdict]) -> Verdict:
-        """Return the answer; `key` None means that it cannot be cached."""
-        found = (self._known.pop(key, None) if key is not None else None) or ask()
-        if key is not None:
-            with self._lock:
-                while len(self._known) >= self._most:
-                    del self._known[next(iter(self._known))]
-                self._known[key] = found
+        """Return the answer of `ask()`, or the cached one."""
+        found = self._known.pop(key, None) or ask()
+        with self._lock:
+            while len(self._known) >= self._most:
+                del self._known[next(iter(self._known))]
+            self._known[key] = found
         return note(self._question, subject, found)
 
 
@@ -157,7 +158,7 @@ def size_tuples(
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
     hints: SizeValues = {symbol: context.hint_of(symbol) for symbol in symbols}
-    steps = _CLOSE_STEPS if is_close else _STEPS
+    steps: Sequence[int] = _CLOSE_STEPS if is_close else _STEPS
     if any(map(context.of_data, symbols)):
         steps = (*_STEPS, *_SMALL_STEPS)
 
@@ -245,8 +246,8 @@ def unlikely_float(limits: Interval, count: int, which: int) -> float:
     inside = (_LOW, _HIGH)[which][count % 3] + count // 3 * _BETWEEN
     if limits.low <= 0.01 and limits.high >= 0.99:
         return inside
-    if limits.high > 4 and limits.low < 2:
-        return 1.0 + inside
+    if 0 <= limits.low < 1e3 and limits.high > limits.low + 1:
+        return limits.low + inside
     if limits.low < -4 and limits.high > -1e-6:
         return -inside
     return limits.low + (limits.high - limits.low) * inside
@@ -323,7 +324,7 @@ class Formulas:
         return None
 
 
-def _of_windows(symbols: Sequence[Symbol]) -> Iterator[Expr]:
+def _of_windows(symbols: Sequence[Expr]) -> Iterator[Expr]:
     for symbol in symbols:
         for apart in _NEAR:
             moved = add(symbol, Integer(apart))

@@ -156,7 +156,7 @@ _NO_BOOL = frozenset(
 _TARGETS = frozenset({torch.int64, torch.uint8})
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = (*_NUMBERS, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
-_ANSWERS = Answers("whether eager's kernel accepts the arguments")
+_ANSWERS = Answers("eager's kernel accepts the arguments")
 _UNKNOWN = Verdict.unknown("it cannot be run on stand-ins")
 
 
@@ -186,7 +186,7 @@ def check_dtypes(
         large = not elementwise and sum(t.numel() for t in tensors) > most
         extent = _CUT if large else _UNCUT
         verdict = _Trial(target, name, args, kwargs, elementwise, extent).on(device)
-    if verdict.is_refusal:
+    if verdict.outcome == "fails":
         if of_data:  # the error may be due to the example sizes
             raise Specialize(of_data, name)
         assert isinstance(verdict.reason, Exception)
@@ -219,7 +219,7 @@ def kernel_refusal(
         return None
     trial = _Trial(target, name, args, kwargs, False, _UNCUT)
     found = trial.on_best_device(device)
-    if found.is_refusal and not isinstance(found.reason, NotImplementedError):
+    if found.outcome == "fails" and not isinstance(found.reason, NotImplementedError):
         found = trial.run("cpu", 1)  # with ones: it may refuse zeros
     return found.reason if isinstance(found.reason, Exception) else None
 
@@ -250,7 +250,7 @@ class _Trial:
         product = device.type != "cpu" and self.name.removesuffix("_") in _PRODUCTS
         if self.extent == _CUT and not (no_kernel or product):
             return _UNKNOWN
-        return found if found.is_refusal or device.type == "cpu" else _UNKNOWN
+        return found if found.outcome == "fails" or device.type == "cpu" else _UNKNOWN
 
     def on_best_device(self, device: torch.device) -> Verdict:
         """Return the answer of that device's kernel, if it can be run, else of the CPU's.

@@ -187,7 +187,8 @@ def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None
     sampled = context.sampled.get(key)
     if sampled is None:
         sampling = _Sampling(run, arguments, context, symbols, of_data)
-        sampled = note("the shape of the result", run, sampling.verdict()).found
+        subject = signature.target if signature else getattr(run, "args", (run,))[0]
+        sampled = note("shape of the result", subject, sampling.verdict()).found
     if sampled is None:
         return None
     if signature is not None and key is not None and not signature.place.has_warned:

@@ -145,7 +145,7 @@ def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) ->
     probe = _Probe(target, arguments, grad)
     tried = (probe.around(base) for base in _bases(hint))
     found = next((one for one in tried if one.found is not None and one.found.has(hint)), _NOWHERE)
-    interval: Interval | None = note("the range of a number", target_name(target), found).found
+    interval: Interval | None = note("range of a number", target_name(target), found).found
     return interval
 
 

@@ -1,7 +1,7 @@
 """Models arrays and scalars of numpy as views of tensors of the graph.
 
 Input: functions, methods and operators of numpy on arrays, live ones or views of tensors. Output:
-the tensor operations of torch's emulation of numpy, if a probe (agreement.py) finds that they agree
+the tensor operations of torch's emulation of numpy, if emulation_check.py finds that they agree
 with numpy. An array has no node of its own: it shares its tensor's memory, so that a write to one
 shows in the other. An exit creates a real array over that memory.
 """
@@ -35,7 +35,8 @@ from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
 from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
-from .agreement import (
+from .emulation import ARRAY_SCALARS, emulation, np
+from .emulation_check import (
     ArraySpec,
     Call,
     Fact,
@@ -47,7 +48,6 @@ from .agreement import (
     judge,
     recorded_constant,
 )
-from .emulation import ARRAY_SCALARS, emulation, np
 from .library_code import Recorder
 
 __all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]

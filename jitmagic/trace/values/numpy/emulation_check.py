@@ -50,7 +50,7 @@ _WIDE = frozenset(
         torch.bool, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128,
     )
 )  # fmt: skip
-_ANSWERS = Answers("whether torch's emulation agrees with numpy", 512)
+_ANSWERS = Answers("torch's emulation agrees with numpy", 512)
 
 
 @dataclass(frozen=True, slots=True)
