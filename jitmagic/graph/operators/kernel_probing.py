@@ -14,12 +14,13 @@ or on a batch of two; only the memory format of its results is used, which does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
@@ -33,7 +34,15 @@ from .tensor_iterator import (
     strides_along,
 )
 
-__all__ = ["CPU", "META", "in_kernel_format", "kernel_result", "running_alone", "small_stand_in"]
+__all__ = [
+    "CPU",
+    "META",
+    "call_on_fresh",
+    "in_kernel_format",
+    "kernel_result",
+    "running_alone",
+    "small_stand_in",
+]
 
 CPU = torch.device("cpu")
 
@@ -48,20 +57,87 @@ _DATA = (
 )
 
 
+class _OnDevice(TorchFunctionMode):
+    """Replaces device arguments, also in functions under a transform."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = torch.device(device)
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._moved, args), **named)
+
+    def _moved(self, argument: Any) -> Any:
+        return self._device if isinstance(argument, torch.device) else argument
+
+
 @contextmanager
-def running_alone(device: str = "cpu") -> Iterator[None]:
-    """Run kernels in the block without the program's modes, preserving its random state."""
+def running_alone(device: str, grad: bool) -> Iterator[None]:
+    """Run kernels of that device without the program's modes, preserving its random state."""
     drawn_on = [torch.cuda.current_device()] if device == "cuda" else []
     with (
         torch.inference_mode(False),
+        torch.set_grad_enabled(grad),
         torch._C._DisableAutocast(),
         torch.random.fork_rng(drawn_on),
+        _OnDevice(device),
     ):
         yield
 
 
+def call_on_fresh(
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fresh: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[], None]:
+    """Run `call(args, kwargs)` on `fresh` tensors; return its backward."""
+    leaves: list[torch.Tensor] = []
+    known: dict[int, torch.Tensor] = {}
+
+    def made(value: Any) -> Any:
+        if isinstance(value, torch.Generator):
+            raise TypeError("drawing from the program's generator would change its state")
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in known:
+            known[id(value)] = copy = fresh(value.detach())
+            if value.requires_grad:
+                leaves.append(copy.requires_grad_())
+                with torch.enable_grad():  # the call may write to it
+                    known[id(value)] = copy.clone()
+        return known[id(value)]
+
+    result = call(map_leaves(tuple(args), made), map_leaves(dict(kwargs), made))
+    ends = tuple(tensor for tensor in tensors_in(result) if tensor.requires_grad)
+
+    def backward() -> None:
+        if not (ends and leaves):
+            return
+        with torch.autograd.set_multithreading_enabled(False):
+            # As in autograd/joint.py: torch.autograd.grad would import sympy first.
+            torch.autograd.Variable._execution_engine.run_backward(
+                ends,
+                tuple(torch.empty_like(tensor) for tensor in ends),
+                False,  # keep_graph
+                False,  # create_graph
+                tuple(leaves),
+                allow_unreachable=True,
+                accumulate_grad=False,
+            )
+
+    return backward
+
+
 def small_stand_in(
-    shape: Sequence[int], dtype: torch.dtype, device: str = "cpu", integer: int = 0
+    shape: Sequence[int], dtype: torch.dtype, device: str, integer: int
 ) -> torch.Tensor:
     """Return a row-major tensor that most kernels accept; integers may be indices, of which only
     `integer` is known to be valid.

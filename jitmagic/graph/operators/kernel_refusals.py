@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -29,14 +29,14 @@ from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
 from ...symbols.scalar import symbols_of
 from ..attribution import Silence, call_from
-from ..nested import frozen, map_leaves
+from ..nested import frozen
 from ..node_meta import tensors_in
-from ..propagate import EagerRaises
+from ..propagate import EagerRaises, target_name
 from ..symbolic.sym_node import sizes_in, with_hints
-from .kernel_probing import META, running_alone, small_stand_in
+from .kernel_probing import call_on_fresh, running_alone, small_stand_in
 from .recurrent import takes_packed_sequence
 
-__all__ = ["check_dtypes", "kernel_refusal"]
+__all__ = ["check_dtypes", "kernel_accepts", "kernel_refusal"]
 
 # Elementwise, like the operators with torch's tag `pointwise`, which these lack.
 _UNTAGGED = frozenset(
@@ -224,6 +224,16 @@ def kernel_refusal(
     return found.reason if isinstance(found.reason, Exception) else None
 
 
+def kernel_accepts(
+    target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any], grad: bool
+) -> bool:
+    """Return whether CPU kernels certainly accept the call and its backward, on small tensors."""
+    large = sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST
+    extent = _CUT if large else _UNCUT
+    trial = _Trial(target, target_name(target), args, kwargs, False, extent, grad)
+    return trial.run("cpu").outcome == "holds"
+
+
 class _Unaskable(Exception):
     """Raised for an argument that no stand-in can replace."""
 
@@ -238,6 +248,7 @@ class _Trial:
     kwargs: dict[str, Any]
     is_elementwise: bool
     extent: int
+    grad: bool | None = None  # None: only forward, without a grad mode
 
     def on(self, device: torch.device) -> Verdict:
         """Return whether the kernel of that device accepts the call, as far as that is certain.
@@ -270,12 +281,15 @@ class _Trial:
 
     def run(self, device: str, integer: int = 0) -> Verdict:
         """Run the kernel of that device; integers may be indices, of which only 0 is valid."""
-        modes = device, integer, torch.get_default_dtype()
+        modes = device, integer, self.grad, torch.get_default_dtype()
         try:
-            key = self.target, self.name, modes, frozen((self._given, self.kwargs), self._described)
+            given = frozen((self._given, self.kwargs), partial(self._described, seen={}))
         except _Unaskable:
             return _UNKNOWN
-        return _ANSWERS.of(self.name, key, lambda: self._asked(device, integer))
+        ask = partial(self._asked, device, integer)
+        if _is_of_torch(self.target):
+            return _ANSWERS.of(self.name, (self.target, self.name, modes, given), ask)
+        return ask()
 
     @property
     def _given(self) -> Sequence[Any]:
@@ -291,33 +305,42 @@ class _Trial:
         shape = tensor.shape
         return _few(shape) if self.is_elementwise else tuple(min(n, self.extent) for n in shape)
 
-    def _described(self, value: Any) -> Hashable:
+    def _described(self, value: Any, seen: dict[int, int]) -> Hashable:
         if isinstance(value, torch.Tensor):
-            return "tensor", value.dtype, self._shape(value), self.is_elementwise
+            if id(value) in seen:
+                return seen[id(value)]
+            seen[id(value)] = len(seen)
+            return value.dtype, self._shape(value), value.requires_grad, self.is_elementwise
         if not isinstance(value, _PLAIN):
             raise _Unaskable
         return None
 
     def _asked(self, device: str, integer: int) -> Verdict:
-        def stand_in(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                shape = self._shape(value)
-                if self.is_elementwise:
-                    return torch.ones(shape, dtype=value.dtype, device=device)
-                return small_stand_in(shape, value.dtype, device, integer)
-            # The recorded call names the meta device, whose kernels accept every number.
-            return device if value == META else value
+        def fresh(tensor: torch.Tensor) -> torch.Tensor:
+            shape, dtype = self._shape(tensor), tensor.dtype
+            if self.is_elementwise:
+                return torch.ones(shape, dtype=dtype, device=device)
+            return small_stand_in(shape, dtype, device, integer)
+
+        def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if isinstance(self.target, str):
+                return call_from(Silence(), getattr(args[0], self.target), args[1:], kwargs)
+            return call_from(Silence(), self.target, args, kwargs)
 
         try:
-            with running_alone(device), torch.no_grad():
-                args, kwargs = map_leaves((self._given, self.kwargs), stand_in)
-                if isinstance(self.target, str):
-                    call_from(Silence(), getattr(args[0], self.target), args[1:], kwargs)
-                else:
-                    call_from(Silence(), self.target, args, kwargs)
+            with running_alone(device, bool(self.grad)):
+                backward = call_on_fresh(call, self._given, self.kwargs, fresh)
+                if self.grad is not None:
+                    backward()
         except Exception as error:  # any error of the kernel is what the program would see
             return Verdict.fails(error.with_traceback(None))
         return Verdict.holds()
+
+
+def _is_of_torch(target: Callable[..., Any] | str) -> bool:
+    """Return whether the process has one such function, which may be cached."""
+    module = getattr(target, "__module__", None) or type(target).__module__
+    return isinstance(target, str) or module.partition(".")[0] in ("torch", "_operator", "builtins")
 
 
 def _few(shape: Sequence[int]) -> tuple[int, ...]:

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.overrides import TorchFunctionMode
 
 from ...errors import UserLine
 from ...symbols.expr import Expr
@@ -36,12 +35,11 @@ from ...symbols.probe import (
     value_at,
 )
 from ...symbols.scalar import Symbol
-from ..attribution import Silence, call_from
 from ..devices import place
 from ..dispatch_mode import DispatchMode
-from ..nested import map_leaves
 from ..node_meta import tensors_in
-from ..operators.kernel_probing import CPU, running_alone, small_stand_in
+from ..operators.kernel_probing import CPU, call_on_fresh
+from ..operators.kernel_refusals import kernel_accepts
 from ..propagate import Target, call_on_meta, target_name
 
 __all__ = [
@@ -216,12 +214,8 @@ class _Probe:
             return None
 
     def _is_accepted(self, number: float) -> bool:
-        """Return whether CPU kernels accept it on small tensors: meta functions accept more."""
-        try:
-            _run_on_cpu(self._target, self._arguments(number), self._grad)
-        except Exception:  # or the small tensors are at fault: nothing is known
-            return False
-        return True
+        """Return whether CPU kernels accept it: meta functions accept more."""
+        return kernel_accepts(self._target, *self._arguments(number), self._grad)
 
 
 def _functions(
@@ -277,89 +271,11 @@ def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bo
         steps.append(_step(result))
         return result
 
-    def fresh(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    def fresh(t: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
     with torch.inference_mode(False), torch.random.fork_rng([]):
-        backward = _called(call, args, kwargs, fresh)
+        backward = call_on_fresh(call, args, kwargs, fresh)
         # By jitmagic's shape rules: torch's own import sympy, which took 1.5 s of a first compile.
         call_on_meta(backward, (), {}, grad, set(), noted)
     return steps
-
-
-def _run_on_cpu(target: Target, arguments: Arguments, grad: bool) -> None:
-    """Run the call and its backward on small CPU tensors; indices are zero."""
-    extent = _CUT if sum(tensor.numel() for tensor in tensors_in(arguments)) > _MOST else _MOST
-
-    def small(tensor: torch.Tensor) -> torch.Tensor:
-        return small_stand_in([min(n, extent) for n in tensor.shape], tensor.dtype)
-
-    def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if isinstance(target, str):
-            return getattr(given[0], target)(*given[1:], **named)
-        return call_from(Silence(), target, given, named)
-
-    with running_alone(), torch.set_grad_enabled(grad), _OnTheCpu():
-        _called(call, *arguments, small)()
-
-
-class _OnTheCpu(TorchFunctionMode):
-    """Replaces device arguments by the CPU, also in functions under a transform."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = {name: _moved(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_moved, args), **named)
-
-
-def _moved(argument: Any) -> Any:
-    return CPU if isinstance(argument, torch.device) else argument
-
-
-def _called(
-    call: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    fresh: Callable[[torch.Tensor], torch.Tensor],
-) -> Callable[[], None]:
-    """Run the call on `fresh` tensors; return its backward."""
-    leaves: list[torch.Tensor] = []
-    known: dict[int, torch.Tensor] = {}
-
-    def made(value: Any) -> Any:
-        if isinstance(value, torch.Generator):
-            raise TypeError("drawing from the program's generator would change its state")
-        if not isinstance(value, torch.Tensor):
-            return value
-        if id(value) not in known:
-            known[id(value)] = copy = fresh(value.detach())
-            if value.requires_grad:
-                leaves.append(copy.requires_grad_())
-                with torch.enable_grad():  # the call may write to it
-                    known[id(value)] = copy.clone()
-        return known[id(value)]
-
-    result = call(map_leaves(args, made), map_leaves(kwargs, made))
-    ends = tuple(tensor for tensor in tensors_in(result) if tensor.requires_grad)
-
-    def backward() -> None:
-        if not (ends and leaves):
-            return
-        with torch.autograd.set_multithreading_enabled(False):
-            # As in autograd/joint.py: torch.autograd.grad would import sympy first.
-            torch.autograd.Variable._execution_engine.run_backward(
-                ends,
-                tuple(torch.empty_like(tensor) for tensor in ends),
-                False,  # keep_graph
-                False,  # create_graph
-                tuple(leaves),
-                allow_unreachable=True,
-                accumulate_grad=False,
-            )
-
-    return backward
