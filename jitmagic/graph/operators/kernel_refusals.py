@@ -96,13 +96,10 @@ _NAMES = frozenset(
         *(f"__{kind}{name}__" for name in _DUNDERS for kind in ("", "r", "i")),
     )
 )
-_ONE_KIND = frozenset(
-    (
-        "matmul imatmul mm bmm mv dot vdot linear addmm addmm_ addbmm baddbmm baddbmm_ addmv addr "
-        "ger outer bilinear einsum tensordot chain_matmul conv1d conv2d conv3d conv_transpose1d "
-        "conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention __matmul__ "
-        "inner linalg_multi_dot multi_head_attention_forward linalg_vecdot"
-    ).split()
+# Operands of these have one dtype, and are no bools.
+_ONE_KIND = _PRODUCTS.union(
+    "imatmul addr ger outer convolution scaled_dot_product_attention __matmul__ "
+    "multi_head_attention_forward".split()
 )
 _FLOATING_ONLY = frozenset(
     (
@@ -440,7 +437,7 @@ def _dtype_refusal(name: str, tensors: Sequence[torch.Tensor]) -> str | None:
     first = kinds[0]
     if not _takes(name, first):
         return f"it is not implemented for {first}"
-    if name in _ONE_KIND and _differ(name, kinds):
+    if not _ONE_KIND.isdisjoint((name, name.removesuffix("_"))) and _differ(name, kinds):
         return "operands of different dtypes, or bools"
     if name in ("index_put", "index_put_") and kinds[-1] != first:
         return "the values have another dtype"
