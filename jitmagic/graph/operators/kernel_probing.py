@@ -97,6 +97,7 @@ def call_on_fresh(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     fresh: Callable[[torch.Tensor], torch.Tensor],
+    is_differentiated: bool = True,
 ) -> Callable[[], None]:
     """Run `call(args, kwargs)` on `fresh` tensors; return its backward."""
     leaves: list[torch.Tensor] = []
@@ -108,8 +109,8 @@ def call_on_fresh(
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in known:
-            known[id(value)] = copy = fresh(value.detach())
-            if value.requires_grad:
+            known[id(value)] = copy = fresh(value)
+            if is_differentiated and value.requires_grad:
                 leaves.append(copy.requires_grad_())
                 with torch.enable_grad():  # the call may write to it
                     known[id(value)] = copy.clone()

@@ -307,7 +307,8 @@ class _Trial:
             if id(value) in seen:
                 return seen[id(value)]
             seen[id(value)] = len(seen)
-            return value.dtype, self._shape(value), value.requires_grad, self.is_elementwise
+            needs_grad = self.grad is not None and value.requires_grad
+            return value.dtype, self._shape(value), needs_grad, self.is_elementwise
         if not isinstance(value, _PLAIN):
             raise _Unaskable
         return None
@@ -325,10 +326,9 @@ class _Trial:
             return call_from(Silence(), self.target, args, kwargs)
 
         try:
+            is_differentiated = self.grad is not None
             with running_alone(device, bool(self.grad)):
-                backward = call_on_fresh(call, self._given, self.kwargs, fresh)
-                if self.grad is not None:
-                    backward()
+                call_on_fresh(call, self._given, self.kwargs, fresh, is_differentiated)()
         except Exception as error:  # any error of the kernel is what the program would see
             return Verdict.fails(error.with_traceback(None))
         return Verdict.holds()
