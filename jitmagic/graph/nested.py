@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def nodes_in(value: Any) -> list[Node]:
+def nodes_in(value: object) -> list[Node]:
     found: dict[Node, None] = {}
 
     def note(node: Node) -> Node:
@@ -29,12 +29,12 @@ def nodes_in(value: Any) -> list[Node]:
     return list(found)
 
 
-def tensor_nodes_in(value: Any) -> list[Node]:
+def tensor_nodes_in(value: object) -> list[Node]:
     """Return the nodes that stand for tensors, not for sizes or numbers."""
     return [node for node in nodes_in(value) if not is_number(node)]
 
 
-def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+def map_nodes(value: object, change: Callable[[Node], Any]) -> Any:
     """Return the nested arguments with `change(node)` in place of each node."""
     if isinstance(value, Node):
         return change(value)
@@ -49,7 +49,7 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
     return value
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return the nested result with `change(tensor)` in place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -58,7 +58,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: object, change: Callable[[Any], Any]) -> Any:
     """Return the nested arguments with `change(item)` in place of each item."""
     if isinstance(value, tuple | list):
         return rebuilt(value, [map_leaves(item, change) for item in value])
@@ -69,7 +69,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def frozen(value: Any, described: Callable[[Any], Hashable]) -> Hashable:
+def frozen(value: object, described: Callable[[Any], Hashable]) -> Hashable:
     """Return a hashable form of nested arguments, with `described(item)` for tensors and others for
     which it is not None. Numbers differ by type and by the sign of zero.
     """

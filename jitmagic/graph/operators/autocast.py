@@ -308,7 +308,7 @@ def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     return sized[0].device if sized else torch.device("cpu")
 
 
-def _held(value: Any) -> Any:
+def _held(value: object) -> Any:
     if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
@@ -316,10 +316,11 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _described(value: Any) -> Hashable:
+def _described(value: object) -> Hashable:
     """Return the properties of a tensor by which two runs are compared."""
-    is_tensor = isinstance(value, torch.Tensor)
-    return ("tensor", value.dtype, tuple(value.shape)) if is_tensor else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return "tensor", value.dtype, tuple(value.shape)
 
 
 # -- the result of a call --------------------------------------------------------------------------

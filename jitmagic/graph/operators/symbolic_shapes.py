@@ -100,7 +100,7 @@ def _is_elementwise(op: Any) -> bool:
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 
-def _is_alike(made: Any, known: Any) -> bool:
+def _is_alike(made: object, known: object) -> bool:
     if isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor):
         return (made.shape, made.stride(), made.dtype) == (known.shape, known.stride(), known.dtype)
     if isinstance(made, tuple | list) and isinstance(known, tuple | list):
@@ -120,7 +120,7 @@ class CallSignature:
     target: Hashable
     place: Silence
 
-    def key(self, arguments: Any) -> Hashable:
+    def key(self, arguments: object) -> Hashable:
         """Return a key of the arguments that `_at` reads; None if the result cannot be cached."""
         modes = torch.is_grad_enabled(), torch.get_default_dtype()
         seen: dict[int, int] = {}
@@ -132,7 +132,7 @@ class CallSignature:
         return key
 
 
-def _layout_of(value: Any, seen: dict[int, int]) -> Hashable:
+def _layout_of(value: object, seen: dict[int, int]) -> Hashable:
     """Return the properties of an argument that `_at` reads; equal if it builds the same tensor."""
     if isinstance(value, torch.SymInt):
         return _known_value(as_dimension(value))
@@ -171,7 +171,7 @@ class _SampledCall:
         return map_tensors(self.like, lambda _: next(after))
 
 
-def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None = None) -> Any:
+def shapes_by_sampling(run: Run, arguments: object, signature: CallSignature | None = None) -> Any:
     """Return the result of `run(arguments)` with Sizes, or None. `run` returns results and the
     memory written to.
     """
@@ -206,7 +206,7 @@ class _Sampling:
     """A call that is run at several size tuples."""
 
     run: Run
-    arguments: Any
+    arguments: object
     context: Context
     symbols: Sequence[Symbol]
     of_data: Sequence[Symbol]
@@ -313,7 +313,7 @@ class _Sampling:
             raise ResultsDiffer(f"{tuple(numbers)} are not a recognised function of the sizes")
         return size_of(expr, self.context)
 
-    def _holds_in_any_order(self, made: Any, hints: SizeValues) -> bool:
+    def _holds_in_any_order(self, made: object, hints: SizeValues) -> bool:
         """Return whether the result holds for smaller sizes and other orders of sizes. If not, it
         may be the lesser of two sizes (`diag`): their order is guarded and the check repeated.
         """
@@ -326,15 +326,15 @@ class _Sampling:
                 self.context.decide("<=", left, right)
         return self._holds_reordered(made, hints)
 
-    def _holds_reordered(self, made: Any, hints: SizeValues) -> bool:
+    def _holds_reordered(self, made: object, hints: SizeValues) -> bool:
         reordered = size_tuples_in_other_orders(self.context, hints)
         return all(self._holds_at(made, known) for known in reordered)
 
-    def _holds_at(self, made: Any, known: SizeValues) -> bool:
+    def _holds_at(self, made: object, known: SizeValues) -> bool:
         """Return whether the results have these shapes at `known`, or the call raises there."""
         try:
             found, _ = self.run(_at(self.arguments, known))
-        except Exception:
+        except Exception:  # the call is invalid at these sizes, so no shape is wrong
             return True
         pairs = zip(tensors_in(made), tensors_in(found), strict=True)
         return all(
@@ -343,7 +343,7 @@ class _Sampling:
         )
 
 
-def _sizes_of_windows(arguments: Any) -> list[Expr]:
+def _sizes_of_windows(arguments: object) -> list[Expr]:
     """Return the candidate sizes for windows, steps or parts along a dimension, given by a number
     of the call that is not a size of a tensor (the kernel of a pool, the groups of a norm). The
     number is guarded to be positive.
@@ -363,13 +363,13 @@ def _sizes_of_windows(arguments: Any) -> list[Expr]:
     return list(map(expr_of, made))
 
 
-def _note_number(leaf: Any, numbers: dict[Size, None]) -> None:
+def _note_number(leaf: object, numbers: dict[Size, None]) -> None:
     number = as_dimension(leaf)
     if isinstance(number, Size):
         numbers[number] = None
 
 
-def with_sizes_of_call(arguments: Any) -> Any:
+def with_sizes_of_call(arguments: object) -> Any:
     """Return the arguments with the sizes of this call, as fresh tensors."""
     known: SizeValues = {
         symbol: size.context.hint_of(symbol)
@@ -379,7 +379,7 @@ def with_sizes_of_call(arguments: Any) -> Any:
     return _at(arguments, known)
 
 
-def _at(arguments: Any, known: SizeValues) -> Any:
+def _at(arguments: object, known: SizeValues) -> Any:
     """Return the nested arguments at these sizes; a tensor that occurs twice stays one tensor."""
     made: dict[int, torch.Tensor] = {}
 

@@ -49,7 +49,7 @@ def is_of_images(x: torch.Tensor) -> bool:
     return order is not None and has_strides_along(order, sizes, strides)
 
 
-def has_insignificant_strides(value: Any) -> bool:
+def has_insignificant_strides(value: object) -> bool:
     """Return whether it is a tensor with insignificant strides, those of extents 0 and 1.
 
     It depends on the kernel whether they are kept: a number that it wraps as a tensor, say, is an

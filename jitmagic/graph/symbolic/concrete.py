@@ -107,7 +107,7 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     """
     known, copies, graph = dict(values), dict[Node, Node](), Graph()
 
-    def moved(part: Any) -> Any:
+    def moved(part: object) -> Any:
         if isinstance(part, Node):
             return copies[part]
         if isinstance(part, Size):
@@ -168,7 +168,7 @@ def sized_graph(
 
 
 def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, Any]) -> None:
-    def moved(part: Any) -> Any:
+    def moved(part: object) -> Any:
         return _moved_spec(part, known) if isinstance(part, TensorSpec) else part
 
     copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}

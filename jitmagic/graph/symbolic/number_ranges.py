@@ -86,7 +86,7 @@ def _step(what: Any) -> tuple[Any, list[float]]:
     return _described(what, floats), floats
 
 
-def _described(value: Any, floats: list[float]) -> Any:
+def _described(value: object, floats: list[float]) -> Any:
     """Return a comparable form without the floats, which are appended to `floats`."""
     if type(value) is float:
         floats.append(value)

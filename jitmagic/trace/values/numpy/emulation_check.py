@@ -238,7 +238,7 @@ def recorded_constant(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _keyed(value: Any) -> Hashable:
+def _keyed(value: object) -> Hashable:
     """Return the key of a numpy scalar: equality would not distinguish signed zeros."""
     return (type(value), repr(value)) if isinstance(value, np.generic) else None
 
