@@ -19,7 +19,7 @@ from ..graph.builder import GraphBuilder
 from ..graph.memory import storage_of
 from ..graph.nested import map_nodes
 from ..graph.node_meta import specs_in, value_of
-from ..graph.operators.probe import why_refused
+from ..graph.operators.kernel_refusals import kernel_refusal
 from ..graph.passes import dead_calls
 from ..graph.propagate import call_name, target_name
 from ..graph.symbolic.sym_node import as_torch
@@ -69,7 +69,7 @@ def _refusal(node: Node) -> Exception | None:
         return None
     args, kwargs = map_nodes((node.args, node.kwargs), lambda arg: as_torch(value_of(arg)))
     name = target_name(node.target)  # type: ignore[arg-type]
-    return why_refused(node.target, name, args, kwargs, spec.device)  # type: ignore[arg-type]
+    return kernel_refusal(node.target, name, args, kwargs, spec.device)  # type: ignore[arg-type]
 
 
 def _is_part(node: Node) -> bool:
