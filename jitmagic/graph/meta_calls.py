@@ -16,7 +16,7 @@ from ..errors import UserLine
 from .devices import Placement, place
 from .memory import storage_under
 from .operators.autocast import Autocast, CastCache, cast_result
-from .operators.probe import check_dtypes
+from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
 from .rules import Rules

@@ -24,9 +24,7 @@ _NAMES = {
         "imports intrinsics locals patterns stack with_"
     ),
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
-    "values.contexts": (
-        "context_vars contexts inference library_flags random_streams record_function threads"
-    ),
+    "values.contexts": ("context_vars contexts inference random_streams threads torch_contexts"),
     "values.modules": "hook_handles new_modules nn_module",
     "values.numbers": "deferred scalars",
     "values.numpy": "floats integers",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
-from ...values.base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ...values.containers.read_only import ReadOnlyTable
 from ...values.objects.functions import BoundMethodValue, FunctionValue
 from ..registry import handles
@@ -44,13 +44,13 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
     assert isinstance(wrapper, FunctionValue)
     assert isinstance(wrapped, FunctionValue)
-    for name in functools.WRAPPER_ASSIGNMENTS:
+    for assigned in functools.WRAPPER_ASSIGNMENTS:
         try:
-            _assign(machine, wrapper, name, wrapped.get_attr(machine, name))
+            _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))
         except ObservedError:  # update_wrapper skips missing attributes
             continue
-    wrapper.attributes.update(_attributes(machine, wrapped))
-    wrapper.attributes["__wrapped__"] = wrapped
+    for name, value in (*_attributes(machine, wrapped), ("__wrapped__", wrapped)):
+        wrapper.table(machine).put(machine, machine.constant(name), value)
     return wrapper
 
 
@@ -64,14 +64,13 @@ def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) 
         case "__qualname__":
             function.qualname = str(value.realize(machine).as_constant(machine))
         case _:
-            function.attributes[name] = value
+            function.slots[name] = value
 
 
 def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
     """Return the contents of the function's `__dict__`."""
-    if function.live is not None and function.source is not None:
+    if function.live is None or function.source is not None:
         yield from function.table(machine).as_names(machine).items()
-    yield from function.attributes.items()
 
 
 # -- inspect.signature -----------------------------------------------------------------------------
@@ -100,7 +99,7 @@ class _Described(Value):
         return self.known[name] if name in self.known else super().get_attr(machine, name)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a signature", self.born)
+        raise CannotRebuild("a signature", self.born)
 
     def describe(self) -> str:
         return self.kind.__name__.lower()
@@ -122,7 +121,7 @@ class ParametersValue(ReadOnlyTable):
         self.born = machine.step
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("the parameters of a signature", self.born)
+        raise CannotRebuild("the parameters of a signature", self.born)
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:

@@ -12,6 +12,7 @@ from ....guards.source import TypeOf
 from ...breaks import GraphBreak, StatefulCall, UnknownCFunction, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.keys import has_stable_hash
+from ...values.containers.mappings import WithAttributes
 from ...values.containers.namedtuples import NamedTupleValue, is_named_tuple
 from ...values.containers.sequences import TupleValue
 from ...values.containers.text_inputs import text_input
@@ -29,7 +30,7 @@ from ...values.objects.exceptions import ExceptionValue
 from ...values.objects.found_attributes import find_attribute
 from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ...values.objects.instances import InstanceValue
-from ...values.objects.namespaces import GlobalsValue, ModuleValue
+from ...values.objects.namespaces import ModuleValue
 from ...values.objects.operators import unpack
 from ...values.objects.type_forms import TypeFormValue
 from ..registry import calls, handler_of, handles
@@ -92,7 +93,7 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
 
 
-_WITH_NAMES = (ClassValue, FunctionValue, InstanceValue, ModuleValue)
+_WITH_NAMES = (ClassValue, ModuleValue, WithAttributes)
 
 
 @handles(vars)
@@ -104,8 +105,9 @@ def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(globals)
 def _globals(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    names: GlobalsValue = machine.frame.globals
-    return names.table(machine)
+    names: Value = machine.frame.globals
+    names.observe(machine)
+    return names
 
 
 @handles(callable)

@@ -24,7 +24,7 @@ from ....graph.node_meta import device_of
 from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
 from ...result import Perform
-from ..base import Builder, Machine, Unrestorable
+from ..base import Builder, CannotRebuild, Machine
 
 __all__ = [
     "LeafChange",
@@ -148,7 +148,7 @@ def output_leaves(graph: GraphBuilder) -> None:
 
 
 def check_leaves(notes: GraphNotes) -> None:
-    """Raise Unrestorable if a live tensor that became a leaf shows after the exit.
+    """Raise CannotRebuild if a live tensor that became a leaf shows after the exit.
 
     That is so if a later backward reaches it, since autograd does not see the change while the
     graph runs, or if it has views, whose history changes with it.
@@ -164,7 +164,7 @@ def check_leaves(notes: GraphNotes) -> None:
         owner = change.owner
         views = not change.is_early and any(_is_view_of(owner.meta, n) for n in escaping)
         if owner in became or views or any(base is owner.live for base in bases):
-            raise Unrestorable("a tensor that became a leaf", change.born, _REASON)
+            raise CannotRebuild("a tensor that became a leaf", change.born, _REASON)
 
 
 # -- tensor.data = other ---------------------------------------------------------------------------
