@@ -37,7 +37,7 @@ from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import CellValue, FunctionValue
 from ...values.tensors.tensor import TensorValue, lift
-from ..registry import handles
+from ..registry import handles, method
 
 __all__: list[str] = []
 
@@ -47,15 +47,21 @@ _ONCE = once_differentiable(lambda ctx: None).__code__
 _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 2.13
 
 
-@handles(_Function.apply.__func__)
-def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0]
+# torch 2.14 made `apply` a classmethod in C; before, a Python classmethod called that one.
+@method(torch._C._FunctionBase, "apply")
+def _apply(machine: Machine, cls: Value, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue):
         raise _refused(cls.describe(), "it is not called on a class")
     for name in _SPECIAL:
         if _fact(machine, cls, name) not in (False, NOTHING):
             raise _refused(cls.live.__name__, f"it sets {name}")
-    return _Call(machine, cls, args[1:], kwargs).run()
+    return _Call(machine, cls, args, kwargs).run()
+
+
+if isinstance(vars(_Function)["apply"], classmethod):
+    handles(_Function.apply.__func__)(
+        lambda machine, args, kwargs: _apply(machine, args[0], args[1:], kwargs)
+    )
 
 
 def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
