@@ -30,11 +30,11 @@ from ..autograd.shell import BackwardCache, fx_executable, make_callable
 from ..budget import OutOfTime, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
-from ..frame.beside import hide
 from ..frame.eager import eager_entry, reason_not_to_trace
 from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..frame.sandbox import sandbox
+from ..frame.torch_compile_boundary import hide
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
 from ..options import Options

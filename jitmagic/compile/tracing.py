@@ -23,7 +23,7 @@ from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, UserLine
 from ..frame.dynamic import declared_numbers, dynamic_dims, is_argument, marked_static
 from ..frame.handle import Handle
-from ..frame.skip import is_library_file
+from ..frame.never_hooked import is_library_file
 from ..graph.node_meta import lines_of
 from ..guards.guard import Guard
 from ..guards.read import read_source

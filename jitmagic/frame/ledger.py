@@ -37,10 +37,10 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, differing_loops, grown_int, grown_size, int_step
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
-from .skip import users_line
+from .never_hooked import users_line
+from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
 
 __all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 

@@ -12,6 +12,7 @@
   data_dependent  True: a tensor created by the call has a data-dependent size, or the call has no
                   compiled backward: it runs in eager, between partitions of the graph
   expects         True: eager raises unless a data-dependent size has the value that the call needs
+  speculated      True: an assertion that a data-dependent branch goes as in the traced call
   python          True: a 0-dim tensor that stands for a Python number
   number          True: such a tensor, filled with a Size (an int computed from sizes)
   range           Interval around a float in which the call that reads it behaves alike
