@@ -230,4 +230,4 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     compared, later = comparable(handle, traced), tuple(record.later)
     known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, speculates=traced.speculates, loops=traced.idle_loops)
+    return Variant(*known, speculates=traced.speculates, loops=traced.loops.idle)

@@ -44,6 +44,7 @@ from ..spec import TensorSpec
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Trace
+from ..trace.retracing import has_chosen_symbols
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
@@ -61,7 +62,7 @@ from .frozen_weights import FrozenExecutable, frozen_places
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
 from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
-from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
+from .tracing import stop_before, trace_frame, trace_statically
 
 __all__ = ["compile_frame", "flatten"]
 
@@ -119,15 +120,17 @@ def _attempt(
 ) -> Entry | Eager | PendingBuild:
     """Compile with symbolic sizes; if a stage then fails, with the sizes of this call."""
     with record.stage("trace") as stage:
-        traced = stage.keep(trace_frame(handle, snapshot, stop))
-    if not has_own_symbols(handle, traced):
+        traced, assumed = trace_frame(handle, snapshot, stop)
+        stage.keep(traced)
+    if not has_chosen_symbols(traced, assumed):
         return _compile_trace(handle, snapshot, record, traced)
     try:
         return _compile_trace(handle, snapshot, record, traced, is_last=False)
     except Exception as error:
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
     with record.stage("trace") as stage:
-        traced = stage.keep(trace_statically(handle, snapshot, stop, traced, why))
+        symbolic = traced, assumed
+        traced = stage.keep(trace_statically(handle, snapshot, stop, symbolic, why))
     return _compile_trace(handle, snapshot, record, traced)
 
 

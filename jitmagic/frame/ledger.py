@@ -116,7 +116,7 @@ class Variant:
     speculates: bool = False  # it assumes the directions of data-dependent branches
     mispredictions: int = 0  # calls in which such a branch went the other way
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
-    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
+    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""

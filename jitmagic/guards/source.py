@@ -93,6 +93,7 @@ __all__ = [
     "TypeOf",
     "describe",
     "has_users_name",
+    "is_in_argument",
 ]
 
 
@@ -286,6 +287,14 @@ def has_users_name(source: Source) -> bool:
         if at is None:
             return True
     return at.name.isidentifier()
+
+
+def is_in_argument(source: Source) -> bool:
+    """Return whether the path reads an argument, or an item inside one."""
+    at: Any = source
+    while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
+        at = at.base
+    return isinstance(at, Argument)
 
 
 def describe(source: Source) -> str:

@@ -50,9 +50,7 @@ def _may_break(machine: Any, frame: Frame) -> bool:
     """Return whether the trace may end here: not in an inner graph, nor in a generator."""
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False
-    if frame.program.body.flags & inspect.CO_GENERATOR:
-        return False
-    return not (frame is machine.root and frame.next in machine.loops.unrolled)
+    return not frame.program.body.flags & inspect.CO_GENERATOR
 
 
 def _iterations_left(frame: Frame) -> int | None:
