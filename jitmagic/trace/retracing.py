@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..errors import UserLine
@@ -163,6 +164,15 @@ def _ends_alike(before: Trace, after: Trace) -> bool:
     return ends[0] == ends[1]
 
 
+def _has_symbols_and_ends_alike(before: Trace, after: Trace) -> bool:
+    return _has_symbols(after) and _ends_alike(before, after)
+
+
+def _end_is_in_idle_loop(rolled: Trace, unrolled: Trace) -> bool:
+    """Return whether a trace ends in a loop that has no tensor work, as another one shows."""
+    return bool(rolled.loops.open.keys() & unrolled.loops.idle.keys())
+
+
 # -- the rules ------------------------------------------------------------------------------------
 
 
@@ -244,24 +254,18 @@ def _with_ones(traced: Trace, assumed: Assumptions) -> Assumptions | None:
     return replace(assumed, sizes=replace(sizes, maybe_one=True))
 
 
-def _growing_from_one(traced: Trace, assumed: Assumptions) -> Assumptions | None:
-    """Make dimensions symbols that the frame itself changes, those of size one included."""
-    proposed = _growing(traced, assumed)
-    growing = proposed and proposed.sizes and proposed.sizes.growing
-    if proposed is None or proposed.sizes is None or not growing or not growing.has_ones:
-        return None
-    return replace(proposed, sizes=replace(proposed.sizes, growing_ones=True))
+def _growing(ones: bool, traced: Trace, assumed: Assumptions) -> Assumptions | None:
+    """Make dimensions symbols that the frame itself changes, because no later call has them.
 
-
-def _growing(traced: Trace, assumed: Assumptions) -> Assumptions | None:
-    """Make dimensions symbols that the frame itself changes, because no later call has them."""
+    `ones`: those of size one too.
+    """
     sizes = assumed.sizes
     if sizes is None or not sizes.are_chosen or sizes.growing is not None:
         return None
     growing = resized(traced, sizes.static)
-    if growing is None:
+    if growing is None or (ones and not growing.has_ones):
         return None
-    return replace(assumed, sizes=replace(sizes, growing=growing))
+    return replace(assumed, sizes=replace(sizes, growing=growing, growing_ones=ones))
 
 
 def _constants(traced: Trace, assumed: Assumptions) -> Assumptions | None:
@@ -281,25 +285,13 @@ RULES = (
     Rule("sizes from one on added a break", _without_ones, lambda a, b: not _ends_alike(a, b)),
     Rule("an iteration needs its index", _index_is_constant),
     Rule("a loop of graph breaks", _loop_of_breaks),
-    Rule(
-        "a varying loop may have no tensor work",
-        _unrolled_to_compare,
-        lambda rolled, unrolled: bool(rolled.loops.open.keys() & unrolled.loops.idle.keys()),
-    ),
+    Rule("a rolled loop may have no tensor work", _unrolled_to_compare, _end_is_in_idle_loop),
     Rule("a loop without tensor work", _idle_loop),
     Rule("a trip count varies", _roll, lambda before, after: ends_at_loop(after)),
     Rule("a size may be one", _with_ones, _ends_alike),
-    Rule(
-        "the frame changes sizes of one",
-        _growing_from_one,
-        lambda before, after: _has_symbols(after) and _ends_alike(before, after),
-    ),
-    Rule("the frame changes sizes", _growing, lambda before, after: _has_symbols(after)),
-    Rule(
-        "symbols added a break",
-        _constants,
-        lambda before, after: not isinstance(after.exit, Break),
-    ),
+    Rule("the frame changes sizes of one", partial(_growing, True), _has_symbols_and_ends_alike),
+    Rule("the frame changes sizes", partial(_growing, False), lambda _, after: _has_symbols(after)),
+    Rule("symbols added a break", _constants, lambda _, after: not isinstance(after.exit, Break)),
 )
 """The reasons to trace again, in the order in which they are tried: loops before sizes, because
 sizes are compared by where the traces end."""

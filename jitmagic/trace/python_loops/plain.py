@@ -36,9 +36,7 @@ from ..library_files import is_installed
 from ..restarts import Restart, Stop
 from ..result import BreakReason, OpenLoop, SeenLoops
 from ..state import Frame, GuardBook
-from ..values.base import Lazy
-from ..values.containers.iterators import IteratorValue
-from .training import check_iteration
+from .training import check_iteration, iterations_left
 
 __all__ = ["LoopWatch", "check_instruction", "effort_of", "go_back", "open_loops", "seen_loops"]
 
@@ -199,7 +197,7 @@ def _started_run(machine: Any) -> LoopRun:
 
 def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
-    done, left = effort_of(machine) - run.effort, _iterations_left(frame)
+    done, left = effort_of(machine) - run.effort, iterations_left(frame, frame.at)
     if run.work != _work(machine) and _are_many_and_small(machine, frame, run, done, left):
         _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
@@ -244,14 +242,6 @@ def _are_many_and_small(
         return False
     more, most = _expected_growth(frame, run, left), 1.5 * machine.options.unroll_limit
     return bool(trips * more > _MANY_ITERATIONS and cost * more > most)
-
-
-def _iterations_left(frame: Frame) -> int | None:
-    """Return the remaining iterations of a `for` loop; None: unknown."""
-    if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
-        return None
-    iterator = top.real if isinstance(top, Lazy) else top
-    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
 
 
 def _check_stretch(machine: Any) -> None:
