@@ -27,6 +27,7 @@ from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
 from ..trace.python_loops.loop_facts import known_loops, learn, numbers_of_iteration
+from ..trace.residual.resume_facts import ResumeFacts
 from ..trace.restarts import Stop
 from ..trace.result import Trace
 from ..trace.retracing import constant_sizes, settle
@@ -117,17 +118,16 @@ def _varying_sizes(handle: Handle, snapshot: FrameSnapshot) -> VaryingSizes:
     """
     ledger, options = handle.ledger, handle.options
     differing = ledger.differing_sizes(snapshot)
-    facts = handle.flat.root.resume_facts if handle.resume_line is not None else None
+    resumes = handle.resume_line is not None
+    facts = handle.flat.root.resume_facts if resumes else ResumeFacts()
     sizes = VaryingSizes(
-        dynamic_dims(options, differing, facts),
+        dynamic_dims(options, differing, facts.is_constant),
         ledger.earlier_sizes(snapshot),
         static=lambda source: marked_static(read_source(source, snapshot)),
+        facts=facts,
         are_chosen=options.dynamic is None,
     )
-    if facts is not None:
-        sizes = replace(sizes, at_break=facts.size_at)
-    may_differ_first = facts is not None or options.dynamic is True
-    inputs = _tensors(differing, snapshot, with_arguments=may_differ_first)
+    inputs = _tensors(differing, snapshot, with_arguments=resumes or options.dynamic is True)
     has_ones = any(sizes.has_ones(source, tensor) for source, tensor in inputs)
     return replace(sizes, maybe_one=True if has_ones else None)
 

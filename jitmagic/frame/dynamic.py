@@ -23,19 +23,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
 from ..errors import UsageError
 from ..guards.check import is_number
-from ..guards.source import Argument, Source, is_in_argument
+from ..guards.source import Argument, Source, is_input_of_call
 from ..options import Options
 from ..symbols.interval import INT64, Interval, UnbackedRange
 from ..symbols.size import stride_place
 
 __all__ = [
-    "SizesAtBreak", "declared_numbers", "dynamic_dims", "mark_dynamic", "mark_static",
+    "declared_numbers", "dynamic_dims", "mark_dynamic", "mark_static",
     "mark_unbacked", "marked_static",
 ]  # fmt: skip
 
@@ -44,18 +43,6 @@ __all__ = [
 _MARKS = "_jitmagic_sizes"
 
 Dims = dict[int, Interval]
-
-
-class SizesAtBreak(Protocol):
-    """The sizes of a resume function's arguments at the graph break (residual/resume_facts.py)."""
-
-    def ranges(self, source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
-        """Return the sizes and strides that were symbols there."""
-        ...
-
-    def is_constant(self, source: Source, place: int) -> bool:
-        """Return whether a size or stride was a constant there."""
-        ...
 
 
 def mark_dynamic(
@@ -124,32 +111,28 @@ def _marks_of(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
 
 
 def dynamic_dims(
-    options: Options, differing: Mapping[Source, Collection[int]], at_break: SizesAtBreak | None
+    options: Options,
+    differing: Mapping[Source, Collection[int]],
+    is_constant: Callable[[Source, int], bool],
 ) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]]:
     """Return a function that gives the symbolic dimensions of a tensor input.
 
-    `at_break` adds dimensions that were symbols at the graph break before the frame, and excludes
-    those that were constants there from dynamic=True.
+    `is_constant(source, index)` excludes dimensions from dynamic=True.
     """
     requested = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
         named = requested.get(source.name, ()) if isinstance(source, Argument) else ()
-        if (options.dynamic is True and _is_argument(source, tensor)) or named is ...:
+        if (options.dynamic is True and is_input_of_call(source, tensor)) or named is ...:
             rank = tensor.dim()
-            places = (*range(rank), *map(stride_place, range(rank)))
-            constant = [p for p in places if at_break and at_break.is_constant(source, p)]
-            found |= {place: INT64 for place in places if place not in constant}
+            indices = (*range(rank), *map(stride_place, range(rank)))
+            found |= {index: INT64 for index in indices if not is_constant(source, index)}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:
             _add_marks(tensor, found)
-        if at_break is not None:
-            static = marked_static(tensor)
-            known = at_break.ranges(source, tensor).items()
-            found = {place: limits for place, limits in known if place not in static} | found
-        return dict(sorted(found.items()))
+        return found
 
     return dims
 
@@ -158,26 +141,14 @@ def declared_numbers(
     options: Options, names: Sequence[str], args: Sequence[object]
 ) -> frozenset[Source]:
     """Return the number arguments declared to vary by the options: under dynamic=True all ints."""
-    if options.dynamic is True:
-        given = enumerate(zip(names, args, strict=False))
-        return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
-    if not isinstance(options.dynamic, tuple):
-        return frozenset()
-    requested = {name for name, dims in options.dynamic if dims is ...}
-    given = enumerate(zip(names, args, strict=False))
+    declared = options.dynamic if isinstance(options.dynamic, tuple) else ()
+    requested = {name for name, dims in declared if dims is ...}
     return frozenset(
         Argument(index, name)
-        for index, (name, value) in given
-        if name in requested and is_number(value)
+        for index, (name, value) in enumerate(zip(names, args, strict=False))
+        if (options.dynamic is True and type(value) is int)
+        or (name in requested and is_number(value))
     )
-
-
-def _is_argument(source: Source, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is an argument or inside one, and not a parameter.
-
-    The sizes of parameters and of tensors in modules rarely vary.
-    """
-    return is_in_argument(source) and not isinstance(tensor, torch.nn.Parameter)
 
 
 def _add_marks(tensor: torch.Tensor, found: Dims) -> None:

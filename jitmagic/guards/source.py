@@ -58,6 +58,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 __all__ = [
     "UNNAMED",
     "Argument",
@@ -93,7 +95,7 @@ __all__ = [
     "TypeOf",
     "describe",
     "has_users_name",
-    "is_in_argument",
+    "is_input_of_call",
 ]
 
 
@@ -289,12 +291,15 @@ def has_users_name(source: Source) -> bool:
     return at.name.isidentifier()
 
 
-def is_in_argument(source: Source) -> bool:
-    """Return whether the path reads an argument, or an item inside one."""
+def is_input_of_call(source: Source, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an argument or inside one, and not a parameter.
+
+    The sizes of parameters and of tensors in modules rarely vary.
+    """
     at: Any = source
     while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
         at = at.base
-    return isinstance(at, Argument)
+    return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)
 
 
 def describe(source: Source) -> str:

@@ -62,7 +62,7 @@ from .restarts import (
     check_branch,
     release_tracebacks,
 )
-from .result import Break, BreakReason, Exit, Recipe, Return, Trace
+from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trace
 from .retracing import next_attempt
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
@@ -211,28 +211,7 @@ class Machine:
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
         # Effects before guards: describing an exit reads live objects, which adds guards.
-        builder = ExitBuilder(self, self.graph)
-        try:
-            exit_ = make_exit(builder)
-            self.effects.describe(builder)
-            for hook in self._hooks:
-                hook(builder)
-            for generator in self._generators:
-                generator.check_droppable()
-            draws = self.effects.draws(builder)
-            effects = builder.effects()
-            check_histories(self.notes)
-            output_leaves(self.graph)
-            check_dead_calls(self.graph)
-        except Unrestorable as lost:
-            cause = f": {self.stop.reason.message}" if self.stop is not None else ""
-            reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
-            where = None if lost.reason else self.root.line()
-            # The value cannot be rebuilt in Python: the graph has to end before it was created.
-            raise Restart(Stop(lost.born, reason, where)) from None
-        except TooManyRecipes as long:  # later calls that pass these guards run as eager too
-            because = tuple(self.guards.since(0))
-            raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
+        exit_, effects, draws = self._describe_end(make_exit)
         self.guard(*self.known.unread())
         seen = [value for _, value in self.known.memo.values()]
         distinct_objects(self, list(self.effects.mutated.values()), seen)
@@ -268,6 +247,34 @@ class Machine:
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
         return trace
+
+    def _describe_end(
+        self, make_exit: Callable[[ExitBuilder], Exit]
+    ) -> tuple[Exit, tuple[Effect, ...], tuple[Draw, ...]]:
+        """Return how the frame ends, its effects and the random numbers that it draws."""
+        builder = ExitBuilder(self, self.graph)
+        try:
+            exit_ = make_exit(builder)
+            self.effects.describe(builder)
+            for hook in self._hooks:
+                hook(builder)
+            for generator in self._generators:
+                generator.check_droppable()
+            draws = self.effects.draws(builder)
+            effects = builder.effects()
+            check_histories(self.notes)
+            output_leaves(self.graph)
+            check_dead_calls(self.graph)
+        except Unrestorable as lost:
+            cause = f": {self.stop.reason.message}" if self.stop is not None else ""
+            reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
+            where = None if lost.reason else self.root.line()
+            # The value cannot be rebuilt in Python: the graph has to end before it was created.
+            raise Restart(Stop(lost.born, reason, where)) from None
+        except TooManyRecipes as long:  # later calls that pass these guards run as eager too
+            because = tuple(self.guards.since(0))
+            raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
+        return exit_, effects, draws
 
     def _break(self, builder: ExitBuilder) -> Break:
         """Describe the state of the root frame before the instruction to stop at."""

@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-from ...guards.source import DictEntry, Global, InstanceDict, Item, SlotAttr, Source, is_in_argument
+from ...guards.source import (
+    DictEntry,
+    Global,
+    InstanceDict,
+    Item,
+    SlotAttr,
+    Source,
+    is_input_of_call,
+)
 from ...spec import TensorSpec
 from ...symbols.interval import INT64, GrowingRange, Interval
 from ..result import (
@@ -53,7 +61,7 @@ class Resized:
         a mask or of positions grow with the cache. `ones`: include dimensions of size one.
         """
         found = set(self.dims.get(source, ()))
-        if is_in_argument(source) and not isinstance(tensor, torch.nn.Parameter):
+        if is_input_of_call(source, tensor):
             found |= {dim for dim, size in enumerate(tensor.shape) if size in self.sizes}
         sizes = {dim: tensor.shape[dim] for dim in found}
         return {d: INT64 if n > 1 else _FROM_ONE for d, n in sizes.items() if ones or n > 1}

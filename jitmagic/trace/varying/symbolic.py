@@ -209,7 +209,7 @@ class Symbols(Context):
             return (hint, own.range), None
         place = origin.dim if isinstance(origin, SizeOf) else stride_place(origin.dim)
         earlier = self._dynamic.in_variants(origin.source, place)
-        at_break = self._dynamic.at_break(origin.source, place)
+        at_break = self._dynamic.facts.size_at(origin.source, place)
         if isinstance(origin, SizeOf) and origin.unbacked:
             known = earlier or at_break is not None
             if not origin.growing or not known:  # its value in this call proves nothing

@@ -13,13 +13,14 @@ each combination of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ...guards.source import Source
 from ...symbols.interval import INT64, GrowingRange, Interval
-from ...symbols.size import Dimension, Size, hint_of, lower_bound, upper_bound
+from ...symbols.size import Dimension, hint_of, lower_bound, upper_bound
+from ..residual.resume_facts import ResumeFacts
 from .growing_sizes import Resized
 
 __all__ = ["VaryingSizes"]
@@ -33,8 +34,8 @@ class VaryingSizes:
     """The ranges of dimensions that varied or are declared dynamic."""
     in_variants: Callable[[Source, int], tuple[int | None, ...]]
     """The size or stride in each existing variant; sizes that once differed share no symbol."""
-    at_break: Callable[[Source, int], Size | None] = lambda source, place: None
-    """The symbol at the graph break before this frame; sizes with two symbols there have two."""
+    facts: ResumeFacts = field(default_factory=ResumeFacts)
+    """The sizes at the graph break before this frame: symbols there are symbols here."""
     static: Callable[[Source], Collection[int]] = lambda source: ()
     """The dimensions of an input that are marked static."""
     are_chosen: bool = False
@@ -48,33 +49,42 @@ class VaryingSizes:
 
     def of(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """Return the ranges of the sizes and strides of an input that vary, by index."""
-        found = dict(self.requested(source, tensor))
+        found = self._asked_for(source, tensor)
         if self.maybe_one:
             for dim, sizes in self._known(source, tensor, found).items():
                 if _varies(sizes):
                     found[dim] = GrowingRange(max(1, found[dim].low), found[dim].high)
         if self.growing is not None:
-            static = self.static(source)
             for dim, limits in self.growing.ranges(source, tensor, self.growing_ones).items():
-                if dim not in static and found.get(dim, INT64) == INT64:
+                if dim not in self.static(source) and found.get(dim, INT64) == INT64:
                     found[dim] = limits
         return dict(sorted(found.items()))
 
     def has_ones(self, source: Source, tensor: torch.Tensor) -> bool:
         """Return whether a varying dimension of an input is or was of size one."""
-        known = self._known(source, tensor, self.requested(source, tensor)).values()
+        known = self._known(source, tensor, self._asked_for(source, tensor)).values()
         return any(lower_bound(size) == 1 for sizes in known for size in sizes)
+
+    def _asked_for(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
+        """Return the ranges of dimensions that varied, at the break too, or were declared."""
+        found = dict(self.requested(source, tensor))
+        for place, limits in self.facts.ranges(source, tensor).items():
+            if place not in self.static(source):
+                found.setdefault(place, limits)
+        return found
 
     def _known(
         self, source: Source, tensor: torch.Tensor, found: Mapping[int, Interval]
     ) -> dict[int, list[Dimension]]:
         """Return present and earlier sizes of dimensions whose symbol would have a hint."""
-        known = {
-            dim: (tensor.shape[dim], *self.in_variants(source, dim), self.at_break(source, dim))
-            for dim, limits in found.items()
-            if dim >= 0 and type(limits) is Interval
+        dims = [dim for dim, limits in found.items() if dim >= 0 and type(limits) is Interval]
+        earlier = {
+            dim: (*self.in_variants(source, dim), self.facts.size_at(source, dim)) for dim in dims
         }
-        return {dim: [n for n in sizes if n is not None] for dim, sizes in known.items()}
+        return {
+            dim: [tensor.shape[dim], *(size for size in earlier[dim] if size is not None)]
+            for dim in dims
+        }
 
 
 def _varies(sizes: list[Dimension]) -> bool:
