@@ -28,7 +28,8 @@ import torch
 
 from ..errors import UsageError
 from ..guards.check import is_number
-from ..guards.source import Argument, Source, is_input_of_call
+from ..guards.read import is_input_of_call
+from ..guards.source import Argument, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, UnbackedRange
 from ..symbols.size import stride_place

@@ -102,7 +102,7 @@ def trace(
     `stop`: end before this instruction at the latest (tests use it to break everywhere).
     """
     programs: dict[CodeType, Program] = {}
-    start = stop, assumed
+    first = stop, assumed
     while True:
         machine = Machine(snapshot, options, stop, programs, assumed)
         try:
@@ -111,7 +111,7 @@ def trace(
             over.guards = machine.guards.finish(machine.entry_state)
             raise
         except Exception as error:
-            stop, assumed = next_attempt(machine, error, *start)
+            stop, assumed = next_attempt(machine, error, stop, first)
             release_tracebacks(error)
         finally:
             machine.forget()
@@ -146,7 +146,7 @@ class Machine:
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
         self.backward_facts: BackwardFacts | None = None  # of a backward that is being traced
-        self._steps = 0
+        self._steps: int = 0
         self._step_mark = 0  # number of guards when the root's instruction began
         self.instructions = 0
         self.watch = LoopWatch(assumed)
@@ -285,9 +285,10 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        line, held = self.root.line(), names_kept_bound(self)
-        state = stack, locals_, cells, held, line, passes_last_reference(self)
-        return Break(self.stop.reason, self.stop.where or line, self.root.at, *state)
+        reason, line, at = self.stop.reason, self.root.line(), self.root.at
+        held, callee_holds = names_kept_bound(self), passes_last_reference(self)
+        where = self.stop.where or line
+        return Break(reason, where, at, stack, locals_, cells, held, line, callee_holds)
 
     # -- frames ----------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ..errors import UserLine
 from ..symbols.context import Specialize
@@ -22,6 +21,7 @@ from .python_loops.peeled import refused_peeling
 from .python_loops.plain import open_loops
 from .restarts import CompiledBranchRaises, Restart, Stop, earlier
 from .result import Break, Specialized, Trace
+from .values.base import Machine
 from .varying.concrete import hints_of, places_of
 from .varying.growing_sizes import resized
 from .varying.symbolic import specialized, with_constants, without_symbolic_sizes
@@ -69,48 +69,50 @@ def settle(
 # -- restarts of one trace ------------------------------------------------------------------------
 
 
-def next_attempt(
-    machine: Any, error: Exception, first: Stop | None, given: Assumptions
-) -> tuple[Stop | None, Assumptions]:
-    """Return where the attempt after this one ends at the latest, and what it assumes.
+Attempt = tuple[Stop | None, Assumptions]
+"""The instruction before which an attempt ends at the latest, and what it assumes."""
 
-    `first`, `given`: those of the first attempt. Raises `error` if no other attempt can help.
+
+def next_attempt(machine: Machine, error: Exception, last: Stop | None, first: Attempt) -> Attempt:
+    """Return the attempt after one that raised `error`.
+
+    `last`: its stop. `first`: the first attempt. Raises `error` if no other attempt can help.
     """
     plain, callees = frozenset(machine.watch.plain), tuple(machine.watch.plain_callees)
     assumed: Assumptions = replace(machine.assumed, plain=plain, plain_callees=callees)
     known = assumed.constants
     match error:
         case Restart():
-            return _after_restart(machine, error.stop, first, given, assumed)
+            return _after_restart(machine, error.stop, last, first, assumed)
         case CompiledBranchRaises():
-            return first, replace(assumed, is_compiling=False)
+            return first[0], replace(assumed, is_compiling=False)
         case Specialize():
             # Each such restart makes a symbol a constant, so their number is limited. The stop is
             # reset: with a constant there the next attempt may get past it.
             constants = with_constants(known, error, machine.symbols.where, machine.root.at)
         case _:  # probably code of jitmagic or torch that needs ints
             constants = without_symbolic_sizes(known, machine.symbols, error)
-    return first, replace(assumed, constants=constants)
+    return first[0], replace(assumed, constants=constants)
 
 
 def _after_restart(
-    machine: Any, stop: Stop, first: Stop | None, given: Assumptions, assumed: Assumptions
-) -> tuple[Stop | None, Assumptions]:
+    machine: Machine, stop: Stop, last: Stop | None, first: Attempt, assumed: Assumptions
+) -> Attempt:
     """Return the next attempt after a graph break at `stop`.
 
     If the graph is better without the peeled iteration, or without the rolled loop that ended it,
     the next attempt does without, and without the constants that were needed for it.
     """
-    before_loop, last = refused_peeling(machine), machine.stop
-    if before_loop is not None:
+    given = first[1]
+    if (before_loop := refused_peeling(machine)) is not None:
         loops = open_loops(machine).items()
         recording = assumed.recording.union(head for head, loop in loops if loop.recorded)
         stop, assumed = before_loop, replace(assumed, peels=False, recording=recording)
         if assumed.constants != given.constants:
-            return first, replace(assumed, constants=given.constants)
+            return first[0], replace(assumed, constants=given.constants)
     elif assumed.rolls and _cannot_be_rebuilt(last, stop):
         unrolled = replace(assumed, rolls=False, rolls_tests=False)
-        return first, replace(unrolled, constants=given.constants)
+        return first[0], replace(unrolled, constants=given.constants)
     casts = (leaf.source for leaf in machine.notes.root.cached_casts())
     return earlier(stop, last), replace(assumed, written_later=assumed.written_later.union(casts))
 

@@ -19,7 +19,7 @@ from ...graph.symbolic.sym_node import as_dimensions
 from ...spec import TensorSpec
 from ..restarts import Restart, Stop
 from ..result import BreakReason
-from ..values.base import Lazy, Value
+from ..values.base import Lazy, Machine, Value
 
 __all__ = ["check_peeled", "finish_peeling", "is_peeling", "refused_peeling", "start_peeling"]
 
@@ -30,19 +30,19 @@ class _Peeling:
     """The loop of the root frame whose first iteration is part of this graph, if any."""
 
     def __init__(self) -> None:
-        self.head: int | None = None
-        self.stop: Stop | None = None  # before the loop
+        self.stop: Stop | None = None  # before the loop; None: no loop is peeled
+        self.head = -1
         self.before: dict[str, Value | Found] = {}  # at the head; Lazy: not read yet
         self.pays = False
 
 
-def start_peeling(machine: Any, reason: BreakReason) -> None:
+def start_peeling(machine: Machine, reason: BreakReason) -> None:
     """Begin the first iteration of the loop at the root's current instruction.
 
     `reason`: of the graph break there, if peeling does not pay.
     """
     peeling, root = machine.notes.root.of(_Peeling), machine.root
-    if peeling.head is None:
+    if peeling.stop is None:
         peeling.head, peeling.stop = root.at, Stop(machine.step, reason, root.line())
         peeling.before = {
             name: value if _is_unread(value) else _describe(machine, value)
@@ -50,15 +50,15 @@ def start_peeling(machine: Any, reason: BreakReason) -> None:
         }
 
 
-def is_peeling(machine: Any) -> bool:
+def is_peeling(machine: Machine) -> bool:
     """Return whether the trace is in, or has been through, a loop's first iteration."""
-    return machine.notes.root.of(_Peeling).head is not None
+    return machine.notes.root.of(_Peeling).stop is not None
 
 
-def finish_peeling(machine: Any) -> None:
+def finish_peeling(machine: Machine) -> None:
     """Decide whether peeling pays; called before the graph break at the head of a rolled loop."""
     peeling = machine.notes.root.of(_Peeling)
-    if peeling.head != machine.root.at or machine.step == peeling.stop.step:
+    if peeling.stop is None or not _has_iterated(machine, peeling):
         return
     before = {
         name: _describe(machine, value) if isinstance(value, Value) else value
@@ -68,22 +68,26 @@ def finish_peeling(machine: Any) -> None:
     peeling.pays = _without_identities(before) != _without_identities(after)
 
 
-def check_peeled(machine: Any) -> None:
+def check_peeled(machine: Machine) -> None:
     """Restart if the trace is about to end elsewhere than at the head of a peeled loop."""
     peeling = machine.notes.root.of(_Peeling)
-    if peeling.head is not None and not (
-        machine.root.at == peeling.head and machine.step > peeling.stop.step
-    ):
+    if peeling.stop is not None and not _has_iterated(machine, peeling):
         raise Restart(peeling.stop)
 
 
-def refused_peeling(machine: Any) -> Stop | None:
+def _has_iterated(machine: Machine, peeling: _Peeling) -> bool:
+    """Return whether the root is at the loop's head again."""
+    here = machine.root.at == peeling.head
+    return here and peeling.stop is not None and machine.step > peeling.stop.step
+
+
+def refused_peeling(machine: Machine) -> Stop | None:
     """Return where the graph ends after a restart because peeling does not pay; else None."""
     peeling = machine.notes.root.of(_Peeling)
     return None if peeling.pays else peeling.stop
 
 
-def _variables(machine: Any, head: int) -> list[tuple[str, Value]]:
+def _variables(machine: Machine, head: int) -> list[tuple[str, Value]]:
     """Return the root frame's variables that are read after the loop head."""
     slots: dict[str, Value] = machine.root.slots
     live = machine.assumed.live.get(head, slots.keys())
@@ -103,7 +107,7 @@ def _without_identities(found: dict[str, Found]) -> dict[str, Found]:
     }
 
 
-def _describe(machine: Any, value: Value) -> Found:
+def _describe(machine: Machine, value: Value) -> Found:
     """Return the kind of a value; of a tensor (Tensor, identity, properties that a guard fixes)."""
     real: Any = value.real if isinstance(value, Lazy) else value
     if real is not None and real.holds_data and hasattr(real, "live"):

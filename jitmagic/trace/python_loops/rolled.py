@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ...guards.source import Source
 from ...symbols.context import Specialize
@@ -28,13 +28,13 @@ from ..breaks import (
 from ..library_files import is_library
 from ..residual.resume_facts import without_index
 from ..restarts import Restart, Stop
-from ..values.base import Value
+from ..values.base import Machine, Value
 from .peeled import finish_peeling, is_peeling, start_peeling
 
 __all__ = ["check_filled", "check_head", "peels", "trip_count_varies"]
 
 
-def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
+def trip_count_varies(machine: Machine, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise: the program asks an iterable of varying length for its next item."""
     symbols = tuple(symbols)
     undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
@@ -46,7 +46,7 @@ def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoR
     raise Specialize(symbols, why, is_trip_count=can_end)
 
 
-def check_head(machine: Any) -> None:
+def check_head(machine: Machine) -> None:
     """Break if the root frame's next instruction is the head of a loop that Python runs."""
     at, assumed = machine.root.at, machine.assumed
     if at in assumed.calling:
@@ -70,7 +70,7 @@ def _begins_here(iterator: Value | None) -> bool:
     return iterator is not None and iterator.source is None
 
 
-def peels(machine: Any, what: str) -> bool:
+def peels(machine: Machine, what: str) -> bool:
     """Return whether the trace takes the first item of an iterable of varying length."""
     is_here = machine.frame is machine.root and machine.assumed.peels
     if is_here and (machine.assumed.rolls or is_peeling(machine)) and _can_end(machine):
@@ -79,14 +79,14 @@ def peels(machine: Any, what: str) -> bool:
     return False
 
 
-def check_filled(machine: Any, source: Source | None) -> None:
+def check_filled(machine: Machine, source: Source | None) -> None:
     """Break before all items of a list are read, if a loop whose trip count varies filled it."""
     filled = machine.assumed.filled
     if filled and source is not None and without_index(source) in filled:
         raise GraphBreak(FilledList.of())
 
 
-def _can_end(machine: Any) -> bool:
+def _can_end(machine: Machine) -> bool:
     """Return whether the trace may end at the current loop head.
 
     It may not in the graph of a transformed function or a backward, which must be whole, nor in a
@@ -103,7 +103,7 @@ def _can_end(machine: Any) -> bool:
     return not (frame is machine.root and frame.at in machine.assumed.unrolled)
 
 
-def _is_speculated(machine: Any) -> bool:
+def _is_speculated(machine: Machine) -> bool:
     """Return whether data-dependent branches are speculated (values/numbers/speculation.py)."""
     speculates_in: Callable[[str], bool] | None = machine.assumed.speculates_in
     return speculates_in is not None and speculates_in(machine.frame.program.body.filename)

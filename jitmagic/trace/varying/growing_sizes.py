@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...guards.read import is_input_of_call
 from ...guards.source import (
     DictEntry,
     Global,
@@ -20,7 +21,6 @@ from ...guards.source import (
     Item,
     SlotAttr,
     Source,
-    is_input_of_call,
 )
 from ...spec import TensorSpec
 from ...symbols.interval import INT64, GrowingRange, Interval
