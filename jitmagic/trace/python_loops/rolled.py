@@ -37,9 +37,12 @@ __all__ = ["check_filled", "check_head", "peels", "trip_count_varies"]
 def trip_count_varies(machine: Machine, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise: the program asks an iterable of varying length for its next item."""
     symbols = tuple(symbols)
-    undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
+    if any(map(hintless, symbols)):
+        rolls = not _is_speculated(machine)
+    else:
+        rolls = machine.assumed.rolls or is_peeling(machine)
     can_end = _can_end(machine)
-    if (machine.assumed.rolls or undecided or is_peeling(machine)) and can_end:
+    if rolls and can_end:
         finish_peeling(machine)
         raise GraphBreak(RolledLoop.of(what=what))
     why = f"the trip count of a loop ({what})"
@@ -56,7 +59,7 @@ def check_head(machine: Machine) -> None:
         raise GraphBreak(PlainLoop.of())
     if at in assumed.rolled - assumed.plain:
         reason = LoopIteration.of()
-        if assumed.peels and not is_peeling(machine) and _begins_here(machine.root.stack[-1]):
+        if assumed.peels and not is_peeling(machine) and _begins_here(machine.root.stack):
             start_peeling(machine, reason)
             return
         finish_peeling(machine)
@@ -65,8 +68,9 @@ def check_head(machine: Machine) -> None:
         raise GraphBreak(TrainingLoop.of())
 
 
-def _begins_here(iterator: Value | None) -> bool:
+def _begins_here(stack: list[Value | None]) -> bool:
     """Return whether the trace made the iterator; Python advances one from before the trace."""
+    iterator = stack[-1] if stack else None
     return iterator is not None and iterator.source is None
 
 
