@@ -44,7 +44,6 @@ from ..spec import TensorSpec
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Trace
-from ..trace.retracing import has_chosen_symbols
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
@@ -60,6 +59,7 @@ from .entries import (
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
+from .retracing import has_chosen_symbols
 from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import stop_before, trace_frame, trace_statically

@@ -2,7 +2,7 @@
 
 Input: a handle, whose ledger knows which sizes and numbers differed between calls, and a frame.
 Output: a Trace and its Assumptions. All that earlier calls have shown is assumed from the first
-trace on; `trace/retracing.py` lists the reasons to trace again with other assumptions. What a trace
+trace on; `retracing.py` lists the reasons to trace again with other assumptions. What a trace
 finds out for later calls is recorded once, after the last one.
 """
 
@@ -30,8 +30,8 @@ from ..trace.python_loops.loop_facts import known_loops, learn, numbers_of_itera
 from ..trace.residual.resume_facts import ResumeFacts
 from ..trace.restarts import Stop
 from ..trace.result import Trace
-from ..trace.retracing import constant_sizes, settle
 from ..trace.varying.varying_sizes import VaryingSizes
+from .retracing import constant_sizes, settle
 
 __all__ = ["stop_before", "trace_frame", "trace_statically"]
 

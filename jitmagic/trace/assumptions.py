@@ -1,7 +1,8 @@
 """Assumptions: the facts and choices that one trace of a frame starts from.
 
 They are decided before the trace where earlier calls show them; `compile/tracing.py` makes the
-first ones. A retrace replaces some of them (retracing.py), and so does a restart within a trace.
+first ones. A retrace replaces some of them (compile/retracing.py), and so does the next attempt
+after one that could not be finished (attempts.py).
 Loop heads are indices of instructions of the traced code.
 """
 

@@ -28,6 +28,7 @@ from ..symbols.size import Size
 from . import inventory
 from .aliased_dicts import AliasedDicts
 from .assumptions import Assumptions
+from .attempts import next_attempt
 from .breaks import (
     EscapingException,
     GraphBreak,
@@ -63,7 +64,6 @@ from .restarts import (
     release_tracebacks,
 )
 from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trace
-from .retracing import next_attempt
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts

@@ -394,7 +394,7 @@ class Trace:
     held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
     has_ones: bool = False  # a varying dimension is or was of size one
     loops: SeenLoops = SeenLoops()
-    retraced: tuple[str, ...] = ()  # rules of trace/retracing.py that were tried
+    retraced: tuple[str, ...] = ()  # rules of compile/retracing.py that were tried
 
     @property
     def freed_results(self) -> tuple[int, ...]:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 jitmagic = pytest.importorskip("jitmagic")
-from jitmagic.compile import tracing  # noqa: E402
-from jitmagic.trace import retracing  # noqa: E402
+from jitmagic.compile import retracing, tracing  # noqa: E402
+from jitmagic.compile.retracing import Rule, settle  # noqa: E402
 from jitmagic.trace.assumptions import Assumptions  # noqa: E402
-from jitmagic.trace.retracing import Rule, settle  # noqa: E402
 
 
 def cell(x: Tensor, w: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Decides when a frame is traced again, and what the next trace assumes.
+"""Decides whether a frame is traced again with other assumptions, after a finished trace.
 
-`next_attempt` follows an attempt that could not be finished; the machine calls it. `RULES` are the
-reasons to try other assumptions after a finished trace, in the order in which they are tried. Each
-is tried at most once, and its trace replaces the one before only if the rule accepts it.
+`RULES` are the reasons to try, in their order. Each is tried at most once, and its trace replaces
+the one before only if the rule accepts it.
 """
 
 from __future__ import annotations
@@ -12,22 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..errors import UserLine
-from ..symbols.context import Specialize
 from ..symbols.size import DataSize, SizeOf, hintless, is_tensor_symbol
-from .assumptions import Assumptions
-from .breaks import RolledLoop
-from .python_loops.loop_facts import ends_at_loop
-from .python_loops.peeled import refused_peeling
-from .python_loops.plain import open_loops
-from .restarts import CompiledBranchRaises, Restart, Stop, earlier
-from .result import Break, Specialized, Trace
-from .values.base import Machine
-from .varying.concrete import hints_of, places_of
-from .varying.growing_sizes import resized
-from .varying.symbolic import specialized, with_constants, without_symbolic_sizes
+from ..trace.assumptions import Assumptions
+from ..trace.breaks import RolledLoop
+from ..trace.python_loops.loop_facts import ends_at_loop
+from ..trace.result import Break, Specialized, Trace
+from ..trace.varying.concrete import hints_of, places_of
+from ..trace.varying.growing_sizes import resized
+from ..trace.varying.symbolic import specialized
 
 __all__ = [
-    "RULES", "Rule", "constant_sizes", "has_chosen_symbols", "next_attempt", "settle",
+    "RULES", "Rule", "constant_sizes", "has_chosen_symbols", "settle",
 ]  # fmt: skip
 
 _MOST_TRACES = 5  # of a frame in one attempt to compile it
@@ -64,64 +58,6 @@ def settle(
         if rule.accepts(traced, other):
             traced, assumed = other, proposed
     return traced, assumed, tuple(tried)
-
-
-# -- restarts of one trace ------------------------------------------------------------------------
-
-
-Attempt = tuple[Stop | None, Assumptions]
-"""The instruction before which an attempt ends at the latest, and what it assumes."""
-
-
-def next_attempt(machine: Machine, error: Exception, last: Stop | None, first: Attempt) -> Attempt:
-    """Return the attempt after one that raised `error`.
-
-    `last`: its stop. `first`: the first attempt. Raises `error` if no other attempt can help.
-    """
-    plain, callees = frozenset(machine.watch.plain), tuple(machine.watch.plain_callees)
-    assumed: Assumptions = replace(machine.assumed, plain=plain, plain_callees=callees)
-    known = assumed.constants
-    match error:
-        case Restart():
-            return _after_restart(machine, error.stop, last, first, assumed)
-        case CompiledBranchRaises():
-            return first[0], replace(assumed, is_compiling=False)
-        case Specialize():
-            # Each such restart makes a symbol a constant, so their number is limited. The stop is
-            # reset: with a constant there the next attempt may get past it.
-            constants = with_constants(known, error, machine.symbols.where, machine.root.at)
-        case _:  # probably code of jitmagic or torch that needs ints
-            constants = without_symbolic_sizes(known, machine.symbols, error)
-    return first[0], replace(assumed, constants=constants)
-
-
-def _after_restart(
-    machine: Machine, stop: Stop, last: Stop | None, first: Attempt, assumed: Assumptions
-) -> Attempt:
-    """Return the next attempt after a graph break at `stop`.
-
-    If the graph is better without the peeled iteration, or without the rolled loop that ended it,
-    the next attempt does without, and without the constants that were needed for it.
-    """
-    given = first[1]
-    if (before_loop := refused_peeling(machine)) is not None:
-        loops = open_loops(machine).items()
-        recording = assumed.recording.union(head for head, loop in loops if loop.recorded)
-        stop, assumed = before_loop, replace(assumed, peels=False, recording=recording)
-        if assumed.constants != given.constants:
-            return first[0], replace(assumed, constants=given.constants)
-    elif assumed.rolls and _cannot_be_rebuilt(last, stop):
-        unrolled = replace(assumed, rolls=False, rolls_tests=False)
-        return first[0], replace(unrolled, constants=given.constants)
-    casts = (leaf.source for leaf in machine.notes.root.cached_casts())
-    return earlier(stop, last), replace(assumed, written_later=assumed.written_later.union(casts))
-
-
-def _cannot_be_rebuilt(last: Stop | None, stop: Stop) -> bool:
-    """Return whether a trace that was to end at a rolled loop has to end before it."""
-    if last is None or type(last.reason) is not RolledLoop:
-        return False
-    return not isinstance(stop.reason, RolledLoop)
 
 
 # -- finished traces ------------------------------------------------------------------------------
