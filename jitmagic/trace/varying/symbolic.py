@@ -227,7 +227,7 @@ def _too_late(*guards: Guard) -> NoReturn:
 
 
 def undecided_reason(
-    special: Specialize, may_speculate: Callable[[str], bool] | None = None
+    special: Specialize, speculates_in: Callable[[str], bool] | None = None
 ) -> Reason | None:
     """Return the break for hintless sizes whose value is needed.
 
@@ -240,7 +240,7 @@ def undecided_reason(
     if isinstance(symbol.origin, SizeOf):
         return UnbackedSize.of(size=size_name(symbol), why=special.why)
     where: Any = symbol.origin.where  # type: ignore[attr-defined]
-    if may_speculate is not None and may_speculate(where.filename):
+    if speculates_in is not None and speculates_in(where.filename):
         return None
     what = f"of line {where.lineno}, `{where.text}`"
     return DataDecidesSize.of(what=what, why=special.why)
