@@ -62,7 +62,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {
-    "tracing": set(),
+    "retracing": set(),
+    "tracing": {"retracing"},
     "compared": set(),
     "profiler_names": set(),
     "tuning": set(),
@@ -86,6 +87,7 @@ STEPS: dict[str, set[str]] = {
     "subgraphs": {"sizes", "lazy_backwards"},
     "entries": {"compared"},
     "pipeline": {
+        "retracing",
         "tracing",
         "background",
         "lazy_backwards",

@@ -6,7 +6,7 @@ recomputed; a minimum cut weighs bytes written and read against work (after Chen
 matrix products, convolutions and extern calls run once. Inputs and results are saved only where
 eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
 write to them raises exactly where eager does. A value that is written to an input is saved as that
-input. The second run of a checkpointed region (`meta["again"]`, recorded by `Recorder.again`)
+input. The second run of a checkpointed region (`meta["recomputed"]`, `Recorder.recomputed`)
 belongs to backward, starting from the values that enter it (`meta["entered"]`). A saved input is
 not copied: if the caller has written to its `.data`, backward reads the new value, as in eager.
 """
@@ -76,7 +76,9 @@ def partition(joint: Joint) -> Partition:
         )
     parts = _Parts.of(joint)
     chosen = _choose(parts, _barred(parts))
-    if chosen is None and parts.again:  # a value that enters a checkpointed region cannot be saved
+    if (
+        chosen is None and parts.recomputed
+    ):  # a value that enters a checkpointed region cannot be saved
         parts = _Parts.of(joint, runs_again=False)
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
@@ -102,7 +104,7 @@ class _Parts:
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # other nodes that backward needs, in order
     ends: list[Node]  # roots of backward: gradients, and its own effects
-    again: list[Node]  # second runs of regions
+    recomputed: list[Node]  # second runs of regions
 
     @staticmethod
     def of(joint: Joint, runs_again: bool = True) -> _Parts:
@@ -112,8 +114,8 @@ class _Parts:
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
-        again = [node for node in nodes if runs_again and "again" in node.meta]
-        backward = descendants((*tangents, *again), (n for n in nodes if n.op != "output"))
+        recomputed = [node for node in nodes if runs_again and "recomputed" in node.meta]
+        backward = descendants((*tangents, *recomputed), (n for n in nodes if n.op != "output"))
         # Attention's CUDA backward counts as random (it replays dropout), but is no forward effect.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
@@ -136,7 +138,7 @@ class _Parts:
             forward,
             needed,
             ends,
-            again,
+            recomputed,
         )
 
     def saved_for(self, node: Node) -> int:
@@ -188,7 +190,10 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
-        is_lost, is_entered = node in parts.mutated, bool(parts.again) and "entered" in node.meta
+        is_lost, is_entered = (
+            node in parts.mutated,
+            bool(parts.recomputed) and "entered" in node.meta,
+        )
         save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
         if node in parts.in_inputs:
             save = 0

@@ -61,7 +61,7 @@ class SavedTensors:
             if self._tangents_of:
                 # A backward inside the program has freed its saved tensors by the time it returns.
                 self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
-                return tensor if region is None else self._mode.again(tensor, region)
+                return tensor if region is None else self._mode.recomputed(tensor, region)
         return tensor
 
     def record_of_node(self, node: object, tensor: Traced) -> None:

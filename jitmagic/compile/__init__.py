@@ -6,7 +6,8 @@ tuple (the values of all symbols in one call). Every stage is timed in a `Record
 fails, the frame runs in eager, with a warning.
 
     pipeline         the order of the stages
-    tracing          traces a frame; chooses which sizes and numbers are symbols
+    tracing          traces a frame, with what earlier calls have shown as assumptions
+    retracing        the reasons to trace it again with other assumptions
     executable       lower, schedule, render, load: one ATen graph by the best tier
     entries          builds the entry (guards, executable or residual) of a trace
     compared         which variants are timed against eager on their first calls

@@ -16,7 +16,7 @@ from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
-from ..frame.locked import RetryEager, while_held
+from ..frame.locked_frames import RetryEager, while_held
 from ..frame.native import (
     Entry,
     GuardProgram,
@@ -25,7 +25,7 @@ from ..frame.native import (
     lower_guards,
     release_arguments,
 )
-from ..frame.skip import in_library
+from ..frame.never_hooked import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
@@ -236,5 +236,5 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
         symbols=traced.varying,
         constants=constants,
         speculates=traced.speculates,
-        loops=traced.idle_loops,
+        loops=traced.loops.idle,
     )

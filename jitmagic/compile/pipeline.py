@@ -30,11 +30,11 @@ from ..autograd.shell import BackwardCache, fx_executable, make_callable
 from ..budget import OutOfTime, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
-from ..frame.beside import hide
 from ..frame.eager import eager_entry, reason_not_to_trace
 from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..frame.sandbox import sandbox
+from ..frame.torch_compile_boundary import hide
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
 from ..options import Options
@@ -60,9 +60,10 @@ from .entries import (
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
+from .retracing import has_chosen_symbols
 from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
-from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
+from .tracing import stop_before, trace_frame, trace_statically
 
 __all__ = ["compile_frame", "flatten"]
 
@@ -121,15 +122,17 @@ def _attempt(
 ) -> Entry | Eager | PendingBuild:
     """Compile with symbolic sizes; if a stage then fails, with the sizes of this call."""
     with record.stage("trace") as stage:
-        traced = stage.keep(trace_frame(handle, snapshot, stop))
-    if not has_own_symbols(handle, traced):
+        traced, assumed = trace_frame(handle, snapshot, stop)
+        stage.keep(traced)
+    if not has_chosen_symbols(traced, assumed):
         return _compile_trace(handle, snapshot, record, traced)
     try:
         return _compile_trace(handle, snapshot, record, traced, is_last=False)
     except Exception as error:  # any stage may fail with sizes: the next line tries without
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
     with record.stage("trace") as stage:
-        traced = stage.keep(trace_statically(handle, snapshot, stop, traced, why))
+        symbolic = traced, assumed
+        traced = stage.keep(trace_statically(handle, snapshot, stop, symbolic, why))
     return _compile_trace(handle, snapshot, record, traced)
 
 

@@ -1,267 +1,68 @@
-"""Traces a frame: decides which of its sizes and numbers are symbols, and where it has to end.
+"""Traces a frame: what its trace assumes, and where it has to end.
 
 Input: a handle, whose ledger knows which sizes and numbers differed between calls, and a frame.
-Output: a Trace. The frame is traced up to several times, until the choices below are settled:
-
-  * Sizes that the frame itself changes (a cache that grows at every call) become symbols at once,
-    because no later call has the old size.
-  * Symbols that the user did not ask for must not cost more than they save: a frame that breaks
-    only with symbolic sizes is traced for the sizes of its call, and the Trace says why.
-  * A loop whose trip count varies runs in Python, with one compiled iteration
-    (trace/python_loops/rolled.py), unless fullgraph forbids breaks.
+Output: a Trace and its Assumptions. All that earlier calls have shown is assumed from the first
+trace on; `retracing.py` lists the reasons to trace again with other assumptions. What a trace
+finds out for later calls is recorded once, after the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..errors import OperationFailed, UserLine
-from ..frame.dynamic import declared_numbers, dynamic_dims, is_argument, marked_static
+from ..errors import OperationFailed
+from ..frame.dynamic import declared_numbers, dynamic_dims, marked_static
 from ..frame.handle import Handle
-from ..frame.skip import is_library_file
+from ..frame.never_hooked import is_library_file
 from ..graph.node_meta import lines_of
-from ..guards.guard import Guard
-from ..guards.read import read_source
-from ..guards.source import Source
-from ..symbols.interval import INT64, Interval
-from ..symbols.scalar import Symbol
-from ..symbols.size import SizeOf, hintless, is_tensor_symbol
+from ..guards.read import UNREADABLE, read_source
+from ..guards.source import Argument, Source
+from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
-from ..trace.python_loops.peeled import should_peel
-from ..trace.python_loops.rolled import (
-    Loops,
-    ends_at_loop,
-    ends_at_other_loop,
-    idle_loop_around,
-    items_of_iteration,
-    leave_open_loops,
-    leave_to_python,
-    loops_of,
-    numbers_of_iteration,
-    record_facts,
-    roll,
-    trip_count_origins,
-    unroll,
-)
+from ..trace.python_loops.loop_facts import known_loops, learn, numbers_of_iteration
+from ..trace.residual.resume_facts import ResumeFacts
 from ..trace.restarts import Stop
-from ..trace.result import Break, Trace
-from ..trace.varying.concrete import places_of
-from ..trace.varying.growing_sizes import Resized, resized
-from ..trace.varying.maybe_one_dims import MaybeOneDims
-from ..trace.varying.symbolic import DynamicDims, SizeHistory, specialized
+from ..trace.result import Trace
+from ..trace.varying.varying_sizes import VaryingSizes
+from .retracing import constant_sizes, settle
 
-__all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
+__all__ = ["stop_before", "trace_frame", "trace_statically"]
 
-Dims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 _PARAMETERS = 4  # factor on `unroll_limit` in library code: optimizers loop over all parameters
 
 
-def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    """Return the trace to compile for this call."""
-    options, varying = handle.options, _varying(handle, snapshot)
+def trace_frame(
+    handle: Handle, snapshot: FrameSnapshot, stop: Stop | None
+) -> tuple[Trace, Assumptions]:
+    """Return the trace to compile for this call, and what it assumes."""
+    options = handle.options
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
-        return trace(snapshot, longer, stop, varying)
-    traced = _trace_sizes(handle, snapshot, stop, varying)
-    record_facts(handle.flat, traced, snapshot)
-    return traced
-
-
-def _varying(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
-    """Return the numbers that differed between calls, and those that the options name."""
-    differing = handle.ledger.varying(snapshot)
-    declared = declared_numbers(handle.options, snapshot.code.co_varnames, snapshot.args)
-    return differing if not declared else declared | (differing or frozenset())
-
-
-def _trace_sizes(
-    handle: Handle, snapshot: FrameSnapshot, stop: Stop | None, varying: frozenset[Source] | None
-) -> Trace:
-    """Trace with symbols for the sizes that vary."""
-    options, differing = handle.options, partial(handle.ledger.differing_sizes, snapshot)
-    dynamic = dynamic_dims(options, differing)
-    earlier = SizeHistory(handle.ledger.earlier_sizes(snapshot))
-    if handle.resume_line is not None:
-        resume_facts, args = handle.flat.root.resume_facts, (*snapshot.args, *snapshot.cells)
-        dynamic = dynamic_dims(options, differing, resume_facts.is_constant)
-        dynamic = dynamic and partial(_merged_dims, dynamic, resume_facts.ranges)
-        earlier = replace(earlier, at_break=resume_facts.size_at)
-        flat = handle.flat
-        read = flat.item if options.dynamic is True and flat.head in resume_facts.reads else None
-        numbers = resume_facts.numbers_of(flat.parameters, args, read) | numbers_of_iteration(flat)
-        varying = varying if not numbers else numbers | (varying or frozenset())
-    run = partial(_trace_loops, handle, snapshot, stop, varying, earlier)
-    traced = _with_maybe_one_dims(run, dynamic, earlier)
-    if options.dynamic is None and dynamic is not None:
-        changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
-        # First with dimensions of size one as symbols too, then without them.
-        for ones in (True, False) if changed else ():
-            again = run(partial(_merged_dims, dynamic, partial(_changed, changed, ones)))
-            if has_own_symbols(handle, again) and (not ones or _ends_alike(again, traced)):
-                traced = again
-                break
-    # If this trace breaks only because of symbols that jitmagic chose, constants are better.
-    if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
-        return traced
-    if ends_at_loop(traced) or _has_many_static(handle, snapshot):
-        return traced
-    why = f"a graph break: {traced.exit.reason.message}"
-    static = trace_statically(handle, snapshot, stop, traced, why, traced.exit.where)
-    return traced if isinstance(static.exit, Break) else static
-
-
-def _has_many_static(handle: Handle, snapshot: FrameSnapshot) -> bool:
-    """Return whether one more static variant would leave most sizes to eager.
-
-    A variant of all sizes that has a break serves them. For a GRU layer over 27 lengths with
-    backward() in the step, 8 variants and eager for the rest took 26 s for 60 calls; 4 variants and
-    this one take 18 s.
-    """
-    return len(handle.ledger.static_shapes(snapshot)) >= handle.options.recompile_limit // 2
-
-
-def _with_maybe_one_dims(
-    run: Callable[[Dims | None], Trace],
-    dims: Dims | None,
-    earlier: SizeHistory,
-) -> Trace:
-    """Use unbacked sizes for varying dimensions that are or were of size one, unless that adds a
-    break: one variant then serves whichever dimension is of size one next.
-    """
-    if dims is None:
-        return run(None)
-    from_one = MaybeOneDims(dims, earlier)
-    traced = run(from_one.observed)
-    if not from_one.is_found:
-        return traced
-    again = run(from_one.ranges)
-    return again if _ends_alike(again, traced) else traced
-
-
-def _trace_loops(
-    handle: Handle,
-    snapshot: FrameSnapshot,
-    stop: Stop | None,
-    varying: frozenset[Source] | None,
-    earlier: SizeHistory,
-    dims: Dims | None,
-) -> Trace:
-    """Trace, then trace again as long as a loop is better left to Python, rolled or peeled.
-
-    A loop whose trip count varies is left to Python, unless fullgraph forbids breaks or an
-    iteration needs its index as a constant.
-    """
-    flat, options = handle.flat, handle.options
-    if not options.fullgraph:
-        leave_to_python(flat, handle.ledger.differing_loops(snapshot))
-    dynamic = dims and DynamicDims(dims, earlier)
-    items = items_of_iteration(flat, (*snapshot.args, *snapshot.cells))
-    numbers = varying if not items else items | (varying or frozenset())
-    known = partial(_known, handle)
-    traced = trace(snapshot, options, stop, numbers, dynamic, *known())
-    leave_to_python(flat, traced.plain_loops)
-    handle.family.never_hook(traced.plain_callees)
-    # This frame is one iteration, which needs the value of its index: rolling would need one
-    # variant for each iteration.
-    if any(constant.origin in items for constant in traced.specialized):
-        unroll(flat)
-        traced = trace(snapshot, options, stop, varying, dynamic, *known())
-    run = partial(trace, snapshot, options, stop, numbers, dynamic)
-    # Loops whose iterations record nothing between two breaks: only their callees are compiled.
-    if not options.fullgraph and (calling := leave_open_loops(flat, traced)):
-        known = partial(known, calling=calling)
-        traced = run(*known())
-    rounds = [] if options.fullgraph else trip_count_origins(traced)
-    if rounds:  # loops were unrolled although their trip count varies: try to roll them
-        rolled = run(*known(may_roll=True))
-        if plain := idle_loop_around(flat, traced, rolled):
-            leave_to_python(flat, plain)
-            rolled = run(*known())
-        traced = rolled if plain or ends_at_loop(rolled) else traced
-    # The first iteration may find inputs of another layout or aliasing than later ones (the states
-    # of an LSTM start as one tensor of zeros). It then joins this graph: loop peeling.
-    if ends_at_other_loop(flat, traced):
-        behind = run(*known(may_roll=True, peels=True))
-        traced = behind if should_peel(flat, traced, behind) else traced
-    roll(flat, traced)
-    return traced
-
-
-def _known(
-    handle: Handle,
-    may_roll: bool = False,
-    peels: bool = False,
-    calling: Mapping[int, tuple[Guard, ...]] | None = None,
-) -> tuple[Loops, Callable[[str], bool] | None]:
-    """Return (how the tracer treats each loop, in which files it speculates branches on data).
-
-    `calling`: for the loops that Python runs as a whole, the guards under which that was decided.
-    """
-    may_speculate = is_library_file if handle.ledger.speculates else None
-    may_leave = not handle.options.fullgraph
-    return loops_of(handle.flat, may_roll, peels, may_leave, calling), may_speculate
-
-
-def _changed(
-    changed: Resized, ones: bool, source: Source, tensor: torch.Tensor
-) -> Mapping[int, Interval]:
-    """Return the dimensions whose size the frame itself changes, with their ranges."""
-    return changed.ranges(source, tensor, is_argument(source, tensor), ones)
-
-
-def _ends_alike(one: Trace, other: Trace) -> bool:
-    """Return whether neither trace has a break, or both break at the same instruction."""
-    ends = [trace.exit.index if isinstance(trace.exit, Break) else None for trace in (one, other)]
-    return ends[0] == ends[1]
-
-
-def _merged_dims(
-    dims: Dims,
-    more: Dims,
-    source: Source,
-    tensor: torch.Tensor,
-) -> Mapping[int, Interval]:
-    """Merge the varying dimensions of `more` into those of `dims`."""
-    found = dict(dims(source, tensor))
-    static = marked_static(tensor)
-    for place, limits in more(source, tensor).items():
-        if place not in static and found.get(place, INT64) == INT64:
-            found[place] = limits
-    return dict(sorted(found.items()))
-
-
-def has_own_symbols(handle: Handle, traced: Trace) -> bool:
-    """Return whether sizes became symbols because they changed between calls, not on request."""
-    symbols = places_of(traced)
-    found = any(is_tensor_symbol(symbol) and not _was_asked_for(symbol) for symbol in symbols)
-    return handle.options.dynamic is None and found
-
-
-def _was_asked_for(symbol: Symbol) -> bool:
-    return hintless(symbol) and not (isinstance(symbol.origin, SizeOf) and symbol.origin.growing)
+        assumed = Assumptions(handle.ledger.varying(snapshot))
+        return trace(snapshot, longer, stop, assumed), assumed
+    first = _known_before(handle, snapshot)
+    traced, assumed, tried = settle(partial(trace, snapshot, options, stop), first)
+    handle.family.never_hook(traced.loops.plain_callees)
+    learn(handle.flat, traced, assumed, snapshot)
+    return replace(traced, retraced=tried), assumed
 
 
 def trace_statically(
     handle: Handle,
     snapshot: FrameSnapshot,
     stop: Stop | None,
-    symbolic: Trace,
+    symbolic: tuple[Trace, Assumptions],
     why: str,
-    where: UserLine | None = None,
 ) -> Trace:
-    """Trace with the sizes of this call, and record `why`."""
-    origins = {symbol.origin for symbol in places_of(symbolic)}
-    varying = _varying(handle, snapshot)
-    numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
-    static = trace(snapshot, handle.options, stop, numbers, None, *_known(handle))
-    constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
-    return replace(static, specialized=(*static.specialized, *constants))
+    """Trace with the sizes of this call in place of the symbols of a trace, and record `why`."""
+    return trace(snapshot, handle.options, stop, constant_sizes(*symbolic, why))
 
 
 def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
@@ -272,3 +73,76 @@ def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
         raise failed
     reason = FailedOperation.of(name=failed.name, why=failed.why.partition("\n")[0])
     return Stop(step, reason, lines[-1])
+
+
+# -- known before the first trace -----------------------------------------------------------------
+
+
+def _known_before(handle: Handle, snapshot: FrameSnapshot) -> Assumptions:
+    """Return what the first trace assumes."""
+    options, ledger, flat = handle.options, handle.ledger, handle.flat
+    values = (*snapshot.args, *snapshot.cells)
+    loops = known_loops(flat, values, may_leave=not options.fullgraph)
+    if not options.fullgraph:
+        loops = replace(loops, plain=loops.plain | ledger.differing_loops(snapshot))
+    # A variant of all sizes that has a break serves many sizes. For a GRU layer over 27 lengths
+    # with backward() in the step, 8 static variants and eager for the rest took 26 s for 60 calls;
+    # 4 static variants and a symbolic one take 18 s.
+    has_many_static = len(ledger.static_shapes(snapshot)) >= options.recompile_limit // 2
+    return replace(
+        loops,
+        numbers=_varying_numbers(handle, snapshot),
+        sizes=None if options.dynamic is False else _varying_sizes(handle, snapshot),
+        keeps_symbols=has_many_static,
+        speculates_in=is_library_file if ledger.speculates else None,
+    )
+
+
+def _varying_numbers(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+    """Return the numbers that differed between calls, that the options name, or that were symbols
+    at the graph break before this frame.
+    """
+    options, flat = handle.options, handle.flat
+    differing = handle.ledger.varying(snapshot)
+    found = declared_numbers(options, snapshot.code.co_varnames, snapshot.args)
+    if handle.resume_line is not None:
+        facts, values = flat.root.resume_facts, (*snapshot.args, *snapshot.cells)
+        read = flat.item if options.dynamic is True and flat.head in facts.reads else None
+        found |= facts.numbers_of(flat.parameters, values, read) | numbers_of_iteration(flat)
+    return found | (differing or frozenset()) if found else differing
+
+
+def _varying_sizes(handle: Handle, snapshot: FrameSnapshot) -> VaryingSizes:
+    """Return the sizes that differed between calls, that were declared dynamic, or that were
+    symbols at the graph break before this frame.
+    """
+    ledger, options = handle.ledger, handle.options
+    differing = ledger.differing_sizes(snapshot)
+    resumes = handle.resume_line is not None
+    facts = handle.flat.root.resume_facts if resumes else ResumeFacts()
+    sizes = VaryingSizes(
+        dynamic_dims(options, differing, facts.is_constant),
+        ledger.earlier_sizes(snapshot),
+        static=lambda source: marked_static(read_source(source, snapshot)),
+        facts=facts,
+        are_chosen=options.dynamic is None,
+    )
+    inputs = _tensors(differing, snapshot, with_arguments=resumes or options.dynamic is True)
+    has_ones = any(sizes.has_ones(source, tensor) for source, tensor in inputs)
+    return replace(sizes, maybe_one=True if has_ones else None)
+
+
+def _tensors(
+    sources: Any, snapshot: FrameSnapshot, *, with_arguments: bool
+) -> Iterator[tuple[Source, torch.Tensor]]:
+    """Yield the tensors that are read from these sources, and those among the arguments."""
+    for source in sources:
+        try:
+            value = read_source(source, snapshot)
+        except UNREADABLE:
+            continue
+        yield source, value
+    if with_arguments:
+        for index, value in enumerate(snapshot.args):
+            if type(value) is torch.Tensor and not value.is_nested:
+                yield Argument(index, snapshot.code.co_varnames[index]), value

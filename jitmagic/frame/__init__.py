@@ -7,22 +7,26 @@ another entry. This package does not know the tracer or the compiler: the compil
 injected (`family.Compiler`).
 
     tag, binding          replace the user's object with a stub; bind arguments as the stub does
-    forwarder, follow     tag a callable without Python code; follow assignments to `__code__`
+    forwarder             tags a callable without Python code
+    code_updates          apply assignments to a function's `__code__` to its stub
     handle, family        compile on a miss; the state that all handles of a function share
 
     ledger                the variants of a frame, the recompile limit, eviction
-    growth, retries       values that grow with every call; compiles after the limit was reached
+    per_call_growth       sizes and ints that grow by one with every call
+    retries               compiles after the limit was reached
     dynamic               chooses the dimensions that become symbols
 
     native                lowers guards to the native guard program
-    hook, skip, library   give callees handles of their own; code that is never hooked; exceptions
+    hook, library         give callees handles of their own; library functions that are compiled
+    never_hooked          code that the hook leaves alone, with the reason
     original, eager       run the user's code as plain Python; entries that do only that
-    locked                frames that hold a lock of the program
+    locked_frames         frames that hold a lock of the program
 
     sandbox, stance       hide a compile from the user's modes; torch.compiler.set_stance
-    beside                keeps torch.compile and jitmagic from tracing each other
+    torch_compile_boundary  keeps torch.compile and jitmagic from tracing each other
     patched_builtins      detects replaced builtins
-    blame, warned         tracebacks and warnings for the user
+    user_tracebacks       tracebacks without frames of jitmagic
+    recompile_warnings    the texts of warnings about the recompile limit
     timing/               times compiled code against eager and keeps the faster
 """
 

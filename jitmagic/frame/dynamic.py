@@ -23,19 +23,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ..errors import UsageError
 from ..guards.check import is_number
-from ..guards.source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
+from ..guards.read import is_input_of_call
+from ..guards.source import Argument, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, UnbackedRange
 from ..symbols.size import stride_place
 
 __all__ = [
-    "declared_numbers", "dynamic_dims", "is_argument", "mark_dynamic", "mark_static",
+    "declared_numbers", "dynamic_dims", "mark_dynamic", "mark_static",
     "mark_unbacked", "marked_static",
 ]  # fmt: skip
 
@@ -113,30 +113,27 @@ def _marks_of(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
 
 def dynamic_dims(
     options: Options,
-    find_differing: Callable[[], Mapping[Source, Collection[int]]],
-    is_constant: Callable[[Source, int], bool] | None = None,
-) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]] | None:
-    """Return a function that gives the symbolic dimensions of a tensor input; None: all are static.
+    differing: Mapping[Source, Collection[int]],
+    is_constant: Callable[[Source, int], bool],
+) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]]:
+    """Return a function that gives the symbolic dimensions of a tensor input.
 
     `is_constant(source, index)` excludes dimensions from dynamic=True.
     """
-    if options.dynamic is False:
-        return None
-    differing = find_differing()
     requested = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
         named = requested.get(source.name, ()) if isinstance(source, Argument) else ()
-        if (options.dynamic is True and is_argument(source, tensor)) or named is ...:
+        if (options.dynamic is True and is_input_of_call(source, tensor)) or named is ...:
             rank = tensor.dim()
             indices = (*range(rank), *map(stride_place, range(rank)))
-            found |= {p: INT64 for p in indices if not (is_constant and is_constant(source, p))}
+            found |= {index: INT64 for index in indices if not is_constant(source, index)}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
         if tensor.__dict__:
             _add_marks(tensor, found)
-        return dict(sorted(found.items()))
+        return found
 
     return dims
 
@@ -145,29 +142,14 @@ def declared_numbers(
     options: Options, names: Sequence[str], args: Sequence[object]
 ) -> frozenset[Source]:
     """Return the number arguments declared to vary by the options: under dynamic=True all ints."""
-    if options.dynamic is True:
-        given = enumerate(zip(names, args, strict=False))
-        return frozenset(Argument(i, name) for i, (name, value) in given if type(value) is int)
-    if not isinstance(options.dynamic, tuple):
-        return frozenset()
-    requested = {name for name, dims in options.dynamic if dims is ...}
-    given = enumerate(zip(names, args, strict=False))
+    declared = options.dynamic if isinstance(options.dynamic, tuple) else ()
+    requested = {name for name, dims in declared if dims is ...}
     return frozenset(
         Argument(index, name)
-        for index, (name, value) in given
-        if name in requested and is_number(value)
+        for index, (name, value) in enumerate(zip(names, args, strict=False))
+        if (options.dynamic is True and type(value) is int)
+        or (name in requested and is_number(value))
     )
-
-
-def is_argument(source: Source, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is an argument or inside one, and not a parameter.
-
-    The sizes of parameters and of tensors in modules rarely vary.
-    """
-    at: Any = source
-    while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
-        at = at.base
-    return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)
 
 
 def _add_marks(tensor: torch.Tensor, found: Dims) -> None:

@@ -19,8 +19,8 @@ from ..guards.state import read_state
 from ..records import Eager, Outcome
 from .ledger import Variant
 from .native import Entry, GuardProgram, lower_guards
+from .never_hooked import frame_reader, users_line
 from .patched_builtins import replaced_builtin
-from .skip import frame_reader, users_line
 
 __all__ = ["eager_entry", "entry_like", "is_observed", "reason_for_eager", "reason_not_to_trace"]
 

@@ -23,12 +23,12 @@ from .family import Compiler, Family
 from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
+from .never_hooked import in_library, is_of_library, users_line
 from .original import Original
+from .recompile_warnings import growth_warning, limit_warning
 from .retries import FOREVER, Retries
-from .skip import in_library, is_of_library, users_line
 from .stance import OnMiss, on_miss
 from .timing.comparison import Comparison
-from .warned import growth_warning, limit_warning
 
 __all__ = ["Handle", "all_handles"]
 

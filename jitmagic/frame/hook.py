@@ -12,12 +12,12 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from .. import _frame
+from .code_updates import stub_code
 from .family import Family
-from .follow import stub_code
 from .handle import Handle
 from .library import library_function
 from .native import call_plainly
-from .skip import is_of_jitmagic, reason_to_skip
+from .never_hooked import is_of_jitmagic, reason_to_skip
 
 __all__ = ["Suspended", "call_with_hooked_callees", "stub_for"]
 

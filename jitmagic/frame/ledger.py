@@ -44,10 +44,10 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
-from .growth import Guards, differing_loops, grown_int, grown_size, int_step
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
-from .skip import users_line
+from .never_hooked import users_line
+from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
 
 __all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
@@ -123,7 +123,7 @@ class Variant:
     speculates: bool = False  # it assumes the directions of data-dependent branches
     mispredictions: int = 0  # calls in which such a branch went the other way
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
-    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # Trace.idle_loops
+    loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""

@@ -1,6 +1,6 @@
 """library: the functions of installed packages that the hook compiles nevertheless.
 
-Other library code runs unchanged (skip.py). These are the inner loops of optimizers: pure
+Other library code runs unchanged (never_hooked.py). These are the inner loops of optimizers: pure
 arithmetic on lists of tensors that are passed as arguments. Such a frame is compiled as one graph
 or runs as eager; it is never split at a break. Callees of a function with `plain` set are not
 hooked.

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..guards.state import DISABLED_MODES, FUNCTION_MODES
 from ..late import collector_paused
-from .beside import torch_compile_disabled
+from .torch_compile_boundary import torch_compile_disabled
 
 __all__ = ["sandbox"]
 

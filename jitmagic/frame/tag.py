@@ -26,15 +26,15 @@ from .. import _frame
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # registers the callback of the native hook
-from .beside import hide, hide_stub
-from .blame import strip_dispatcher_frames, strip_stub_frames
+from .code_updates import follow, handle_in, stub_code
 from .family import Compiler, Family
-from .follow import follow, handle_in, stub_code
 from .forwarder import forwarder, needs_forwarder
 from .handle import Handle
 from .library import is_of_torch_compile
 from .native import Dispatcher, ModuleCall, call_plainly
-from .skip import unsuitable
+from .never_hooked import unsuitable
+from .torch_compile_boundary import hide, hide_stub
+from .user_tracebacks import strip_dispatcher_frames, strip_stub_frames
 
 __all__ = [
     "handle_of",

@@ -83,7 +83,7 @@ KEYS: dict[str, MetaKey] = {
                       "checkpointed region"),
     "entered": MetaKey("joint", bool, "a value that a checkpointed region reads: the partition "
                        "saves it for the second run"),
-    "again": MetaKey("joint", bool, "computed by the second run of a checkpointed region"),
+    "recomputed": MetaKey("joint", bool, "computed by the second run of a checkpointed region"),
     "tangents": MetaKey("joint", tuple, "positions of the tangents that it depends on, if data "
                         "flow hides them (custom autograd functions)"),
     "traced_float": MetaKey("joint", float, "of a node that reads a varying number: its value "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..bytecode import FrameSnapshot
-from .source import Source
+import torch
 
-__all__ = ["UNREADABLE", "read_source"]
+from ..bytecode import FrameSnapshot
+from .source import Argument, ArrayMemory, DictEntry, Item, ItemAt, Source
+
+__all__ = ["UNREADABLE", "is_input_of_call", "read_source"]
 
 UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 """Exceptions raised when a source leads to nothing in the frame."""
@@ -16,3 +18,14 @@ UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 def read_source(source: Source, frame: FrameSnapshot) -> Any:
     """Return the object at a source; raises one of UNREADABLE if the frame has none."""
     return source.read(frame)
+
+
+def is_input_of_call(source: Source, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an argument or inside one, and not a parameter.
+
+    The sizes of parameters and of tensors in modules rarely vary.
+    """
+    at: Any = source
+    while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
+        at = at.base
+    return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)

@@ -14,6 +14,9 @@
    own.
 6. Symbols. Sizes and numbers that vary are symbols (`varying/`). If the program needs the value of
    one, the trace restarts with that symbol as a guarded constant.
+7. Assumptions. One frozen record (`assumptions.py`) says which sizes and numbers may be symbols and
+   how each loop is treated. After a finished trace, a table of rules (`compile/retracing.py`)
+   decides whether to trace again with other assumptions.
 
     opcodes/        opcode handlers by family, for each version of Python
     values/         models of objects, by kind
@@ -23,6 +26,8 @@
     residual/       emits the residual function, and the resume functions after a break
     machine         the interpreter; `state` has its frames and its guards
     result          the data that a trace returns
+    assumptions     the facts and choices that a trace starts from
+    attempts        what the next attempt assumes after one that could not be finished
     knowledge       one Value for each live object
     graph_notes     facts about a graph under construction that only the tracer needs
     region          graphs within a graph: backwards, functions under torch.func transforms

@@ -10,7 +10,7 @@ read and never changed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -26,6 +26,8 @@ from ..options import Options
 from ..symbols.context import Specialize
 from ..symbols.size import Size
 from . import inventory
+from .assumptions import Assumptions
+from .attempts import next_attempt
 from .breaks import (
     EscapingException,
     GraphBreak,
@@ -43,20 +45,24 @@ from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
 from .opcodes.registry import Returned, Signal, handler_for
-from .python_loops.plain import LeftToPython, LoopWatch, check_instruction, effort_of, found_loops
-from .python_loops.rolled import UNROLLED, Loops, check_head
+from .python_loops.peeled import check_peeled
+from .python_loops.plain import (
+    LoopWatch,
+    check_instruction,
+    effort_of,
+    seen_loops,
+)
+from .python_loops.rolled import check_head
 from .residual.finalizers import check_dropped, names_kept_bound, passes_last_reference
 from .residual.undo import can_assert
 from .restarts import (
-    CompiledBranchRaises,
     Reached,
     Restart,
     Stop,
     check_branch,
-    earlier,
     release_tracebacks,
 )
-from .result import Break, BreakReason, Exit, Recipe, Return, Trace
+from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
@@ -73,12 +79,8 @@ from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
 from .varying.symbolic import (
-    Constants,
-    DynamicDims,
     Symbols,
     undecided_reason,
-    with_constants,
-    without_symbolic_sizes,
 )
 from .wrap import Wrapper, wrap_object
 
@@ -93,46 +95,23 @@ def trace(
     snapshot: FrameSnapshot,
     options: Options,
     stop: Stop | None = None,
-    varying: frozenset[Source] | None = None,
-    dynamic: DynamicDims | None = None,
-    loops: Loops = UNROLLED,
-    may_speculate: Callable[[str], bool] | None = None,
+    assumed: Assumptions = Assumptions(),  # noqa: B008  # frozen
 ) -> Trace:
     """Interpret a frame symbolically; reads live objects, changes none and compiles nothing.
 
-    `stop`: end before this instruction at the latest (tests use it to break everywhere). `varying`:
-    floats and ints that become symbols, until an attempt needs the value of one; unless it is None,
-    step counters in the user's tensors may be symbols too. `dynamic`: the dimensions that may be
-    symbols. `loops`: loops that Python runs. `may_speculate(filename)`: whether data-dependent
-    branches in that file are assumed to go as in this call.
+    `stop`: end before this instruction at the latest (tests use it to break everywhere).
     """
     programs: dict[CodeType, Program] = {}
-    constants, first, compiled_branch = Constants(), stop, True
-    written, left = set[Source](), LeftToPython(set(loops.plain))
+    first = stop, assumed
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic, loops)
-        machine.may_speculate, machine.compiled_branch = may_speculate, compiled_branch
-        machine.written_later, machine.watch.left_to_python = written, left
+        machine = Machine(snapshot, options, stop, programs, assumed)
         try:
             return machine.run()
-        except CompiledBranchRaises as raised:
-            compiled_branch, stop = False, first
-            release_tracebacks(raised)
-        except Specialize as special:
-            # Each restart makes a symbol a constant, so their number is limited. The stop is reset:
-            # with a constant there the next attempt may get past it.
-            constants = with_constants(constants, special, machine.symbols.where)
-            stop = first
-            release_tracebacks(special)
-        except Restart as restart:
-            stop = earlier(restart.stop, stop)
-            written |= {leaf.source for leaf in machine.notes.root.cached_casts()}
-            release_tracebacks(restart)
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
-        except Exception as error:  # probably code of jitmagic or torch that needs ints: retry
-            constants, stop = without_symbolic_sizes(constants, machine.symbols, error), first
+        except Exception as error:
+            stop, assumed = next_attempt(machine, error, stop, first)
             release_tracebacks(error)
         finally:
             machine.forget()
@@ -147,16 +126,10 @@ class Machine:
         options: Options,
         stop: Stop | None,
         programs: dict[CodeType, Program],
-        varying: frozenset[Source] | None = None,
-        constants: Constants | None = None,
-        dynamic: DynamicDims | None = None,
-        loops: Loops = UNROLLED,
+        assumed: Assumptions,
     ) -> None:
-        self.options, self.loops = options, loops
-        self.may_speculate: Callable[[str], bool] | None = None
-        self.compiled_branch = True
-        self.written_later: Container[Source] = ()  # leaves that code after the stop writes to
-        self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
+        self.options, self.assumed = options, assumed
+        self.symbols = Symbols(assumed, self.guard, partial(loop_test_position, self))
         self.snapshot = snapshot
         self.effects = EffectLog()
         # Read once, at the entry: later changes of these modes are recorded in the graph.
@@ -172,12 +145,11 @@ class Machine:
         self.owners, self.literals = dict[int, Value](), dict[int, Value]()  # by id
         self._hooks: list[Callable[[Builder], None]] = []
         self.backward_facts: BackwardFacts | None = None  # of a backward that is being traced
-        self._steps = 0
+        self._steps: int = 0
         self._step_mark = 0  # number of guards when the root's instruction began
         self.instructions = 0
-        self.watch = LoopWatch(loops.plain)
+        self.watch = LoopWatch(assumed)
         self.root = self._root_frame()
-        self.symbols.place = partial(loop_test_position, self)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -186,6 +158,7 @@ class Machine:
         try:
             signal = self.resume(self.root)
         except Reached:
+            check_peeled(self)
             return self._finish(self._break)
         except ObservedError as observed:
             check_branch(self.notes.marks)
@@ -196,13 +169,14 @@ class Machine:
                 check_branch(self.notes.marks)
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            undecided = undecided_reason(special, self.may_speculate)
+            undecided = undecided_reason(special, self.assumed.speculates_in)
             if undecided is None:
                 raise
             raise self._restart(undecided, self.symbols.where) from None
         except RecursionError:  # this interpreter uses several Python frames per inlined call
             raise self._restart(InlineTooDeep.of(limit=len(self.frames) + 1)) from None
         assert isinstance(signal, Returned)
+        check_peeled(self)
         return self._finish(lambda builder: Return(builder(signal.value)))
 
     def _fresh_size(self, least: int, most: int) -> Size | None:
@@ -236,6 +210,47 @@ class Machine:
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
         # Effects before guards: describing an exit reads live objects, which adds guards.
+        exit_, effects, draws = self._describe_end(make_exit)
+        self.guard(*self.known.unread())
+        seen = [value for _, value in self.known.memo.values()]
+        distinct_objects(self, list(self.effects.mutated.values()), seen)
+        distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
+        because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
+        self.guard(*because)
+        name = self.snapshot.name
+        casts = self.notes.cached_casts(self.assumed.written_later)
+        graph, inputs = self.notes.finish(name)
+        guards = self.guards.finish(self.entry_state)
+        constants = (*self.symbols.constants.values(), *self.symbols.counted())
+        trace = Trace(
+            name,
+            graph,
+            inputs,
+            guards,
+            effects,
+            exit_,
+            instructions=self.instructions,
+            mutated=self.graph.written(),
+            because=because,
+            specialized=constants,
+            lock=self.effects.lock,
+            draws=draws,
+            casts=casts,
+            held=tuple(self.notes.of(SavedObjects)),
+            has_ones=self.symbols.has_ones,
+            loops=seen_loops(self, isinstance(exit_, Break)),
+        )
+        # If an assertion fails, eager runs the call from the frame's start.
+        if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
+            what = "an assertion, after which eager cannot run from the start"
+            step = self.graph.assertions[0].meta["step"]
+            raise self._restart(TensorBranch.of(what=what), step=step)
+        return trace
+
+    def _describe_end(
+        self, make_exit: Callable[[ExitBuilder], Exit]
+    ) -> tuple[Exit, tuple[Effect, ...], tuple[Draw, ...]]:
+        """Return how the frame ends, its effects and the random numbers that it draws."""
         builder = ExitBuilder(self, self.graph)
         try:
             exit_ = make_exit(builder)
@@ -258,27 +273,7 @@ class Machine:
         except TooManyRecipes as long:  # later calls that pass these guards run as eager too
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None
-        self.guard(*self.known.unread())
-        seen = [value for _, value in self.known.memo.values()]
-        distinct_objects(self, list(self.effects.mutated.values()), seen)
-        distinct_objects(self, list(self.known.keys.values()), list(self.known.keys.values()))
-        because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
-        self.guard(*because)
-        name = self.snapshot.name
-        casts = self.notes.cached_casts(self.written_later)
-        graph, inputs = self.notes.finish(name)
-        guards = self.guards.finish(self.entry_state)
-        constants = (*self.symbols.constants.values(), *self.symbols.counted())
-        rest = self.instructions, self.graph.written(), because, constants, self.effects.lock
-        held = tuple(self.notes.of(SavedObjects))
-        rest = *rest, draws, casts, held, *found_loops(self, isinstance(exit_, Break))
-        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
-        # If an assertion fails, eager runs the call from the frame's start.
-        if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
-            what = "an assertion, after which eager cannot run from the start"
-            step = self.graph.assertions[0].meta["step"]
-            raise self._restart(TensorBranch.of(what=what), step=step)
-        return trace
+        return exit_, effects, draws
 
     def _break(self, builder: ExitBuilder) -> Break:
         """Describe the state of the root frame before the instruction to stop at."""

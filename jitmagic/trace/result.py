@@ -72,6 +72,7 @@ __all__ = [
     "ReplaceDict",
     "ReplaceList",
     "Return",
+    "SeenLoops",
     "SetAttr",
     "SetCell",
     "SetItem",
@@ -232,13 +233,16 @@ class InputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
-    """A varying number that had to be a constant: its origin and name, the reason, and the line."""
+    """A varying number that had to be a constant: its origin and name, the reason, and the line.
+
+    A trip count has a `loop` if that loop could have ended the graph instead of being unrolled.
+    """
 
     origin: Hashable
     name: str
     why: str
     where: UserLine | None
-    is_trip_count: bool = False  # of a loop that was unrolled
+    loop: int | None = None  # the root's instruction with the loop whose trip count it is
 
 
 NOWHERE: Source = Argument(-1, "computed")
@@ -344,6 +348,18 @@ class OpenLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenLoops:
+    """The loops of the root frame that a trace has met, by their heads."""
+
+    plain: frozenset[int] = frozenset()  # Python runs them as a whole
+    plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
+    idle: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
+    """Loops that were unrolled and recorded nothing, with the guards of their iterations."""
+    open: Mapping[int, OpenLoop] = field(default_factory=dict)
+    """Loops that contain the break at the end of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The result of tracing one frame."""
 
@@ -361,12 +377,9 @@ class Trace:
     draws: tuple[Draw, ...] = ()
     casts: tuple[Recipe, ...] = ()  # leaves whose autocast casts stay cached after the call
     held: tuple[Source, ...] = ()  # objects whose state the backward of an autograd function reads
-    plain_loops: frozenset[int] = frozenset()  # heads of loops that Python runs as a whole
-    plain_callees: tuple[CodeType, ...] = ()  # functions that run for long and record nothing
-    idle_loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Heads of loops that were unrolled and recorded nothing, with guards of their iterations."""
-    open_loops: Mapping[int, OpenLoop] = field(default_factory=dict)
-    """The loops that contain the break, by their heads."""
+    has_ones: bool = False  # a varying dimension is or was of size one
+    loops: SeenLoops = SeenLoops()
+    retraced: tuple[str, ...] = ()  # rules of compile/retracing.py that were tried
 
     @property
     def freed_results(self) -> tuple[int, ...]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.options import Options
+from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.breaks import UserGraphBreak
 from jitmagic.trace.machine import Machine, trace
 from jitmagic.trace.opcodes.registry import Signal
-from jitmagic.trace.python_loops.rolled import loops_of
+from jitmagic.trace.python_loops.loop_facts import known_loops
 from jitmagic.trace.residual.emit import CannotRestore, FrameScope, emit
 from jitmagic.trace.residual.resume import FlatCode
 from jitmagic.trace.restarts import Stop
@@ -45,7 +46,7 @@ def break_anywhere(fn: Any, make: Callable[[], tuple], tries: int, run: Run) -> 
 
     Tries about so many stops, evenly spread.
     """
-    steps = _Steps(FrameSnapshot.of_call(fn, make()), Options(), None, {})
+    steps = _Steps(FrameSnapshot.of_call(fn, make()), Options(), None, {}, Assumptions())
     steps.run()
     for step in steps.sensible[:: max(1, len(steps.sensible) // tries)]:
         wanted_args, args = make(), make()
@@ -109,8 +110,8 @@ class _Part:
         place = fn.__globals__, vars(builtins)
         snapshot = FrameSnapshot(code, values[:count], values[count:], *place, *names)
         scope = FrameScope(*place, lambda flat: _Part(fn, flat), _go_on, _nothing, fn)
-        loops = loops_of(self.flat, may_leave=True)
-        return emit(trace(snapshot, Options(), stop, loops=loops), self.flat, None, scope)
+        loops = replace(known_loops(self.flat, values, may_leave=True), rolls=False, peels=False)
+        return emit(trace(snapshot, Options(), stop, loops), self.flat, None, scope)
 
 
 def _nothing() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.options import Options
+from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.machine import trace
 from jitmagic.trace.restarts import Stop
 from jitmagic.trace.result import Trace
@@ -36,8 +37,10 @@ def test_break_anywhere(
     def compiled(fn: FunctionType, args: tuple, first: Stop) -> Any:
         pending = [first]
 
-        def traced(snapshot: FrameSnapshot, options: Options, stop: None, *numbers: Any) -> Trace:
-            return trace(snapshot, options, pending.pop() if pending else stop, *numbers)
+        def traced(
+            snapshot: FrameSnapshot, options: Options, stop: None, assumed: Assumptions
+        ) -> Trace:
+            return trace(snapshot, options, pending.pop() if pending else stop, assumed)
 
         monkeypatch.setattr(tracing, "trace", traced)
         got = jitmagic.jit(fn)(*args)

@@ -17,6 +17,7 @@ from jitmagic.guards.guard import InRange
 from jitmagic.guards.source import Argument, Source
 from jitmagic.options import Options
 from jitmagic.trace import result as r
+from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.machine import trace
 
 from .replaying import Replay
@@ -29,7 +30,7 @@ def traced(
 ) -> tuple[r.Trace, FrameSnapshot]:
     snapshot = FrameSnapshot.of_call(program, (count, rate))  # type: ignore[arg-type]
     with torch.no_grad():
-        made = trace(snapshot, Options(), varying=_sources(varying))
+        made = trace(snapshot, Options(), None, Assumptions(_sources(varying)))
     verify(made.graph)
     return made, snapshot
 

@@ -63,11 +63,11 @@ class Functionalizer(DispatchMode):
         """Return a tensor with memory of its own that holds the value."""
         return self._own(sym, Cell(sym), False)
 
-    def again(self, tensor: Traced, region: object) -> Traced:
+    def recomputed(self, tensor: Traced, region: object) -> Traced:
         """Return the tensor as the second run of a checkpointed region computes it."""
         sym = tensor.sym
         with torch._C._DisableTorchDispatch():  # metas are no tensors of the trace
-            second = self.recorder.again(sym, region)
+            second = self.recorder.recomputed(sym, region)
         # The value below a lazily conjugated tensor is not the one that the formula reads.
         return tensor if second is sym or tensor.is_conj() else self.fresh(second)
 

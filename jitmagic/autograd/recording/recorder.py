@@ -141,8 +141,8 @@ class Recorder:
         self._known: dict[Any, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
-        # For each region: its nodes and the values that enter it -> their counterparts in `again`.
-        self._again: dict[Any, dict[Node, Node]] = {}
+        # For each region: its nodes and the values that enter it -> their recomputed counterparts.
+        self._recomputed: dict[Any, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
         """Add a graph input after the existing ones."""
@@ -220,13 +220,13 @@ class Recorder:
             copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
 
-    def again(self, sym: Sym, region: object) -> Sym:
+    def recomputed(self, sym: Sym, region: object) -> Sym:
         """Return the value as the backward recomputes it in a second run of a checkpointed region.
 
         The second run starts from the values that enter the region and the random numbers drawn in
         it. A value that the region does not compute is returned unchanged.
         """
-        known = self._again.setdefault(region, {})
+        known = self._recomputed.setdefault(region, {})
         stack = [sym.node]
         while stack:
             node = stack[-1]
@@ -243,7 +243,7 @@ class Recorder:
 
     def _repeated(self, node: Node, known: Mapping[Node, Node]) -> Node:
         made = self.graph.node_copy(node, known.__getitem__)
-        made.meta = {**node.meta, "again": True}
+        made.meta = {**node.meta, "recomputed": True}
         made.meta.pop("checkpoint", None)
         return made
 

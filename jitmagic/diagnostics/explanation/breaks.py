@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UserLine
 from ...figures import count
-from ...frame.skip import is_library_file, library_name
+from ...frame.never_hooked import is_library_file, library_name
 from ...records import CompileRecord
 from ...trace.result import Break, Trace
 from .edits import edit_of

@@ -20,7 +20,7 @@ from ...frame.binding import bind
 from ...frame.handle import Handle
 from ...frame.ledger import Lazy
 from ...frame.native import Entry
-from ...frame.skip import is_of_library_module
+from ...frame.never_hooked import is_of_library_module
 from ...frame.timing.comparison import comparison_paused
 from ...guards.check import show_guard
 from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts

@@ -11,7 +11,7 @@ import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...frame.skip import is_library_file
+from ...frame.never_hooked import is_library_file
 from ..sources import Span, function_around
 from .breaks import distinct
 from .cost import Costs, Place

@@ -7,6 +7,7 @@ function. A plain loop runs in Python as a whole.
 
     rolled       loops whose trip count varies
     peeled       decides whether the first iteration belongs to the graph before the loop
+    loop_facts   the loops of a function as its earlier traces have found them
     training     loops whose iterations compute gradients
     plain        long loops without tensor work
     exit_edges   control-flow edges out of the code that Python runs

@@ -1,80 +1,130 @@
-"""Loop peeling: decides whether the first iteration of a rolled loop joins the graph before it.
+"""Loop peeling: the first iteration of a rolled loop joins the graph before the loop.
 
-Peeling pays if the inputs of the first iteration differ from those of later ones in layout,
+Peeling pays if the inputs of the first iteration differ from those of later ones in kind, layout,
 autograd history or aliasing. Before the loop of an LSTM, for example, both states are the same
 tensor of zeros. Without peeling, the first iteration would need a variant of its own.
+
+The trace goes through the first iteration and compares the variables at the loop's head before and
+after it. If they are alike, or if anything else ends the graph on the way, the trace restarts and
+ends before the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from ...graph.symbolic.sym_node import as_dimensions
-from ...guards.source import Source
 from ...spec import TensorSpec
-from ..residual.resume import FlatCode
-from ..result import Break, Constant, FromGraph, FromSource, Recipe, Trace
+from ..restarts import Restart, Stop
+from ..result import BreakReason
+from ..values.base import Lazy, Machine, Value
 
-__all__ = ["should_peel"]
+__all__ = ["check_peeled", "finish_peeling", "is_peeling", "refused_peeling", "start_peeling"]
 
-Found = dict[str, tuple[object, ...]]
+Found = tuple[object, ...]
 
 
-def should_peel(flat: FlatCode, before: Trace, after: Trace) -> bool:
-    """Return whether the first iteration of the loop that `before` ends at joins the frame's graph.
+class _Peeling:
+    """The loop of the root frame whose first iteration is part of this graph, if any."""
 
-    It does if `after`, the trace with one iteration, ends at the same head, and the live variables
-    there differ from those of `before` in kind, layout or aliasing.
+    def __init__(self) -> None:
+        self.stop: Stop | None = None  # before the loop; None: no loop is peeled
+        self.head = -1
+        self.before: dict[str, Value | Found] = {}  # at the head; Lazy: not read yet
+        self.pays = False
+
+
+def start_peeling(machine: Machine, reason: BreakReason) -> None:
+    """Begin the first iteration of the loop at the root's current instruction.
+
+    `reason`: of the graph break there, if peeling does not pay.
     """
-    if not isinstance(before.exit, Break) or not isinstance(after.exit, Break):
-        return False
-    if before.exit.index != after.exit.index:
-        return False
-    specs = {entry.source: entry.spec for entry in (*before.inputs, *after.inputs)}
-    live = flat.root.live[flat.at[after.exit.index]]
-    first, later = (_found(trace, trace.exit, specs, live) for trace in (before, after))  # type: ignore[arg-type]
-    return first != later
+    peeling, root = machine.notes.root.of(_Peeling), machine.root
+    if peeling.stop is None:
+        peeling.head, peeling.stop = root.at, Stop(machine.step, reason, root.line())
+        peeling.before = {
+            name: value if _is_unread(value) else _describe(machine, value)
+            for name, value in _variables(machine, root.at)
+        }
 
 
-def _found(
-    trace: Trace, exit_: Break, specs: Mapping[Source, TensorSpec], live: frozenset[str]
-) -> Found:
-    """Return for each live variable its kind, its layout, and which variable shares its object."""
-    results: Any = next(iter(reversed(trace.graph.graph.nodes))).args[0]
+def is_peeling(machine: Machine) -> bool:
+    """Return whether the trace is in, or has been through, a loop's first iteration."""
+    return machine.notes.root.of(_Peeling).stop is not None
+
+
+def finish_peeling(machine: Machine) -> None:
+    """Decide whether peeling pays; called before the graph break at the head of a rolled loop."""
+    peeling = machine.notes.root.of(_Peeling)
+    if peeling.stop is None or not _has_iterated(machine, peeling):
+        return
+    before = {
+        name: _describe(machine, value) if isinstance(value, Value) else value
+        for name, value in peeling.before.items()
+    }
+    after = {name: _describe(machine, v) for name, v in _variables(machine, peeling.head)}
+    peeling.pays = _without_identities(before) != _without_identities(after)
+
+
+def check_peeled(machine: Machine) -> None:
+    """Restart if the trace is about to end elsewhere than at the head of a peeled loop."""
+    peeling = machine.notes.root.of(_Peeling)
+    if peeling.stop is not None and not _has_iterated(machine, peeling):
+        raise Restart(peeling.stop)
+
+
+def _has_iterated(machine: Machine, peeling: _Peeling) -> bool:
+    """Return whether the root is at the loop's head again."""
+    here = machine.root.at == peeling.head
+    return here and peeling.stop is not None and machine.step > peeling.stop.step
+
+
+def refused_peeling(machine: Machine) -> Stop | None:
+    """Return where the graph ends after a restart because peeling does not pay; else None."""
+    peeling = machine.notes.root.of(_Peeling)
+    return None if peeling.pays else peeling.stop
+
+
+def _variables(machine: Machine, head: int) -> list[tuple[str, Value]]:
+    """Return the root frame's variables that are read after the loop head."""
+    slots: dict[str, Value] = machine.root.slots
+    live = machine.assumed.live.get(head, slots.keys())
+    return [(name, value) for name, value in slots.items() if name in live]
+
+
+def _is_unread(value: Value) -> bool:
+    return isinstance(value, Lazy) and value.real is None
+
+
+def _without_identities(found: dict[str, Found]) -> dict[str, Found]:
+    """Return the descriptions, with the first variable that holds it in place of each tensor."""
     holders: dict[object, str] = {}
-    found: Found = {}
-    for name, recipe in _variables(exit_):
-        if name not in live:
-            continue
-        match recipe:
-            case FromGraph(index) if isinstance(meta := results[index].meta.get("val"), Tensor):
-                holder = holders.setdefault(index, name)
-                found[name] = (holder, *_layout(meta))
-            case FromSource(source) if source in specs:
-                holder = holders.setdefault(source, name)
-                found[name] = (holder, *_layout(specs[source]))
-            case FromSource(source):
-                found[name] = (source,)
-            case Constant(value):
-                found[name] = (type(value),)
-            case _:
-                found[name] = (type(recipe),)
-    return found
+    return {
+        name: (holders.setdefault(one[1], name), *one[2:]) if one[0] is Tensor else one
+        for name, one in found.items()
+    }
 
 
-def _variables(exit_: Break) -> Iterator[tuple[str, Recipe]]:
-    both: tuple[Mapping[str, Recipe], ...] = (exit_.locals, exit_.cells)
-    for variables in both:
-        yield from variables.items()
+def _describe(machine: Machine, value: Value) -> Found:
+    """Return the kind of a value; of a tensor (Tensor, identity, properties that a guard fixes)."""
+    real: Any = value.real if isinstance(value, Lazy) else value
+    if real is not None and real.holds_data and hasattr(real, "live"):
+        specs = {entry.source: entry.spec for entry in machine.notes.root.inputs.values()}
+        if real.live is None:
+            return Tensor, id(real), *_layout(real.meta)
+        if real.source in specs:
+            return Tensor, real.source, *_layout(specs[real.source])
+    if value.source is not None:
+        return (value.source,)
+    return (type(real.value) if hasattr(real, "value") else type(real),)
 
 
-def _layout(tensor: Tensor | TensorSpec) -> tuple[object, ...]:
+def _layout(tensor: Tensor | TensorSpec) -> Found:
     """Return the properties of a tensor that its guard would fix.
 
-    Sizes are compared as text, because symbols of two traces are never equal.
+    Sizes are compared as text, because symbols of two inputs are never equal.
     """
     shape, stride = (tensor.shape, tensor.stride)
     if isinstance(tensor, Tensor):

@@ -14,15 +14,16 @@ loops were left to Python).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ...budget import check
 from ...bytecode.instruction import Instruction
 from ...errors import UserLine
 from ...guards.guard import Guard
+from ..assumptions import Assumptions
 from ..breaks import (
     GraphBreak,
     ManyIterations,
@@ -33,13 +34,12 @@ from ..breaks import (
 )
 from ..library_files import is_installed
 from ..restarts import Restart, Stop
-from ..result import BreakReason, OpenLoop
+from ..result import BreakReason, OpenLoop, SeenLoops
 from ..state import Frame, GuardBook
-from ..values.base import Lazy, Machine
-from ..values.containers.iterators import IteratorValue
-from .training import check_iteration
+from ..values.base import Machine
+from .training import check_iteration, iterations_left
 
-__all__ = ["LeftToPython", "LoopWatch", "check_instruction", "effort_of", "found_loops", "go_back"]
+__all__ = ["LoopWatch", "check_instruction", "effort_of", "go_back", "open_loops", "seen_loops"]
 
 _LONGEST = 30_000  # instructions without tensor work: 0.4 s to trace, at 12 µs each
 # Costs of a node in all stages of a compile, in traced instructions of 12 µs:
@@ -49,17 +49,6 @@ _MANY_ITERATIONS = 512  # small iterations, inner loops included; loops over lay
 _SMALL_ITERATION = 16  # operations of a small iteration
 _CHECKED_EVERY = 256  # instructions
 _SAMPLE = _LONGEST // 10  # instructions after which the rest of a loop is estimated
-
-
-@dataclass(eq=False)
-class LeftToPython:
-    """Loops and functions left to Python so far, shared by the attempts at one trace.
-
-    `heads` are loop heads, as indices of instructions of the root frame's code.
-    """
-
-    heads: set[int] = field(default_factory=set)
-    callees: dict[CodeType, None] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -94,10 +83,14 @@ class SeenLoop:
 
 
 class LoopWatch:
-    """The loops that one attempt has seen; `plain`: heads of loops that Python runs."""
+    """The loops that one attempt has seen.
 
-    def __init__(self, plain: Iterable[int]) -> None:
-        self.left_to_python = LeftToPython(set(plain))
+    `plain` and `plain_callees`: heads of loops, and functions, that are left to Python.
+    """
+
+    def __init__(self, assumed: Assumptions) -> None:
+        self.plain = set(assumed.plain)
+        self.plain_callees = dict.fromkeys(assumed.plain_callees)
         self.stretch = LoopRun(0, 0, 0)  # since the last recorded operation
         self.seen: dict[int, SeenLoop] = {}  # loops of the root frame, by heads
         self.trips = 0  # iterations of all loops
@@ -128,22 +121,22 @@ def go_back(machine: Machine, frame: Frame, instruction: Instruction) -> None:
 
 def check_instruction(machine: Machine, frame: Frame) -> None:
     """End the graph if it would become too long, or the compile if its time is up."""
-    if machine.loops.may_leave and frame.at in _loops_of(machine, frame):
+    if machine.assumed.may_leave and frame.at in _loops_of(machine, frame):
         _arrive_at_head(machine, frame)
     number = machine.instructions
     if number > machine.options.unroll_limit:
         raise GraphBreak(TooManyInstructions.of(limit=machine.options.unroll_limit))
     if not number % _CHECKED_EVERY:
         check()
-        if machine.loops.may_leave:
+        if machine.assumed.may_leave:
             _check_stretch(machine)
 
 
-def found_loops(machine: Machine, breaks: bool) -> tuple[Any, ...]:
-    """Return the fields of a Trace about loops, from `plain_loops` on."""
-    left: LeftToPython = machine.watch.left_to_python
-    plain = frozenset(left.heads), tuple(left.callees)
-    return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
+def seen_loops(machine: Machine, breaks: bool) -> SeenLoops:
+    """Return the loops that the trace has met; `breaks`: it ends at a graph break."""
+    watch: LoopWatch = machine.watch
+    plain = frozenset(watch.plain), tuple(watch.plain_callees)
+    return SeenLoops(*plain, _idle_loops(machine), open_loops(machine) if breaks else {})
 
 
 def _idle_loops(machine: Machine) -> dict[int, tuple[Guard, ...]]:
@@ -160,7 +153,7 @@ def _idle_loops(machine: Machine) -> dict[int, tuple[Guard, ...]]:
     }
 
 
-def _open_loops(machine: Machine) -> dict[int, OpenLoop]:
+def open_loops(machine: Machine) -> dict[int, OpenLoop]:
     """Return the loops of the root frame that contain the end of the trace, by their heads."""
     root: Frame = machine.root
     found = {}
@@ -168,7 +161,8 @@ def _open_loops(machine: Machine) -> dict[int, OpenLoop]:
         if root.at in loop:
             run = root.loops.get(at, LoopRun(0, 0, 0))
             has_iterated = run.iterations > 0 or (root.goes_back and root.at == at)
-            found[at] = OpenLoop(not run.step, has_iterated, run.work != _work(machine))
+            recorded = run.work != _work(machine) or at in machine.assumed.recording
+            found[at] = OpenLoop(not run.step, has_iterated, recorded)
     return found
 
 
@@ -177,7 +171,7 @@ def _loops_of(machine: Machine, frame: Frame) -> Mapping[int, frozenset[int]]:
 
     A resume function may begin inside of a loop, so its loops are those of the root's code.
     """
-    known: Mapping[int, frozenset[int]] | None = machine.loops.bodies
+    known: Mapping[int, frozenset[int]] | None = machine.assumed.bodies
     return known if frame is machine.root and known is not None else frame.program.loops_of()
 
 
@@ -204,7 +198,7 @@ def _started_run(machine: Machine) -> LoopRun:
 
 def _estimate(machine: Machine, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
-    done, left = effort_of(machine) - run.effort, _iterations_left(frame)
+    done, left = effort_of(machine) - run.effort, iterations_left(frame, frame.at)
     if run.work != _work(machine) and _are_many_and_small(machine, frame, run, done, left):
         _break_at_second(machine, frame, run, ManyIterations.of())
     if done < _SAMPLE or left is None:
@@ -251,14 +245,6 @@ def _are_many_and_small(
     return bool(trips * more > _MANY_ITERATIONS and cost * more > most)
 
 
-def _iterations_left(frame: Frame) -> int | None:
-    """Return the remaining iterations of a `for` loop; None: unknown."""
-    if frame.instruction.op != "FOR_ITER" or (top := frame.stack[-1]) is None:
-        return None
-    iterator = top.real if isinstance(top, Lazy) else top
-    return iterator.items_left() if isinstance(iterator, IteratorValue) else None
-
-
 def _check_stretch(machine: Machine) -> None:
     """End the graph if no node was recorded for many instructions; called every 256 of them."""
     if _work(machine) != machine.watch.stretch.work:
@@ -281,14 +267,14 @@ def _leave_to_python(machine: Machine) -> None:
     ]
     if plain:
         step, at = min(plain)
-        machine.watch.left_to_python.heads.add(at)
+        machine.watch.plain.add(at)
         _leave_callees(machine, root.loops[at])
         raise Restart(Stop(step or machine.step, PlainLoop.of(), _line_at(root, at)))
     if len(machine.frames) > 1:
         _leave_callees(machine, machine.watch.stretch)
         callee = machine.frames[1].program
         # A recursion: fib(20) takes 0.93 ms as Python, 4.7 ms and 21 compiles otherwise.
-        has_returned = callee.code in machine.watch.left_to_python.callees
+        has_returned = callee.code in machine.watch.plain_callees
         raise GraphBreak((PlainFunction if has_returned else PlainCall).of(name=callee.body.name))
 
 
@@ -300,6 +286,6 @@ def _line_at(frame: Frame, at: int) -> UserLine:
 def _leave_callees(machine: Machine, since: LoopRun) -> None:
     """Leave functions to Python that returned since then without recording anything."""
     started: dict[CodeType, int] = machine.watch.returned
-    machine.watch.left_to_python.callees.update(
-        (code, None) for code, at in started.items() if at >= since.effort
+    machine.watch.plain_callees |= dict.fromkeys(
+        code for code, at in started.items() if at >= since.effort
     )

@@ -11,10 +11,10 @@ import inspect
 
 from ..breaks import GraphBreak, TrainingLoop
 from ..state import Frame
-from ..values.base import Machine
+from ..values.base import Lazy, Machine
 from ..values.containers.iterators import IteratorValue
 
-__all__ = ["check_iteration", "note_gradients"]
+__all__ = ["check_iteration", "iterations_left", "note_gradients"]
 
 _MOST_NODES = 300  # nodes of the graph if the remaining iterations were unrolled
 
@@ -36,7 +36,7 @@ def check_iteration(machine: Machine, frame: Frame) -> None:
     nodes = len(machine.graph.graph.nodes)
     of_round = nodes - frame.nodes_at.get(frame.next, 0)
     frame.nodes_at[frame.next] = nodes
-    left = _iterations_left(frame)
+    left = iterations_left(frame, frame.next)
     if not any(frame.next <= at <= frame.at for at in frame.gradients):
         return
     if left is not None and left * of_round <= _MOST_NODES:
@@ -50,13 +50,13 @@ def _may_break(machine: Machine, frame: Frame) -> bool:
     """Return whether the trace may end here: not in an inner graph, nor in a generator."""
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False
-    if frame.program.body.flags & inspect.CO_GENERATOR:
-        return False
-    return not (frame is machine.root and frame.next in machine.loops.unrolled)
+    return not frame.program.body.flags & inspect.CO_GENERATOR
 
 
-def _iterations_left(frame: Frame) -> int | None:
-    """Return the remaining iterations of the loop at the next instruction; None: unknown."""
-    over = frame.stack[-1] if frame.stack else None
-    is_for = frame.program.body.instructions[frame.next].op == "FOR_ITER"
-    return over.items_left() if is_for and isinstance(over, IteratorValue) else None
+def iterations_left(frame: Frame, head: int) -> int | None:
+    """Return the remaining iterations of the `for` loop that the frame is at; None: unknown."""
+    if frame.program.body.instructions[head].op != "FOR_ITER" or not frame.stack:
+        return None
+    top = frame.stack[-1]
+    iterator = top.real if isinstance(top, Lazy) else top
+    return iterator.items_left() if isinstance(iterator, IteratorValue) else None

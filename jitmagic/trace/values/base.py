@@ -47,6 +47,7 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import AutocastDetails, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
+from ..assumptions import Assumptions
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
@@ -150,10 +151,9 @@ class Machine(Protocol):
     frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
     root: Any  # the first of them
     literals: dict[int, Value]  # of mutable constants in code, by their ids
-    loops: Any  # the Loops that the trace knows beforehand (python_loops/rolled.py)
+    assumed: Assumptions  # the facts and choices that the trace starts from
     watch: Any  # the LoopWatch (python_loops/plain.py)
     instructions: int  # number of interpreted instructions
-    may_speculate: Callable[[str], bool] | None  # on data-dependent branches, in that file
     known: Any  # the Knowledge: maps each live object to its one Value
     backward_facts: Any  # the BackwardFacts of a user backward while it is traced, else None
     autocast: AutocastDetails | None  # set by traced code (trace/builtins/pytorch/autocast.py)

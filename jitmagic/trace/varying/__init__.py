@@ -7,6 +7,6 @@ is certain to change (growing_sizes.py). Guards restrict its range. If the progr
     symbolic         the symbols of one attempt at a trace, and those that became constants
     symbolic_sizes   symbols for the dimensions and strides of a tensor input
     growing_sizes    dimensions that the frame itself changes, such as those of a cache
-    maybe_one_dims   varying dimensions that are of size one in some calls
+    varying_sizes    the dimensions that may be symbols, with their ranges
     concrete         substitutes ints or other symbols in a trace with symbolic sizes
 """

@@ -8,11 +8,20 @@ becomes an unbacked symbol; as a constant it would need a variant of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...guards.source import DictEntry, Global, InstanceDict, Item, SlotAttr, Source
+from ...guards.read import is_input_of_call
+from ...guards.source import (
+    DictEntry,
+    Global,
+    InstanceDict,
+    Item,
+    SlotAttr,
+    Source,
+)
 from ...spec import TensorSpec
 from ...symbols.interval import INT64, GrowingRange, Interval
 from ..result import (
@@ -36,41 +45,38 @@ Place = tuple[Source, Any]  # an object, and the attribute or key that is writte
 _FROM_ONE = GrowingRange(1, INT64.high)
 
 
+@dataclass(frozen=True, slots=True)
 class Resized:
-    """Dimensions of inputs that the frame changes, and all their old and new sizes."""
+    """Dimensions of inputs that the frame changes, and all their old and new sizes but one."""
 
-    __slots__ = ("_dims", "_sizes")
+    dims: Mapping[Source, frozenset[int]]
+    sizes: frozenset[int]
+    has_ones: bool  # one of the dimensions is of size one
 
-    def __init__(self, dims: Mapping[Source, Collection[int]], sizes: frozenset[int]) -> None:
-        self._dims, self._sizes = dims, sizes
-
-    def __bool__(self) -> bool:
-        return bool(self._dims)
-
-    def ranges(
-        self, source: Source, tensor: torch.Tensor, is_argument: bool, ones: bool
-    ) -> dict[int, Interval]:
+    def ranges(self, source: Source, tensor: torch.Tensor, ones: bool) -> dict[int, Interval]:
         """Return the ranges of the dimensions of an input that vary.
 
         Dimensions of arguments with one of the old or new sizes, other than one, vary too: those of
         a mask or of positions grow with the cache. `ones`: include dimensions of size one.
         """
-        found = set(self._dims.get(source, ()))
-        if is_argument:
-            found |= {dim for dim, size in enumerate(tensor.shape) if size in self._sizes}
+        found = set(self.dims.get(source, ()))
+        if is_input_of_call(source, tensor):
+            found |= {dim for dim, size in enumerate(tensor.shape) if size in self.sizes}
         sizes = {dim: tensor.shape[dim] for dim in found}
         return {d: INT64 if n > 1 else _FROM_ONE for d, n in sizes.items() if ones or n > 1}
 
 
-def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
-    """Return the dimensions that the frame's effects change, except an input's `constants`."""
+def resized(traced: Trace, static: Callable[[Source], Collection[int]]) -> Resized | None:
+    """Return the dimensions that the frame's effects change, except an input's `static` ones; None
+    if there are none.
+    """
     outputs: Any = next(iter(reversed(traced.graph.graph.nodes))).args[0]
     before = {
         place: (entry.source, entry.spec)
         for entry in traced.inputs
         if entry.is_memory and (place := _place_of(entry.source)) is not None
     }
-    dims: dict[Source, set[int]] = {}
+    dims: dict[Source, frozenset[int]] = {}
     sizes: set[int] = set()
     for place, value in (pair for effect in traced.effects for pair in _written(effect)):
         # Only a tensor that replaces an input in the same attribute or item is its new value.
@@ -81,13 +87,16 @@ def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Re
         if len(new.shape) != len(old.shape):
             continue
         pairs = enumerate(zip(old.shape, new.shape, strict=True))
-        kept = constants(source)
+        kept = static(source)
         changed = {d: (a, b) for d, (a, b) in pairs if _are_others(a, b) and d not in kept}
         if changed:
-            dims.setdefault(source, set()).update(changed)
+            dims[source] = dims.get(source, frozenset()).union(changed)
             sizes.update(size for pair in changed.values() for size in pair)
     # Many unrelated dimensions are of size one, so equal size proves nothing there.
-    return Resized(dims, frozenset(sizes - {1}))
+    ones = any(
+        spec.shape[dim] == 1 for source, spec in before.values() for dim in dims.get(source, ())
+    )
+    return Resized(dims, frozenset(sizes - {1}), ones) if dims else None
 
 
 def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | float | None]]:

@@ -1,7 +1,7 @@
 """The symbols of one attempt at a trace, and those that had to become constants.
 
-Takes the sources of floats and ints that vary, and the constants of earlier attempts. `Symbols` is
-the Context in which Values compare symbols; each comparison that narrows a range adds a guard with
+Takes the numbers and sizes that vary, and the constants of earlier attempts. `Symbols` is the
+Context in which Values compare symbols; each comparison that narrows a range adds a guard with
 the user's line. After a Specialize the next attempt has one more constant, so attempts are limited.
 """
 
@@ -26,7 +26,6 @@ from ...symbols.polynomial import is_integral
 from ...symbols.scalar import Symbol, symbols_of
 from ...symbols.size import (
     DataSize,
-    Dimension,
     Size,
     SizeOf,
     hintless,
@@ -35,6 +34,7 @@ from ...symbols.size import (
     origin_at,
     stride_place,
 )
+from ..assumptions import Assumptions
 from ..breaks import DataDecidesSize, Reason, UnbackedSize
 from ..result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
@@ -42,10 +42,8 @@ from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 __all__ = [
     "Constants",
     "Count",
-    "DynamicDims",
     "InputNumber",
     "KnownCount",
-    "SizeHistory",
     "Symbols",
     "specialized",
     "undecided_reason",
@@ -54,33 +52,8 @@ __all__ = [
 ]
 
 _EXAMPLE = 61  # example value of data-dependent sizes, if in range
-Constants = dict[Hashable, Specialized]
+Constants = Mapping[Hashable, Specialized]
 """Specialised numbers, by the origins of their symbols."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizeHistory:
-    """Earlier sizes and strides of a tensor.
-
-    Two dimensions share a symbol if their sizes are equal, unless they differed in an existing
-    variant or were different symbols at the graph break before this frame.
-    """
-
-    in_variants: Callable[[Source, int], tuple[int | None, ...]]
-    at_break: Callable[[Source, int], Size | None] = lambda source, place: None
-
-    def sizes(self, source: Source, place: int) -> list[Dimension]:
-        """Return all that are known."""
-        known = (*self.in_variants(source, place), self.at_break(source, place))
-        return [size for size in known if size is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicDims:
-    """The sizes and strides of a tensor that may vary, by index, with their ranges."""
-
-    of: Callable[[Source, torch.Tensor], Mapping[int, Interval]]
-    earlier: SizeHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +79,34 @@ class KnownCount(Count):
 class Symbols(Context):
     """The symbols of one attempt.
 
-    `varying`: numbers that may be symbols; None: no number, and no counter in a user's tensor.
+    `loop_test(symbol)`: the (instruction of the root, step) of a read that may test a `while` loop.
     """
 
     def __init__(
         self,
-        varying: frozenset[Source] | None,
-        constants: Constants,
+        assumed: Assumptions,
         guard: Callable[[Guard], None],
-        dynamic: DynamicDims | None = None,
+        loop_test: Callable[[Symbol], tuple[int, int] | None],
     ) -> None:
         super().__init__(self._guard_range, self._guard_relation)
-        self.dynamic = dynamic
+        self.varying, self._dynamic = assumed.numbers, assumed.sizes
+        if assumed.item_numbers:
+            self.varying = assumed.item_numbers | (self.varying or frozenset())
+        self.constants: Constants = assumed.constants
+        self.has_ones = False  # a varying dimension is or was of size one
         self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: its TensorValue and dimension
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # by data-dependent size
         self.read_from: dict[Symbol, Node] = {}  # tensors of data-dependent numbers
         self.read_sizes: dict[Symbol, Size] = {}  # data-dependent numbers that are sizes
         self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with earlier values
-        self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # ScalarValues by source
         self.where: UserLine | None = None  # line of the Specialize that ends the attempt
         # An instruction of the root that narrowed a symbol, and the steps at which it did.
         self.narrowed_at: dict[tuple[Symbol, int], set[int]] = {}
-        self.place: Callable[[Symbol], tuple[int, int] | None] = lambda symbol: None
-        self._guard = guard
+        self._loop_test, self._guard = loop_test, guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
-        if (place := self.place(symbol)) is not None:
+        if (place := self._loop_test(symbol)) is not None:
             at, step = place
             self.narrowed_at.setdefault((symbol, at), set()).add(step)
         if is_tensor_symbol(symbol):
@@ -154,16 +128,17 @@ class Symbols(Context):
 
     def counted(self) -> Iterator[Specialized]:
         """Yield the numbers that tests of `while` loops narrowed to one value, test by test."""
-        for symbol in {symbol: None for (symbol, _), at in self.narrowed_at.items() if len(at) > 1}:
+        tests = {symbol: at for (symbol, at), steps in self.narrowed_at.items() if len(steps) > 1}
+        for symbol, at in tests.items():
             range = self.range_of(symbol)
             if range is not None and range.low == range.high:
-                yield specialized(symbol, "the trip count of a loop", None, True)
+                yield specialized(symbol, "the trip count of a loop", None, at)
 
     def forget(self) -> None:
         """Release the references to the call: sizes outlive the trace."""
-        self.owners, self.values, self.sampled, self.dynamic = {}, {}, {}, None
+        self.owners, self.values, self.sampled, self._dynamic = {}, {}, {}, None
         self.results, self.read_from, self.read_sizes = {}, {}, {}
-        self._guard, self._relate = _too_late, None
+        self._guard, self._relate, self._loop_test = _too_late, None, lambda symbol: None
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
         """Return whether native guards can compare the two: they have 64-bit ints only."""
@@ -205,10 +180,11 @@ class Symbols(Context):
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """Return the sizes and strides of an input that become symbols, by index, with ranges."""
-        if self.dynamic is None:
+        if self._dynamic is None:
             return {}
+        self.has_ones = self.has_ones or self._dynamic.has_ones(source, tensor)
         found = {}
-        for place, range in self.dynamic.of(source, tensor).items():
+        for place, range in self._dynamic.of(source, tensor).items():
             least = 0 if isinstance(range, UnbackedRange) else SMALLEST
             limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
             now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))
@@ -229,11 +205,11 @@ class Symbols(Context):
     def _history(self, own: Symbol, hint: int) -> tuple[Hashable, Size | None]:
         """Return the values of a size now and in earlier calls, and its symbol at the break."""
         origin: Any = own.origin
-        if self.dynamic is None:
+        if self._dynamic is None:
             return (hint, own.range), None
         place = origin.dim if isinstance(origin, SizeOf) else stride_place(origin.dim)
-        earlier = self.dynamic.earlier.in_variants(origin.source, place)
-        at_break = self.dynamic.earlier.at_break(origin.source, place)
+        earlier = self._dynamic.in_variants(origin.source, place)
+        at_break = self._dynamic.facts.size_at(origin.source, place)
         if isinstance(origin, SizeOf) and origin.unbacked:
             known = earlier or at_break is not None
             if not origin.growing or not known:  # its value in this call proves nothing
@@ -251,7 +227,7 @@ def _too_late(*guards: Guard) -> NoReturn:
 
 
 def undecided_reason(
-    special: Specialize, may_speculate: Callable[[str], bool] | None = None
+    special: Specialize, speculates_in: Callable[[str], bool] | None = None
 ) -> Reason | None:
     """Return the break for hintless sizes whose value is needed.
 
@@ -264,7 +240,7 @@ def undecided_reason(
     if isinstance(symbol.origin, SizeOf):
         return UnbackedSize.of(size=size_name(symbol), why=special.why)
     where: Any = symbol.origin.where  # type: ignore[attr-defined]
-    if may_speculate is not None and may_speculate(where.filename):
+    if speculates_in is not None and speculates_in(where.filename):
         return None
     what = f"of line {where.lineno}, `{where.text}`"
     return DataDecidesSize.of(what=what, why=special.why)
@@ -279,20 +255,20 @@ def without_symbolic_sizes(known: Constants, symbols: Symbols, error: Exception)
     return {**known, **fresh}
 
 
-def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
-    """Return the constants of the next attempt."""
+def with_constants(
+    known: Constants, special: Specialize, where: UserLine | None, at: int
+) -> Constants:
+    """Return the constants of the next attempt; `at`: the root's instruction that needs them."""
     symbols = [s for s in special.symbols if not hintless(s)]
-    is_count = special.is_trip_count
-    fresh = {
-        s.origin: specialized(s, special.why, where, is_count) for s in symbols or special.symbols
-    }
+    loop = at if special.is_trip_count else None
+    fresh = {s.origin: specialized(s, special.why, where, loop) for s in symbols or special.symbols}
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
 
 
 def specialized(
-    symbol: Symbol, why: str, where: UserLine | None, is_trip_count: bool = False
+    symbol: Symbol, why: str, where: UserLine | None, loop: int | None = None
 ) -> Specialized:
     """Return the record of a symbol that has to be a constant."""
     name = size_name(symbol) if is_tensor_symbol(symbol) else symbol.name
-    return Specialized(symbol.origin, name, why, where, is_trip_count)
+    return Specialized(symbol.origin, name, why, where, loop)

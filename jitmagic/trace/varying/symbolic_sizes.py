@@ -10,7 +10,7 @@ depends on a size that the tensor does not have. Outer strides are products with
 
 Sizes 0 and 1 are never symbols, because broadcasting, contiguity and empty results depend on them;
 nor are strides of 0 and 1. The exceptions have no hint: unbacked dimensions, those that the frame
-makes grow (growing_sizes.py), and those that are one in some calls (maybe_one_dims.py).
+makes grow (growing_sizes.py), and those that are one in some calls (varying_sizes.py).
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ def test_counters_out_of_bounds_behave_as_eager(step: float) -> None:
 
 def test_a_count_that_is_none_is_followed_as_in_the_call_compiled_for() -> None:
     """RAdam branches on a number computed from its step count, which is no count where it is
-    negative: the library's branch is foreseen.
+    negative: the library's branch is speculated.
     """
     eager, ours = pair(lambda m: torch.optim.RAdam(m.parameters(), 1e-3))
     for made in (eager, ours):

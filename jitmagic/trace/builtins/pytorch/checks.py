@@ -79,7 +79,8 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     count steps in float32 there). After a library's branch has raised, all code gets False.
     """
     asking = machine.frame.globals.store.live.get("__name__")
-    answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
+    is_torch = isinstance(asking, str) and belongs_to_torch(asking)
+    answer = machine.assumed.is_compiling and not is_torch
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
     constant: Value = machine.constant(answer)

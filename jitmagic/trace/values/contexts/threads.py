@@ -2,8 +2,9 @@
 
 Input: a live lock. If a block under the lock only reads Python state, a guard that the lock is free
 or owned by this thread suffices: the reads are then valid at the time of the guard check. Kernels
-and effects run later. So if the block has any, frame/locked.py acquires the lock for the whole
-frame and checks the guards again. That works for one lock per frame, and only without graph breaks.
+and effects run later. So if the block has any, frame/locked_frames.py acquires the lock for the
+whole frame and checks the guards again. That works for one lock per frame, and only without graph
+breaks.
 
 Input: a live `threading.local`. Its attributes are read, by guards too, in the calling thread; they
 must be constants.
@@ -60,8 +61,8 @@ class LockValue(IdentityValue):
     def _at_exit(self, builder: Any) -> None:
         """Refuse an exit while the lock is held, or a graph break if the whole frame acquires it.
 
-        The guard that the lock is free is installed here, but not if frame/locked.py acquires the
-        lock: it checks the guards again while it holds the lock.
+        The guard that the lock is free is installed here, but not if frame/locked_frames.py
+        acquires the lock: it checks the guards again while it holds the lock.
         """
         if self.held:
             raise CannotRebuild("a lock that is held", self.born)
@@ -107,7 +108,7 @@ def _text_of(lock: LockValue, machine: Machine) -> str:
 
 
 def _acquire_for_frame(machine: Any, lock: LockValue) -> None:
-    """Have frame/locked.py hold the lock while the whole frame runs."""
+    """Have frame/locked_frames.py hold the lock while the whole frame runs."""
     # Only one lock: acquiring two in another order than other threads do may deadlock.
     if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
         raise GraphBreak(_cannot_hold(lock))

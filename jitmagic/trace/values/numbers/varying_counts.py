@@ -54,7 +54,8 @@ def loop_test_position(machine: Machine, symbol: Symbol) -> tuple[int, int] | No
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
         return None
     at, step = root.at, machine.step
-    if machine.loops.may_roll and machine.symbols.narrowed_at.get((symbol, at), set()) - {step}:
+    earlier = machine.symbols.narrowed_at.get((symbol, at), set()) - {step}
+    if machine.assumed.rolls_tests and earlier:
         raise GraphBreak(RolledLoop.of(what=symbol.name))
     return at, step
 
@@ -202,7 +203,7 @@ class VaryingIterator(IteratorValue):
     def next(self, machine: Machine) -> Value | None:
         # Inputs of the first iteration often differ from later ones: an LSTM's states are one
         # tensor of zeros, or `h` is None. Peeling it saves a variant of the loop body.
-        if self.first is not None and not self.taken and peels(machine):
+        if self.first is not None and not self.taken and peels(machine, self.what):
             item = self.first(machine)
             if item is not None:
                 self.taken = 1

@@ -12,7 +12,7 @@ import torch
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.frame.beside import torch_compile_disabled
+from jitmagic.frame.torch_compile_boundary import torch_compile_disabled
 from jitmagic.trace.result import Break
 
 from ..processes import run_forked

@@ -17,11 +17,11 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from ..errors import warn
-from .beside import export_twin, hide
-from .blame import strip_stub_frames
 from .handle import Handle
 from .native import Dispatcher
-from .skip import unsuitable
+from .never_hooked import unsuitable
+from .torch_compile_boundary import export_twin, hide
+from .user_tracebacks import strip_stub_frames
 
 __all__ = ["follow", "handle_in", "stub_code"]
 

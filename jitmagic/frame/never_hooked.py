@@ -1,4 +1,4 @@
-"""skip: decides which code the frame hook never touches, and why.
+"""never_hooked: decides which code the frame hook never touches, and why.
 
 Input: a code object that was reached from tagged code. Output: the reason to skip it, or None. The
 user's code gets handles, and so do modules of installed packages that define layers, because models
