@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.frame import skip
+from jitmagic.frame import never_hooked
 from jitmagic.records import COMPILED
 
 LAYERS = """
@@ -45,11 +45,11 @@ def installed(folder: Path, name: str, text: str) -> types.ModuleType:
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a folder count as the folder of installed packages."""
-    folders = ((f"{tmp_path}/", skip._PACKAGE), *skip._library_folders())
-    monkeypatch.setattr(skip, "_library_folders", lambda: folders)
-    skip._library.cache_clear()
+    folders = ((f"{tmp_path}/", never_hooked._PACKAGE), *never_hooked._library_folders())
+    monkeypatch.setattr(never_hooked, "_library_folders", lambda: folders)
+    never_hooked._library.cache_clear()
     yield tmp_path
-    skip._library.cache_clear()
+    never_hooked._library.cache_clear()
     for name in ("jm_layers", "jm_driver"):
         sys.modules.pop(name, None)
 
