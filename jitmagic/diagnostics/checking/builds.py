@@ -25,7 +25,7 @@ from ...records import Compiled, CompileRecord
 from ...schedule.result import Schedule
 from ...spec import TensorSpec
 from ...trace.result import NOWHERE, GraphInput, Trace
-from ...trace.varying.concrete import at_sizes, hints_of, places_of, with_hints
+from ...trace.varying.concrete import hints_of, places_of, with_hints, with_sizes
 from ..explanation.line_timing import operations
 
 __all__ = [
@@ -266,5 +266,5 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
 
 
 def at_first_sizes(traced: Trace) -> Trace:
-    """Return the trace with the first call's sizes in place of symbols. Raises CompileFailed."""
-    return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
+    """Return the trace with the first call's sizes in place of symbols."""
+    return with_sizes(traced, dict(zip(places_of(traced), hints_of(traced), strict=True)))[0]
