@@ -211,7 +211,7 @@ class SizeCompiler:
     ) -> Executable:
         """Compile the graph for these sizes alone, like a static one."""
         self._compiled += 1
-        known = dict(zip(self._symbols, values, strict=True))
+        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
         concrete, taken = with_sizes(self._traced, known)
         numbers = tuple(one.make(known) for one in taken if isinstance(one, ScalarInput))
         places, given = places_among(len(inputs), taken), (*inputs, *numbers)

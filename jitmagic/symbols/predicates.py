@@ -70,7 +70,7 @@ def fresh_sizes(
     *,
     renames: bool = False,
     supposes: bool = True,
-) -> tuple[Predicates, dict[Symbol, Dimension]]:
+) -> tuple[Predicates, dict[Expr, Dimension]]:
     """Return predicates on fresh symbols, one for each symbol of `ranges` and valid in that range,
     and the sizes over them. A symbol in `fixed` or with one value in its range becomes an int.
 

@@ -24,6 +24,7 @@ from ...loops.ir import Extern, Nest
 from ...records import Compiled, CompileRecord
 from ...schedule.result import Schedule
 from ...spec import TensorSpec
+from ...symbols.expr import Expr
 from ...trace.result import NOWHERE, GraphInput, Trace
 from ...trace.varying.concrete import hints_of, places_of, with_hints, with_sizes
 from ..explanation.line_timing import operations
@@ -267,4 +268,5 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
 
 def at_first_sizes(traced: Trace) -> Trace:
     """Return the trace with the first call's sizes in place of symbols."""
-    return with_sizes(traced, dict(zip(places_of(traced), hints_of(traced), strict=True)))[0]
+    hints = dict[Expr, int](zip(places_of(traced), hints_of(traced), strict=True))
+    return with_sizes(traced, hints)[0]

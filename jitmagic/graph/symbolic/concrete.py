@@ -110,7 +110,9 @@ def sized_graph(
         if not isinstance(value, SizeFloat):
             return value
         taken = [known[symbol] for symbol in symbols_of(value.expr)]
-        if varying := [size.expr for size in taken if isinstance(size, Size)]:
+        if varying := [
+            s for size in taken if isinstance(size, Size) for s in symbols_of(size.expr)
+        ]:
             raise Specialize(varying, "a call takes a float computed from it")
         return value_of(value, known)
 

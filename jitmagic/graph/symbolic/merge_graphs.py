@@ -90,8 +90,7 @@ def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
             return a
         case TensorSpec(), TensorSpec():
             for field in fields(a):
-                parts = (getattr(spec, field.name) for spec in (a, b))
-                _joined(*parts, counterparts, join)
+                _joined(getattr(a, field.name), getattr(b, field.name), counterparts, join)
             return a
         case (tuple(), tuple()) | (list(), list()) if len(a) == len(b):
             made = [_joined(x, y, counterparts, join) for x, y in zip(a, b, strict=True)]

@@ -105,7 +105,7 @@ def _number(size: Dimension) -> Any:
 
 @lowers("linspace.default")
 def linspace(
-    builder: LoopBuilder, out: Out, start: Number, end: Number, steps: int, **_: Any
+    builder: LoopBuilder, out: Out, start: Number | Size, end: Number | Size, steps: int, **_: Any
 ) -> TensorView:
     """Count from both ends, so that both are exact, as RangeFactoriesKernel.cpp does; a single step
     is the start.
@@ -115,7 +115,7 @@ def linspace(
         raise Decline("a linspace in a dtype other than float32 and float64")
     parts: Dimension = max(steps - 1, 1)
     first, last = _float(start, dtype), _float(end, dtype)
-    if any(isinstance(number, Size) for number in (start, end, parts)):
+    if isinstance(parts, Size) or isinstance(start, Size) or isinstance(end, Size):
         step = compute("truediv", compute("sub", last, first), _float(parts, dtype))
     else:
         step = constant((end - start) / parts, dtype)
