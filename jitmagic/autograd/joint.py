@@ -175,9 +175,8 @@ def _check_cast(node: Node, value: Any) -> None:
 
 
 def _check_spec(node: Node, spec: Any, value: Any) -> None:
-    """Check that a result has the dtype and shape that the trace inferred, perhaps for all sizes.
-    Those may be a guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards
-    them.
+    """Check that a result has the dtype and shape of the trace. For varying sizes those may be a
+    guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):
