@@ -49,14 +49,18 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     holders = [node for node in graph.nodes if node.op == "placeholder"]
     written = {node.args[0] for node in graph.nodes if node.target is aten.copy_.default}
     weights = [n for n, node in enumerate(holders) if n in places and node not in written]
+    # A result that is computed from weights alone must be new memory at each call.
     frozen = _frozen_nodes(graph, {holders[n] for n in weights}) - _results(graph)
     for node in list(graph.nodes):
         _fold_scale(graph, node, frozen)
+    # Folding a scale leaves its addcmul without users; calls that may raise stay, as eager runs
+    # them.
     graph.eliminate_dead_code(lambda node: is_effectful(node) or may_raise_on_data(node))
     kept = [node for node in graph.nodes if node in frozen and _is_read_by_rest(node, frozen)]
     if not kept:
         return None
     constants = dict(forward.named_buffers())
+    # Weights that only scales read have lost their readers to the folded convolution.
     taken = [n for n in weights if holders[n].users]
     folded = _copied(graph, [holders[n] for n in taken], kept, {})
     rest = _copied(graph, [*holders, *kept], None, dict.fromkeys(kept))
@@ -66,8 +70,8 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
             rest.erase_node(holder)
         elif n < len(holders):
             left.append(n)
-    parts = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
-    return Frozen(*parts, tuple(taken), tuple(left))
+    first, second = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
+    return Frozen(first, second, weights=tuple(taken), inputs=tuple(left))
 
 
 def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
@@ -162,7 +166,7 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     node.replace_all_uses_with(made)
 
 
-def _is_foldable(node: Any, frozen: set[Node]) -> bool:
+def _is_foldable(node: object, frozen: set[Node]) -> bool:
     """Return whether `node` is a convolution of a frozen weight with a single reader. A transposed
     one is refused: its channels are in another dimension of the weight.
     """
@@ -173,7 +177,7 @@ def _is_foldable(node: Any, frozen: set[Node]) -> bool:
     return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
 
 
-def _is_per_channel(part: Any, conv: Node, frozen: set[Node]) -> bool:
+def _is_per_channel(part: object, conv: Node, frozen: set[Node]) -> bool:
     if part not in frozen:
         return False
     spec, whole = part.meta["spec"], conv.meta["spec"]

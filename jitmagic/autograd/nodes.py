@@ -37,6 +37,7 @@ def is_view_op(op: Any) -> bool:
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False
+    # Mutable schemas return their argument, which is an alias too but no view: excluded above.
     return schema.returns[0].alias_info is not None
 
 
@@ -73,6 +74,7 @@ def runs_once(node: Node) -> bool:
 
 def alias_root(node: Node) -> Node:
     """Return the base of a view, through all views in between; any other node itself."""
+    # Views of views form chains as long as the program makes them: no recursion.
     while is_view(node):
         base = node.args[0]
         assert isinstance(base, Node)
@@ -85,7 +87,7 @@ def erase_dead(graph: Graph) -> None:
     (varying_numbers.py) stay.
     """
     for node in reversed(graph.nodes):
-        if node.users or node.op in ("placeholder", "output") or "number" in node.meta:
+        if node.users or node.op in ("placeholder", "output") or "traced_float" in node.meta:
             continue
         if not (node.target is aten.copy_.default or runs_once(node) or may_raise_on_data(node)):
             graph.erase_node(node)

@@ -21,7 +21,7 @@ from ....symbols.interval import Interval
 from ....symbols.scalar import Symbol
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...varying.symbolic import Count, KnownCount
-from ..base import Value
+from ..base import Machine, Value
 from ..objects.class_facts import belongs_to_torch
 from .scalars import ScalarValue
 
@@ -33,7 +33,7 @@ _CPU = torch.device("cpu")
 
 
 def read_counter(
-    machine: Any, node: Node, live: torch.Tensor | None, source: Source | None
+    machine: Machine, node: Node, live: torch.Tensor | None, source: Source | None
 ) -> Value | None:
     """Return the value of `tensor.item()`, or None for a graph break.
 

@@ -23,13 +23,13 @@ from ....graph.builder import GraphBuilder
 from ....spec import TensorSpec
 from ...graph_notes import GraphNotes
 from ...result import BreakReason
-from ..base import Builder, Unrestorable
+from ..base import Builder, Machine, Unrestorable
 from .partial_run import PartialRun
 
 __all__ = ["number_in_this_call", "require_restart", "tensor_in_this_call"]
 
 
-def number_in_this_call(machine: Any, node: Node) -> Any:
+def number_in_this_call(machine: Machine, node: Node) -> Any:
     """Return `tensor.item()` as this call computes it, or None without speculation."""
     if node.meta["val"].numel() != 1:
         return None
@@ -37,7 +37,7 @@ def number_in_this_call(machine: Any, node: Node) -> Any:
     return None if found is None else found.item()
 
 
-def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
+def tensor_in_this_call(machine: Machine, node: Node) -> torch.Tensor | None:
     """Return the tensor as this call computes it, or None without speculation."""
     notes: GraphNotes = machine.notes
     graph = notes.graph
@@ -52,7 +52,7 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
 
 
 def require_restart(
-    machine: Any,
+    machine: Machine,
     graph: GraphBuilder,
     can_restart: Callable[[Iterable[TensorSpec]], bool],
     what: str,

@@ -11,23 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from ...autograd.result import Partition
-from ...codegen.plan import KernelSource, Plan
-from ...compile.data_partitions import results_of, trace_of
-from ...errors import CompileFailed
-from ...graph.operators.foreign import is_foreign
-from ...graph.subgraphs import Subgraph, split_if_possible
-from ...graph.symbolic.data_split import split_at_data
-from ...loops.ir import Extern, Nest
-from ...records import Compiled, CompileRecord
-from ...schedule.result import Schedule
-from ...spec import TensorSpec
-from ...symbols.expr import Expr
-from ...trace.result import NOWHERE, GraphInput, Trace
-from ...trace.varying.concrete import hints_of, places_of, with_hints, with_sizes
-from ..explanation.line_timing import operations
+from ..autograd.result import Partition
+from ..codegen.plan import KernelSource, Plan
+from ..compile.data_partitions import results_of, trace_of
+from ..errors import CompileFailed
+from ..graph.operators.foreign import is_foreign
+from ..graph.subgraphs import Subgraph, split_if_possible
+from ..graph.symbolic.data_split import split_at_data
+from ..loops.ir import Extern, Nest
+from ..records import Compiled, CompileRecord
+from ..schedule.result import Schedule
+from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..trace.result import NOWHERE, GraphInput, Trace
+from ..trace.varying.concrete import hints_of, places_of, with_hints, with_sizes
 
 __all__ = [
     "Build",
@@ -41,10 +40,12 @@ __all__ = [
     "inputs_of",
     "newest_variants",
     "nodes_of",
+    "operations_of",
     "partitions_of",
 ]
 
 MOST_BYTES = 1 << 31  # a limit on synthetic inputs
+_CALLS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def builds_of(records: Iterable[CompileRecord]) -> list[Build]:
 
 
 def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
-    schedule, rendered = None, None
+    schedule, plan, source = None, None, None
     for stage in record.stages:
         name, _, kind = stage.stage.partition(": ")
         if isinstance(stage.result, Partition):
@@ -91,10 +92,10 @@ def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
         elif kind == "schedule":
             schedule = stage.result
         elif kind == "render":
-            rendered = stage.result
-        elif kind == "load" and stage.result is not None and schedule and rendered:
-            yield Build(name, schedule, *rendered)
-            schedule, rendered = None, None
+            plan, source = stage.result
+        elif kind == "load" and stage.result is not None and schedule and plan:
+            yield Build(name, schedule, plan, source)
+            schedule, plan = None, None
 
 
 def _with_backward(differentiated: list[Partition], build: Build) -> Partition | None:
@@ -199,7 +200,7 @@ class MeasuredFrame:
     def of(cls, records: Sequence[CompileRecord]) -> MeasuredFrame | None:
         """Return the frame of these records of one variant; None if its graph has no operations."""
         traced = records[0].result("trace")
-        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+        if not isinstance(traced, Trace) or not operations_of(traced.graph.graph):
             return None
         return cls(traced, builds_in_use(records))
 
@@ -269,4 +270,9 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
 def at_first_sizes(traced: Trace) -> Trace:
     """Return the trace with the first call's sizes in place of symbols."""
     hints = dict[Expr, int](zip(places_of(traced), hints_of(traced), strict=True))
-    return with_sizes(traced, hints)[0]
+    return with_sizes(traced, hints)[0] if hints else traced
+
+
+def operations_of(graph: Graph) -> list[Node]:
+    """Return the nodes of a graph that are calls."""
+    return [node for node in graph.nodes if node.op in _CALLS]
