@@ -156,7 +156,6 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "views": (views, pair),
     "numbers in lists": (lists, pair),
     "range of floats": (lambda x, y: x * torch.linspace(1, x.shape[1], x.shape[1]) + y, pair),
-    "shuffled": (lambda x: F.channel_shuffle(x, 2) * 2, images),
     "strip of a strip": (lambda x, y: (x + y).softmax(-1)[:, x.shape[1] // 2 :], pair),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y).tril(), matrices),
     "resized": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), images),
