@@ -81,7 +81,6 @@ class GraphBuilder:
         self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.warns = True  # whether torch's warnings are shown
         self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # set if the program changed it
@@ -189,7 +188,7 @@ class GraphBuilder:
         before = [node.meta["val"]._version for node in given]
         run, storages = placement.method or target, set[int]()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
-        line = next(iter(lines), None) if self.warns else None
+        line = next(iter(lines), None)
         check_for_meta(name, placement.args, placement.kwargs)
         with allowing_data_sizes(self.fresh_size) as self._sizes_made:
             how = self.autocast, self.cast_cache
