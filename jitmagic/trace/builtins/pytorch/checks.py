@@ -50,24 +50,24 @@ for _function, _error in _RAISES.items():
 
 @handles(torch._assert_async)
 def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Model torch._assert_async; only plain Python, which raises, needs its message."""
     condition = kwargs["input"] if "input" in kwargs else args[0]
-    node = condition.node if isinstance(condition, TensorValue) else None
-    if node is not None and not machine.catches() and assert_data(machine, node):
-        return machine.constant(None)
-    what = condition.describe()
-    raise GraphBreak(UnsupportedArguments.of(name="torch._assert_async", what=what))
+    return _assert(machine, "torch._assert_async", condition)
 
 
 @handles(torch._check_tensor_all)
 def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     condition = kwargs["cond"] if "cond" in kwargs else args[0]
     if isinstance(condition, TensorValue) and not machine.catches():
-        whole = record(machine, _all, [condition])
-        if isinstance(whole, TensorValue) and assert_data(machine, whole.node):
-            return machine.constant(None)
-    what = condition.describe()
-    raise GraphBreak(UnsupportedArguments.of(name="torch._check_tensor_all", what=what))
+        condition = record(machine, _all, [condition])
+    return _assert(machine, "torch._check_tensor_all", condition)
+
+
+def _assert(machine: Machine, name: str, condition: Value) -> Value:
+    """Record an assertion; only plain Python, which raises, needs its message."""
+    node = condition.node if isinstance(condition, TensorValue) else None
+    if node is not None and not machine.catches() and assert_data(machine, node):
+        return machine.constant(None)
+    raise GraphBreak(UnsupportedArguments.of(name=name, what=condition.describe()))
 
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
@@ -78,7 +78,7 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     to be taken. torch's own such branches are written for Dynamo and round differently (optimizers
     count steps in float32 there). After a library's branch has raised, all code gets False.
     """
-    asking = machine.frame.globals.live.get("__name__")
+    asking = machine.frame.globals.store.live.get("__name__")
     answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)

@@ -23,7 +23,7 @@ from ....graph.builder import GraphBuilder
 from ....spec import TensorSpec
 from ...graph_notes import GraphNotes
 from ...result import BreakReason
-from ..base import Builder, Machine, Unrestorable
+from ..base import Builder, CannotRebuild, Machine
 from .partial_run import PartialRun
 
 __all__ = ["number_in_this_call", "require_restart", "tensor_in_this_call"]
@@ -65,6 +65,6 @@ def require_restart(
 
     def check(builder: Builder) -> None:
         if not can_restart(node.meta["spec"] for node in graph.mutated_inputs):
-            raise Unrestorable(f"{what} in a frame that writes", born, reason)
+            raise CannotRebuild(f"{what} in a frame that writes", born, reason)
 
     machine.at_exit(check)
