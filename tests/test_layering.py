@@ -73,7 +73,7 @@ STEPS: dict[str, set[str]] = {
     "backends": set(),
     "template": {"profiler_names"},
     "sized_joint": {"template"},
-    "sized_backend": {"sized_joint", "backends"},
+    "sized_backend": {"sized_joint", "template", "backends"},
     "sizes": {"template", "sized_joint", "sized_backend"},
     "executable": {
         "profiler_names",

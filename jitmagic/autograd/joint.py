@@ -22,7 +22,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
-from ..errors import CompileFailed, OperationFailed, UserLine
+from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
@@ -175,8 +175,8 @@ def _check_cast(node: Node, value: object) -> None:
 
 
 def _check_spec(node: Node, spec: object, value: object) -> None:
-    """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
-    be a guess (graph/operators/symbolic_shapes.py); comparing sizes here proves or guards them.
+    """Check that a result has the dtype and shape of the trace. For varying sizes those may be a
+    guess (graph/operators/symbolic_shapes.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):
@@ -184,7 +184,8 @@ def _check_spec(node: Node, spec: object, value: object) -> None:
     if not isinstance(spec, TensorSpec) or not isinstance(value, Traced):
         return
     if value.dtype is not spec.dtype or as_dimensions(value.shape) != spec.shape:
-        raise _failed(node, CompileFailed(f"its result is not a {spec} at other sizes"))
+        differs = SizesDiffer(f"its result is not a {spec} at these sizes")
+        raise _failed(node, differs) from differs
 
 
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
@@ -211,8 +212,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
         _check_cast(node, value)
     if isinstance(value, tuple):
         value = _rounded(node, value)
-    if mode.recorder.is_sized:
-        _check_spec(node, node.meta.get("spec"), value)
+    _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
         # Not through detach, which shares the version counter: writes to .data are not counted.
         value.origin, value.counter = (AliasCall(None, args[0]), 0), VersionCounter()

@@ -60,7 +60,7 @@ def compile_partitions(
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
         else:
             inputs = partial(examples, [entry.spec for entry in own.inputs])
-            run, made, _ = compile_static(own, inputs, record, None, piece.asked)
+            run, made, _ = compile_static(own, inputs, record, piece.asked)
         runs.append((run, part.inputs, part.outputs, part.dead))
         specs += results_of(own) if made is None else made
     run = split_graph(len(traced.inputs), tuple(runs), split.outputs)

@@ -33,7 +33,6 @@ from .background import left_to_background
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_joint import Builders
-from .sizes import Build
 from .tuning import best_kernels, best_products
 
 __all__ = ["build_executable", "build_native", "builders_for_sizes"]
@@ -47,20 +46,16 @@ def build_executable(
     options: Options,
     record: Recording,
     make_inputs: Examples,
-    kernels: Build | None,
     saved: SavedLayouts | None = None,
 ) -> Executable:
     """Build kernels by the best tier that works; a tier that fails falls back visibly.
 
-    `kernels` may return an executable of a template for all sizes. `saved`: the outputs that only
-    the backward reads, whose strides the kernels may choose.
+    `saved`: the outputs that only the backward reads, whose strides the kernels may choose.
     """
     device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
         warn_no_compiler(target, options)
-    if kernels is not None and (run := kernels(gm, name, target, record)) is not None:
-        return run
     while target.tier != "aten":
         try:
             return build_native(gm, name, target, options, record, make_inputs, saved)
@@ -121,7 +116,7 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     later = record.for_later()
 
     def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
-        return build_executable(gm, name, options, record, partial(stand_in_inputs, gm), None)
+        return build_executable(gm, name, options, record, partial(stand_in_inputs, gm))
 
     def backward(
         build: Callable[[Recording], Executable], replay: Callable[[], GraphModule]

@@ -61,7 +61,7 @@ from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
-from .sizes import Build, CompiledGraph, SizeCompiler, compile_sizes
+from .sizes import CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import stop_before, trace_frame, trace_statically
 
@@ -181,8 +181,8 @@ def compile_graph(
     options = handle.options
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
-    # `static` compiles a graph of ints. A graph with symbols goes through `compile_sizes`, which
-    # tries one joint graph for all sizes and falls back to `static` for each size tuple.
+    # `static` compiles a graph of ints. `compile_sizes` makes one joint graph for all sizes, or
+    # calls `static` for each size tuple.
     frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
     static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
     builders = builders_for_sizes(options, record)
@@ -194,28 +194,26 @@ def compile_graph(
         # faster at their own sizes and stay in use for them.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
         return compile_sizes(traced, make_inputs(), static, builders, options, record, known)
-    return static(traced, make_inputs, record, None)
+    return static(traced, make_inputs, record)
 
 
 def _compile_static(
     traced: Trace,
     make_inputs: Examples,
     record: Recording,
-    kernels: Build | None,
     asked: Container[int] | None = None,
     *,
     options: Options,
     frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
-    """Compile a graph of fixed sizes. `kernels` returns an executable if a template for all sizes
-    has one. `asked`: indices of the results that may be differentiated (None: all). `frozen`:
-    positions of the inputs that are constant weights.
+    """Compile a graph of fixed sizes. `asked`: indices of the results that may be differentiated
+    (None: all). `frozen`: positions of the inputs that are constant weights.
     """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
     specs = tuple(entry.spec for entry in traced.inputs)
     whole = (traced.graph, frozen)
-    ahead = partial(_compile_ahead, options=options, record=record, kernels=kernels, frozen=whole)
+    ahead = partial(_compile_ahead, options=options, record=record, frozen=whole)
     return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
 
 
@@ -226,7 +224,6 @@ def _compile_ahead(
     *,
     options: Options,
     record: Recording,
-    kernels: Build | None,
     frozen: tuple[torch.fx.GraphModule, frozenset[int]],
 ) -> CompiledGraph:
     """Run the AOT stages: joint graph, partition, forward executable, backward at its first use.
@@ -237,7 +234,7 @@ def _compile_ahead(
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
         parts = stage.keep(partition(joint))
-    build: Callable[..., Executable] = partial(build_executable, kernels=kernels)
+    build: Callable[..., Executable] = build_executable
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = fx_executable
     if frozen[0] is gm and (run := _of_frozen_weights(parts, frozen[1], build, options, record)):

@@ -4,13 +4,12 @@ Input: a Trace with Sizes, the values of its symbols in one call, and that call'
 SizedBackend, which serves all values that pass its predicates. The backend gets what torch.compile
 gives it: a GraphModule whose inputs include each size as a SymInt, before the first tensor that has
 it, and example inputs with SymInts among the tensors. If it branches on such a size, the answer
-becomes a predicate. If it reads one as an int, or raises, it gets a graph of ints for each size
-tuple instead.
+becomes a predicate. A size that it reads as an int is a constant of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -18,14 +17,15 @@ import torch
 from ..graph.symbolic.size_inputs import is_size, size_in_order, with_size_inputs
 from ..graph.symbolic.sym_node import as_torch
 from ..records import Recording
+from ..symbols.predicates import fresh_sizes
+from ..symbols.scalar import Symbol
 from ..trace.result import Trace
 from ..trace.varying.concrete import places_of, ranges_of
 from .backends import call_backend
-from .sized_joint import BuiltExecutable, own_sizes
+from .sized_joint import BuiltExecutable
+from .template import SizeTuple
 
 __all__ = ["SizedBackend"]
-
-SizeTuple = tuple[int, ...]
 
 
 class SizedBackend:
@@ -44,8 +44,10 @@ class SizedBackend:
         values: SizeTuple,
         inputs: Sequence[torch.Tensor],
         record: Recording,
+        fixed: Collection[Symbol] = (),
     ) -> None:
-        self.predicates, sizes = own_sizes(ranges_of(traced), values)
+        self.predicates, known = fresh_sizes(ranges_of(traced), values, fixed)
+        sizes = tuple(known.values())
         gm, self._order = with_size_inputs(traced.graph, places_of(traced), sizes)
         examples = [
             as_torch(sizes[size_in_order(place)]) if is_size(place) else inputs[place]

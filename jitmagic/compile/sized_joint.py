@@ -6,24 +6,23 @@ natively: nothing is traced and no Python runs (extensions/runtime/sizes.h).
 
 The joint and partition stages run once, on meta tensors with SymInts, as the tracer did. If an
 autograd formula, a decomposition or torch's C++ branches on a size, it compares Sizes, and the
-answer becomes a predicate. Code that reads a size as an int raises Specialize; the frame then has
-no SizedJoint. So every branch taken is valid for all values that pass the predicates.
+answer becomes a predicate. So every branch taken is valid for all values that pass the predicates.
+Code that reads a size as an int raises Specialize; `sizes.py` then makes that size a constant of
+the joint graph, and another joint graph for another value of it.
 
-The alternative, which `sizes.py` uses where this one fails, is to trace each size tuple and to
-compare its graph with the first one's. It is slow: training a transformer layer took 32 ms per new
-size tuple, 28 of them for graphs that came out alike. The min cut of the partition weighs bytes at
-the hints; other sizes use the same cut, as any cut is correct. With `options.verify` each node of
-the joint graph is compared with the result of its operation at the sizes of each tuple.
+Tracing each size tuple instead is slow: training a transformer layer took 32 ms per new size tuple,
+28 of them for graphs that came out alike. The min cut of the partition weighs bytes at the hints;
+other sizes use the same cut, as any cut is correct. With `options.verify` each node of the joint
+graph is compared with the result of its operation at the sizes of each tuple.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch.fx import GraphModule
@@ -42,24 +41,17 @@ from ..options import Options
 from ..records import LazyPayload, Recording
 from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_template
 from ..spec import TensorSpec
-from ..symbols.compiled import Relation, SizeCode, SizeProgram
 from ..symbols.expr import Expr
-from ..symbols.interval import MANY, Interval
-from ..symbols.predicates import Predicates
+from ..symbols.predicates import Predicates, checks, fresh_sizes
 from ..symbols.scalar import Symbol
-from ..symbols.size import Dimension, Size, hintless
 from ..target import Target
 from ..trace.result import Trace
-from ..trace.varying.concrete import ranges_of, with_symbols
-from .template import Template, compile_template, for_all_sizes
+from ..trace.varying.concrete import ranges_of, with_sizes
+from .template import SizeTuple, Template, Templates
 
-__all__ = [
-    "KEPT", "Builders", "BuiltExecutable", "SizedJoint", "checks", "own_sizes", "places_among",
-]  # fmt: skip
+__all__ = ["KEPT", "Builders", "BuiltExecutable", "SizedJoint", "places_among"]
 
-SizeTuple = tuple[int, ...]
 Missing = tuple[int, ...]
-_COUNT = itertools.count()
 KEPT = 64  # executables cached per template; building an evicted one again takes microseconds
 
 
@@ -75,60 +67,6 @@ class Builders(NamedTuple):
     graph: Callable[[GraphModule, str, Recording], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
     warn_of_replay: Callable[[bool], None]
-
-
-class _Kernels:
-    """The templates of one ATen graph. There may be several: a schedule for small sizes has other
-    predicates than one for large sizes.
-    """
-
-    __slots__ = (
-        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
-        "compiled",
-    )
-
-    def __init__(
-        self,
-        graph: GraphModule,
-        name: str,
-        symbols: tuple[Symbol, ...],
-        target: Target,
-        options: Options,
-    ) -> None:
-        self._graph, self._name, self._symbols = graph, name, symbols
-        self._target, self._options = target, options
-        self._made: list[Template] = []
-        self._lock = RLock()
-        self._is_sized = True
-        self.compiled = 0  # how many templates needed a compiler
-
-    def known(self, values: SizeTuple) -> Template | None:
-        """Return the existing template for these values."""
-        return next((template for template in self._made if template.holds(values)), None)
-
-    def template(self, values: SizeTuple, record: Recording) -> Template | None:
-        """Return the template for these values, building it if needed; None if there can be
-        none.
-        """
-        with self._lock:
-            template = self.known(values)
-            if template is None and self.compiled < self._options.recompile_limit:
-                self.compiled += 1
-                template = self._compile(values, record) if self._is_sized else None
-        return template
-
-    def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
-        hints = dict(zip(self._symbols, values, strict=True))
-        given = self._graph, self._name, hints, self._target, self._options, record
-        # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
-        supposes = self.compiled <= self._options.recompile_limit // 2
-        made = partial(compile_template, *given, supposes=supposes)
-        template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
-        if template is None:
-            self._is_sized = False
-            return None
-        self._made.append(template)
-        return template if template.holds(values) else None
 
 
 class BuiltExecutable(NamedTuple):
@@ -149,7 +87,7 @@ class _Part:
     joint: Joint
     parts: Partition
     shell: SizedShell
-    forward: _Kernels
+    forward: Templates
     # Slots of its inputs, number of outputs, slots not read after it (Subgraph in graph/subgraphs).
     slots: tuple[tuple[int, ...], int, tuple[int, ...]]
     backwards: dict[Missing, BySizes] = field(default_factory=dict)
@@ -168,16 +106,16 @@ class SizedJoint:
         builders: Builders,
         options: Options,
         record: Recording,
+        fixed: Collection[Symbol] = (),
     ) -> None:
+        """`fixed`: symbols of the trace that are constants of this joint graph."""
         self._builders, self._options, self._hints = builders, options, values
-        self._later = record.for_later()
         self._lock = RLock()
         ranges = ranges_of(traced)
         self._named = tuple(ranges)  # the symbols of the trace
-        self.predicates, own = own_sizes(ranges, values)
+        self.predicates, sizes = fresh_sizes(ranges, values, fixed)
         self.symbols = self.predicates.symbols
-        sizes: dict[Expr, Any] = dict(zip(ranges, own, strict=True))
-        self._sized, self._kept = with_symbols(traced, sizes)
+        self._sized, self._kept = with_sizes(traced, sizes)
         self._slots: tuple[int, ...] | None = None  # of the outputs; None: no subgraphs
         self._parts = self._make(record)
 
@@ -207,7 +145,7 @@ class SizedJoint:
         with record.stage("partition") as stage:
             parts = partition(joint)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
-        forward = self._kernels(parts.forward, "forward")
+        forward = self._templates(parts.forward, "forward")
         return _Part(
             gm,
             joint,
@@ -217,9 +155,9 @@ class SizedJoint:
             slots,
         )
 
-    def _kernels(self, gm: GraphModule, name: str) -> _Kernels:
+    def _templates(self, gm: GraphModule, name: str) -> Templates:
         target = self._builders.target(gm)
-        return _Kernels(gm, name, self.symbols, target, self._options)
+        return Templates(gm, name, self.symbols, target, self._options)
 
     # -- values of a call ------------------------------------------------------------------------
 
@@ -297,10 +235,10 @@ class SizedJoint:
 
     def _new_backward(self, part: _Part, missing: Missing) -> BySizes:
         gm = backward_without(part.parts, missing)
-        kernels = self._kernels(gm, "backward")
+        templates = self._templates(gm, "backward")
 
         def build(values: SizeTuple, record: Recording) -> Executable:
-            template = kernels.template(values, record)
+            template = templates.template(values, record)
             if template is None:
                 return self._builders.graph(concrete(values), "backward", record)
             if template.is_native:
@@ -349,51 +287,9 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
             raise CompileFailed(f"{node} is {made} in the joint graph, not {said}")
 
 
-def own_sizes(
-    ranges: Mapping[Symbol, Interval], values: SizeTuple
-) -> tuple[Predicates, tuple[Dimension, ...]]:
-    """Return predicates on fresh symbols, each in its range, and sizes over them; a range with one
-    value gives an int.
-    """
-    pairs = zip(ranges.items(), values, strict=True)
-    symbols = [_own(symbol, interval, n) for (symbol, interval), n in pairs]
-    predicates = Predicates(dict(zip(symbols, values, strict=True)))
-    return predicates, tuple(
-        Size(one, predicates.context) if one.range.low < one.range.high else int(one.range.low)
-        for one in symbols
-    )
-
-
-def _own(symbol: Symbol, interval: Interval, value: int) -> Symbol:
-    """Return a fresh symbol: symbols of another Context must not be equal. For an unbacked size the
-    trace assumes a layout for more than one (`usually`); 0 and 1 have joints of their own.
-    """
-    if hintless(symbol):
-        interval = interval.narrowed(MANY if MANY.has(value) else Interval(value, value))
-    return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
-
-
 def places_among(inputs: int, kept: Sequence[int | ScalarInput]) -> tuple[int, ...]:
     """Return, for each input of a concrete graph, its position in (inputs of the call, *numbers
     computed from sizes). Inputs that were read only for their sizes are not among them.
     """
     fresh = itertools.count(inputs)
     return tuple(next(fresh) if isinstance(one, ScalarInput) else one for one in kept)
-
-
-def checks(
-    predicates: Sequence[Predicates],
-    ranges: Mapping[Symbol, Interval] = MappingProxyType({}),
-    relations: Iterable[Relation] = (),
-    symbols: Sequence[Symbol] = (),
-) -> SizeProgram:
-    """Return a program that checks all these predicates, on values in the order of their
-    symbols.
-    """
-    code = SizeCode(len(predicates[0].symbols))
-    if symbols:
-        code.set_symbols(symbols)
-    code.require(ranges, relations)
-    for each in predicates:
-        each.write(code)
-    return code.program()

@@ -1,47 +1,37 @@
-"""Keeps one executable for each size tuple that a graph with symbols was called with.
+"""Serves a graph with symbols at the sizes of each call.
 
 Input: a Trace whose inputs have Sizes, and a function that compiles a static trace. Output: a
 callable of the graph's tensor inputs, which reads the sizes from them. A size tuple holds the
 values of all symbols in one call.
 
-Usually one joint graph serves all size tuples that pass its predicates (`sized_joint.py`), and
-native code builds the executable of a new tuple in microseconds without calling this module.
+One joint graph serves all size tuples that pass its predicates (`sized_joint.py`, and
+`sized_backend.py` for the user's backend). Native code builds the executable of a new tuple in
+microseconds without calling this module. Python is called (`SizeCompiler.missed`) if no joint graph
+or no kernels serve a tuple yet. A size that a stage reads as an int is a constant of the joint
+graphs: there is one for each of its values.
 
-Python is called (`SizeCompiler.missed`) if no template exists yet, and for each new tuple of a
-graph that needs ints (an operation that torch's formulas decompose by size). The graph is then made
-concrete (`trace/varying/concrete.py`) and compiled for the tuple; the frame is not traced again and
-gets no guard. `Templates` may still supply kernels that serve all sizes.
+A graph that no stage compiles for all sizes, or a backend that wants ints, is compiled for each
+tuple like a static graph; the frame is not traced again and gets no guard. Sizes of a static
+variant use its kernels, which are faster and already cached.
 
-After `recompile_limit` tuples that needed a compiler, further ones run the graph op by op, because
-compiling takes longer than many calls. Even if kernels exist, a new tuple costs a trace of its
-graphs. Once that many tuples have executables, another one gets its own only after its calls op by
-op have taken as long as building one takes on average: at most twice the time of the better choice.
-Sizes of a static variant use its kernels, which are faster and already cached.
+After `recompile_limit` compiles, size tuples without kernels run the graph op by op, because
+compiling takes longer than many calls.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import GraphModule
 
-from ..autograd.joint import trace_joint
-from ..autograd.partition import partition
-from ..autograd.result import output_specs
 from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
 from ..graph.lazy_module import with_code
 from ..graph.operators.autocast import restoring_modes
-from ..graph.subgraphs import split_if_possible
 from ..graph.symbolic.concrete import ScalarInput, results_of
-from ..guards.guard import InRange, SizesRelate
 from ..guards.source import Source
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
@@ -50,26 +40,20 @@ from ..spec import TensorSpec
 from ..symbols.compiled import SizeProgram
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
-from ..symbols.interval import INT64, Interval
-from ..symbols.size import DataSize, Dimension, Size, SizeOf
-from ..target import Target
+from ..symbols.predicates import checks
+from ..symbols.scalar import Symbol
+from ..symbols.size import DataSize, SizeOf
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Trace
-from ..trace.varying.concrete import at_sizes, expected_of, hints_of, places_of
+from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
 from .sized_backend import SizedBackend
-from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, checks, places_among
-from .template import Templates, for_all_sizes
+from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, places_among
+from .template import SizeTuple, for_all_sizes
 
-__all__ = ["Build", "CompiledGraph", "SizeCompiler", "compile_sizes"]
+__all__ = ["CompiledGraph", "SizeCompiler", "compile_sizes"]
 
-SizeTuple = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
-Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Inputs = Callable[[], Sequence[torch.Tensor]]
-_PLANNED = 32  # times `recompile_limit`: tuples that may have executables; each holds memory
-_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # sizes unlikely to be constants of a program
-_MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # factors for guards that need divisible sizes
-_TRIED = 4096  # size tuples
 
 
 class CompiledGraph(NamedTuple):
@@ -84,7 +68,7 @@ class CompiledGraph(NamedTuple):
     in_parts: bool = False
 
 
-Compile = Callable[[Trace, Inputs, Recording, Build], CompiledGraph]
+Compile = Callable[[Trace, Inputs, Recording], CompiledGraph]
 
 
 def compile_sizes(
@@ -137,9 +121,9 @@ class SizeCompiler:
     """
 
     __slots__ = (
-        *("_builders", "_compile", "_costly", "_expected", "_is_patient", "_is_sized", "_op_by_op"),
-        *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
-        *("_static", "_symbols", "_traced", "_waited", "in_parts", "run"),
+        *("_alone", "_builders", "_compile", "_compiled", "_expected", "_fixed", "_is_sized"),
+        *("_joints", "_later", "_lock", "_op_by_op", "_options", "_static", "_symbols", "_traced"),
+        *("in_parts", "run"),
     )
 
     def __init__(
@@ -152,30 +136,23 @@ class SizeCompiler:
         static: frozenset[SizeTuple] = frozenset(),
     ) -> None:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
-        self._builders, self._options = builders, options
-        self._limit, self._static = options.recompile_limit, static
+        self._builders, self._options, self._static = builders, options, static
         self._joints: list[SizedJoint | SizedBackend] = []
+        self._fixed: set[Symbol] = set()  # constants of each joint graph
+        self._alone: dict[SizeTuple, Executable] = {}  # of tuples that no joint graph serves
+        self._compiled = 0  # how many compiles were tried
         self.in_parts = False  # whether any executable consists of several (CompiledGraph.in_parts)
         is_native = options.backend == "native" and not options.tunes
         self._is_sized = is_native or callable(options.backend)
-        self._made: dict[SizeTuple, Executable] = {}
-        self._costly = 0  # how many of `_made` needed a compiler
-        self._is_patient = options.keep == "faster"
-        self._planning = 0.0  # seconds that building all of `_made` took
-        self._waited: dict[SizeTuple, float] = {}  # seconds of op-by-op calls of other tuples
         self._op_by_op: list[Executable] = []  # at most one item, built at first use
         self._lock = RLock()
-        self._kernels: list[Templates | None] = []  # at most one item, built at first use
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         places = tuple(places_of(traced).values())
         self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
 
     def add(self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes and add the executable to `run`."""
-        began = time.perf_counter()
-        run = self._made[values] = self.compile_for(values, inputs, record)
-        self._planning += time.perf_counter() - began
-        self.run.add(values, run)
+        self.run.add(values, self.compile_for(values, inputs, record))
 
     def compile_for(
         self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
@@ -183,11 +160,14 @@ class SizeCompiler:
         """Return the executable of one size tuple."""
         joint = None if values in self._static else self._joint_of(values, inputs, record)
         if joint is None:
-            return self._compile_alone(values, inputs, record)
+            run = self._alone[values] = self._compile_alone(values, inputs, record)
+            return run
         self.in_parts = self.in_parts or joint.in_parts
         before = joint.compiled
         made = joint.made(values, len(inputs), record)
-        self._costly += joint.compiled > before
+        self._compiled += joint.compiled - before
+        if not joint.is_ready(values):  # its kernels are for this tuple alone
+            self._alone[values] = made.run
         if made.template is not None:
             self.run.add_template(self._checks(made), made.template, self._verify_of(joint))
         elif (verify := self._verify_of(joint)) is not None:
@@ -204,60 +184,44 @@ class SizeCompiler:
     def _joint_of(
         self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> SizedJoint | SizedBackend | None:
-        """Return the joint graph for all sizes whose predicates these values pass; None if this
-        size tuple must be traced alone.
+        """Return the joint graph whose predicates these values pass, a new one if needed; None if
+        this size tuple must be compiled alone.
         """
         for joint in self._joints:
             if joint.holds(values):
                 return joint
-        if not self._is_sized or len(self._joints) >= self._limit:
+        options = self._options
+        if not self._is_sized or len(self._joints) >= options.recompile_limit:
             return None
-        make = partial(self._make_for_all, values, inputs, record)
-        made = for_all_sizes("joint for all sizes", values, make, record)
+
+        def make(fixed: Collection[Symbol]) -> SizedJoint | SizedBackend:
+            if callable(options.backend):
+                return SizedBackend(options.backend, self._traced, values, inputs, record, fixed)
+            return SizedJoint(self._traced, values, self._builders, options, record, fixed)
+
+        made = for_all_sizes("joint for all sizes", values, make, record, self._fixed)
         if made is None:
             self._is_sized = False
-            return None
-        self._joints.append(made)
-        return made if made.holds(values) else None
-
-    def _make_for_all(
-        self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
-    ) -> SizedJoint | SizedBackend:
-        backend = self._options.backend
-        if callable(backend):
-            return SizedBackend(backend, self._traced, values, inputs, record)
-        return SizedJoint(self._traced, values, self._builders, self._options, record)
+        else:
+            self._joints.append(made)
+        return made
 
     def _compile_alone(
         self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
-        """Run each stage as for a static graph; kernels may be shared with other size tuples."""
-        kernels = None if values in self._static else self._templates(record)
-        before = 0 if kernels is None else kernels.compiled
-
-        def build(
-            gm: GraphModule, name: str, target: Target, record: Recording
-        ) -> Executable | None:
-            return None if kernels is None else kernels.executable(gm, name, values, target, record)
-
-        # At the hints, the trace itself has issued torch's warnings.
-        warns = values != hints_of(self._traced)
-        concrete, taken = at_sizes(self._traced, values, warns)
-        numbers = tuple(one.make() for one in taken if isinstance(one, ScalarInput))
-        places, known = places_among(len(inputs), taken), (*inputs, *numbers)
-        made = self._compile(concrete, lambda: [known[place] for place in places], record, build)
+        """Compile the graph for these sizes alone, like a static one."""
+        self._compiled += 1
+        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
+        concrete, taken = with_sizes(self._traced, known)
+        numbers = tuple(one.make(known) for one in taken if isinstance(one, ScalarInput))
+        places, given = places_among(len(inputs), taken), (*inputs, *numbers)
+        made = self._compile(concrete, lambda: [given[place] for place in places], record)
         self.in_parts = self.in_parts or made.in_parts
-        self._costly += kernels is None or kernels.compiled > before
         if places == tuple(range(len(inputs))):
             return made.run
         results = results_of(concrete.graph)
-        outputs = tuple(range(len(known), len(known) + results))
+        outputs = tuple(range(len(given), len(given) + results))
         return split_graph(len(inputs), ((made.run, places, results, ()),), outputs, numbers)
-
-    def _templates(self, record: Recording) -> Templates | None:
-        if not self._kernels:
-            self._kernels.append(_templates(self._traced, self._options, record))
-        return self._kernels[0]
 
     @property
     def _graph(self) -> Executable:
@@ -269,21 +233,14 @@ class SizeCompiler:
     def missed(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
         """Return the executable for a call of these sizes, which are new or were evicted."""
         with self._lock:
-            is_ready = any(joint.is_ready(values) for joint in self._joints)
-            if values in self._made:  # evicted from the native cache
-                run = self._made[values]
+            if values in self._alone:
+                run = self._alone[values]
             elif not self.is_expected(values):  # op by op, an operation raises eager's error
                 return self._graph
-            elif is_ready and values not in self._static:
-                run = self._compile_in_call(values, inputs)  # only fills in sizes: microseconds
-            elif self._is_full():
-                return self._graph
-            elif self._is_patient and not is_ready and self._is_early(values):
-                return partial(self._wait, values)
+            elif self._is_ready(values) or self._compiled < self._options.recompile_limit:
+                run = self._compile_in_call(values, inputs)
             else:
-                began = time.perf_counter()
-                run = self._made[values] = self._compile_in_call(values, inputs)
-                self._planning += time.perf_counter() - began
+                return self._graph
             self.run.add(values, run)
             return run
 
@@ -297,24 +254,10 @@ class SizeCompiler:
                 raise SizesDiffer(f"{value} is a size that the trace does not cover")
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
-    def _is_early(self, values: SizeTuple) -> bool:
-        """Return whether the tuple's op-by-op calls have so far taken less time than building its
-        executable would.
-        """
-        plans = len(self._made)
-        waited = self._waited.get(values, 0.0)
-        return plans >= self._limit and waited < self._planning / plans
-
-    def _wait(self, values: SizeTuple, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        began = time.perf_counter()
-        made: tuple[Any, ...] = self._graph(*inputs)
-        if len(self._waited) < _PLANNED * self._limit or values in self._waited:
-            seconds = time.perf_counter() - began
-            self._waited[values] = self._waited.get(values, 0.0) + seconds
-        return made
-
-    def _is_full(self) -> bool:
-        return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
+    def _is_ready(self, values: SizeTuple) -> bool:
+        """Return whether the executable needs no compiler: it takes microseconds to build."""
+        known = any(joint.is_ready(values) for joint in self._joints)
+        return known and values not in self._static
 
     def _compile_in_call(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
@@ -329,10 +272,13 @@ class SizeCompiler:
             if isinstance(error, OutOfTime):
                 failed = TookTooLong.after(self._options.budget, record.stages)
             record.end(failed)
-            if isinstance(error, SizesDiffer):
-                return _raising(error)
-            warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
-            return self._graph
+            differs = next(
+                (e for e in (error, error.__cause__) if isinstance(e, SizesDiffer)), None
+            )
+            if differs is None:
+                warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
+            run = self._alone[values] = self._graph if differs is None else _raising(differs)
+            return run
 
 
 def _raising(error: SizesDiffer) -> Executable:
@@ -344,79 +290,3 @@ def _raising(error: SizesDiffer) -> Executable:
         raise error
 
     return run
-
-
-# ------------------------------------------------------------------------ kernels for all sizes
-
-
-def _templates(traced: Trace, options: Options, record: Recording) -> Templates | None:
-    """Return the templates of the graph; None if each size tuple is compiled alone."""
-    if options.backend != "native" or options.tunes:
-        return None
-    with record.stage("sizes") as stage:
-        probe = _other_sizes(traced)
-        if probe is None:
-            stage.keep("its guards leave no other sizes")
-            return None
-        try:
-            others = _graphs_at(traced, probe)
-        except Exception as error:  # any stage may raise: each size tuple is compiled alone then
-            stage.keep(f"no graph at sizes {probe}: {type(error).__name__}: {error}")
-            return None
-        return Templates(places_of(traced), _expressions(traced), probe, others, options)
-
-
-def _other_sizes(traced: Trace) -> SizeTuple | None:
-    """Return sizes far from the program's constants and from one another, which pass the guards."""
-    symbols, hints = tuple(places_of(traced)), hints_of(traced)
-    related = [
-        guard
-        for guard in traced.guards
-        if isinstance(guard, SizesRelate) and set(guard.symbols) <= set(symbols)
-    ]
-    ranges = {g.source: Interval(g.low, g.high) for g in traced.guards if isinstance(g, InRange)}
-    primes = itertools.islice(itertools.cycle(_PRIMES), len(hints))
-    choices = [
-        [n for n in _choices(prime, hint) if ranges.get(symbol.origin, INT64).has(n)]  # type: ignore[call-overload]
-        for symbol, prime, hint in zip(symbols, primes, hints, strict=True)
-    ]
-    for values in itertools.islice(itertools.product(*choices), _TRIED):
-        known = dict[Expr, int](zip(symbols, values, strict=True))
-        if values != hints and all(is_true_of(g.op, g.left, g.right, known) for g in related):
-            return values
-    return None
-
-
-def _choices(prime: int, hint: int) -> list[int]:
-    """Return candidates for a size; those near the hint suit bounded numbers, such as an index."""
-    return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
-
-
-def _graphs_at(traced: Trace, values: SizeTuple) -> list[GraphModule]:
-    """Return the ATen graphs at these sizes, as `pipeline` would compile them."""
-    concrete, _ = at_sizes(traced, values)
-    specs = [entry.spec for entry in concrete.inputs]
-    graphs: list[GraphModule] = []
-
-    def follow(gm: GraphModule, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
-        joint = trace_joint(gm, taken)
-        parts = partition(joint)
-        graphs.extend(gm for gm in (parts.forward, parts.backward) if gm is not None)
-        return output_specs(joint)
-
-    split = split_if_possible(concrete.graph)
-    if split is None:
-        follow(concrete.graph, specs)
-    else:
-        split.follow(specs, lambda subgraph, taken: follow(subgraph.graph, taken))
-    return graphs
-
-
-def _expressions(traced: Trace) -> Iterator[Expr]:
-    """Yield the expressions of sizes in the shapes and strides of the graph's tensors."""
-    for node in traced.graph.graph.nodes:
-        spec = node.meta.get("spec")
-        for each in spec if isinstance(spec, tuple | list) else (spec,):
-            if isinstance(each, TensorSpec):
-                sizes: tuple[Dimension, ...] = (*each.shape, *each.stride)
-                yield from (size.expr for size in sizes if isinstance(size, Size))

@@ -1,21 +1,16 @@
 """Compiles one ATen graph once for all sizes of its inputs.
 
-Input: an ATen graph whose specs have Sizes, and the values of their symbols in this call. Output: a
-Template, one set of kernels, from which an executable for other values is made without a compiler.
-The backend's assumptions on sizes (`Template.predicates`) are not guards of the frame: the caller
-checks `holds`, and compiles another template for values that fail. A symbol that a stage needs as
-an int becomes a constant of the template, which is then valid for that one value.
-
-`Templates` serves frames whose joint graph cannot be traced with SymInts. It infers a symbolic
-graph by comparing the frame's ATen graphs at two size tuples (`graph/symbolic/unify_graphs.py`). A
-template serves another tuple only if the graph traced for that tuple equals the template's graph at
-these values: a branch on a size in joint, partition or a decomposition would make them differ.
+Input: an ATen graph whose specs have Sizes, and the values of their symbols in one call. Output:
+Templates. Each Template is one set of kernels, from which an executable for other values is made
+without a compiler. A stage may decide by a size, for example tile loops by their trip counts; the
+answers are the template's `predicates`. Values that fail those of all templates get another one.
+A symbol that a stage needs as an int becomes a constant of the template, which is then valid for
+that one value.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
@@ -27,7 +22,6 @@ from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan
 from ..codegen.plan_template import PlanTemplate
 from ..graph.symbolic.concrete import graph_at
-from ..graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -36,20 +30,14 @@ from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
 from ..runtime.native import Executable, SizeTemplate
 from ..schedule import schedule
-from ..symbols.context import Specialize
-from ..symbols.expr import Expr
-from ..symbols.interval import Interval
-from ..symbols.predicates import Predicates
-from ..symbols.reading import Readings
+from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.scalar import Symbol
-from ..symbols.size import Dimension, Size
 from ..target import Target
 from .profiler_names import call_places, titles_of
 
-__all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
+__all__ = ["SizeTuple", "Template", "Templates", "compile_template", "for_all_sizes"]
 
 SizeTuple = tuple[int, ...]
-_ATTEMPTS = itertools.count()
 
 
 class _WithPredicates(Protocol):
@@ -63,20 +51,30 @@ WithPredicates = TypeVar("WithPredicates", bound=_WithPredicates)
 
 
 def for_all_sizes(
-    title: str, values: SizeTuple, make: Callable[[], WithPredicates], record: Recording
+    title: str,
+    values: SizeTuple,
+    make: Callable[[Collection[Symbol]], WithPredicates],
+    record: Recording,
+    fixed: set[Symbol],
 ) -> WithPredicates | None:
-    """Return the result of `make` for symbolic sizes; None if it raises, for example because a
-    stage needs ints. The record keeps the predicates, or the error.
+    """Return the result of `make` for symbolic sizes, except for symbols that have to be constants,
+    which are added to `fixed`; None if it raises for another reason, or is not valid for `values`.
+    The record keeps the predicates, or the error.
     """
     with record.stage(title) as stage:
-        try:
-            made = make()
-        except Exception as error:  # any stage may raise
-            stage.keep(f"only for {values}: {type(error).__name__}: {error}")
-            return None
+        while True:
+            try:
+                made = make(fixed)
+                break
+            except Exception as error:  # any stage may raise
+                more = read_as_ints(error) - fixed
+                if not more:
+                    stage.keep(f"only for {values}: {type(error).__name__}: {error}")
+                    return None
+                fixed |= more
         is_right = made.predicates.holds_for(values)
         stage.keep(f"{'' if is_right else f'not for {values}: '}{made.predicates}")
-        return made
+        return made if is_right else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +89,11 @@ class Template:
     predicates: Predicates
     replays: Callable[[Executable, SizeTuple], Executable] | None = None
 
-    def holds(self, values: tuple[int, ...]) -> bool:
+    def holds(self, values: SizeTuple) -> bool:
         """Return whether the template is valid for these values of its symbols, in their order."""
         return self.predicates.holds_for(values)
 
-    def instantiate(self, values: tuple[int, ...]) -> Executable:
+    def instantiate(self, values: SizeTuple) -> Executable:
         """Return the executable for inputs of these sizes, which must pass `holds`."""
         run: Executable = self.plan.at(values)
         return run if self.replays is None else self.replays(run, values)
@@ -106,6 +104,60 @@ class Template:
         return self.replays is None
 
 
+class Templates:
+    """The templates of one ATen graph. There may be several: a schedule for small sizes has other
+    predicates than one for large sizes.
+    """
+
+    __slots__ = (
+        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols"),
+        *("_target", "compiled"),
+    )
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        name: str,
+        symbols: tuple[Symbol, ...],
+        target: Target,
+        options: Options,
+    ) -> None:
+        self._graph, self._name, self._symbols = graph, name, symbols
+        self._target, self._options = target, options
+        self._made: list[Template] = []
+        self._lock = RLock()
+        self._is_sized = True
+        self.compiled = 0  # how many templates needed a compiler
+
+    def known(self, values: SizeTuple) -> Template | None:
+        """Return the existing template for these values."""
+        return next((template for template in self._made if template.holds(values)), None)
+
+    def template(self, values: SizeTuple, record: Recording) -> Template | None:
+        """Return the template for these values, building it if needed; None if there can be
+        none.
+        """
+        with self._lock:
+            template = self.known(values)
+            if template is None and self.compiled < self._options.recompile_limit:
+                self.compiled += 1
+                template = self._compile(values, record) if self._is_sized else None
+        return template
+
+    def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
+        hints = dict(zip(self._symbols, values, strict=True))
+        given = self._graph, self._name, hints, self._target, self._options, record
+        # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
+        supposes = self.compiled <= self._options.recompile_limit // 2
+        make = partial(compile_template, *given, supposes=supposes)
+        template = for_all_sizes(f"{self._name}: for all sizes", values, make, record, set())
+        if template is None:
+            self._is_sized = False
+        else:
+            self._made.append(template)
+        return template
+
+
 def compile_template(
     gm: GraphModule,
     name: str,
@@ -113,40 +165,19 @@ def compile_template(
     target: Target,
     options: Options,
     record: Recording,
+    fixed: Collection[Symbol] = (),
+    *,
     supposes: bool = True,
 ) -> Template:
-    """Compile the graph for as many values of its symbols as possible.
+    """Compile the graph for as many values of its symbols as possible; those in `fixed` are
+    constants.
 
     `supposes`: stages may exclude sizes unlike these where that gives faster kernels
-    (`Context.suppose`). Raises CompileFailed if the tier's kernels are for one size.
+    (`Context.suppose`). Raises Specialize if a stage needs more symbols as ints, and CompileFailed
+    if the tier's kernels are for one size.
     """
-    # Each Specialize names symbols that a stage needs as ints: they become constants, and the graph
-    # is compiled again.
-    fixed: set[Symbol] = set()
-    while True:
-        try:
-            predicates = _predicates(hints, fixed, supposes)
-            return _template(gm, name, hints, predicates, target, options, record)
-        except Specialize as found:
-            symbols = {symbol.origin[0] for symbol in found.symbols}  # type: ignore[index]
-            if symbols <= fixed:
-                raise
-            fixed |= symbols
-
-
-def _template(
-    gm: GraphModule,
-    name: str,
-    hints: Mapping[Symbol, int],
-    predicates: Predicates,
-    target: Target,
-    options: Options,
-    record: Recording,
-) -> Template:
-    known: dict[Expr, Dimension] = {
-        symbol: hint if own.range.low == own.range.high else Size(own, predicates.context)
-        for (symbol, hint), own in zip(hints.items(), predicates.symbols, strict=True)
-    }
+    ranges = {symbol: symbol.range for symbol in hints}
+    predicates, known = fresh_sizes(ranges, hints.values(), fixed, renames=True, supposes=supposes)
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(graph_at(gm, known), name))
         if options.verify:
@@ -179,101 +210,3 @@ def _shown(
 ) -> tuple[Plan, KernelSource | None]:
     """Return the plan and the source at these values, for explanations."""
     return plans.plan(values), source
-
-
-def _predicates(
-    hints: Mapping[Symbol, int], fixed: Collection[Symbol], supposes: bool
-) -> Predicates:
-    own = {_own(n, symbol, hint, fixed): hint for n, (symbol, hint) in enumerate(hints.items())}
-    return Predicates(own, supposes)
-
-
-def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:
-    """Return a fresh symbol for this attempt: equal sizes are interchangeable, so symbols of
-    another Context must not be equal. It gets a name of its own, as kernels have variables named
-    like the program's int arguments.
-    """
-    interval = Interval(hint, hint) if symbol in fixed else symbol.range
-    return Symbol(f"s{number}", int, interval, (symbol, next(_ATTEMPTS)))
-
-
-class Templates:
-    """The templates of one frame's ATen graphs, for the symbols of its inputs.
-
-    `others`: the ATen graphs at another size tuple, `probe`. `exprs`: the expressions of sizes in
-    the frame. A graph that can be unified with none of `others` is added to them, for the graphs
-    of later size tuples.
-    """
-
-    __slots__ = (
-        *("_exprs", "_limit", "_lock", "_made", "_options", "_others", "_symbols"),
-        "compiled",
-    )
-
-    def __init__(
-        self,
-        symbols: Iterable[Symbol],
-        exprs: Iterable[Expr],
-        probe: SizeTuple,
-        others: Sequence[GraphModule],
-        options: Options,
-    ) -> None:
-        self._symbols, self._exprs, self._options = tuple(symbols), tuple(exprs), options
-        self._others = [(other, probe) for other in others]
-        self._limit = options.recompile_limit * (1 + len(others))
-        self._made: list[tuple[GraphModule, Template]] = []
-        self._lock = RLock()
-        self.compiled = 0  # how many graphs needed a compiler
-
-    def executable(
-        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
-    ) -> Executable | None:
-        """Return the executable of the graph at these values; None (the record says why) if the
-        graph must be compiled for them alone.
-        """
-        with self._lock:
-            known = dict[Expr, int](zip(self._symbols, values, strict=True))
-            for symbolic, template in self._made:
-                if template.holds(values) and fits(symbolic, gm, dict(known)):
-                    with record.stage(f"{name}: plan"):
-                        return template.instantiate(values)
-            self.compiled += 1
-            if self.compiled > self._limit:
-                return None
-            return self._compile(gm, name, values, target, record)
-
-    def _compile(
-        self, gm: GraphModule, name: str, values: SizeTuple, target: Target, record: Recording
-    ) -> Executable | None:
-        hints = dict(zip(self._symbols, values, strict=True))
-        # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
-        supposes = self.compiled <= self._limit // 2
-        symbolic: list[GraphModule] = []
-
-        def make() -> Template:
-            symbolic.append(self._unified(gm, hints))
-            given = symbolic[0], name, hints, target, self._options, record
-            return compile_template(*given, supposes=supposes)
-
-        template = for_all_sizes(f"{name}: for all sizes", values, make, record)
-        if template is None:
-            self._others.append((gm, values))
-            return None
-        if not template.holds(values):
-            return None
-        self._made.append((symbolic[0], template))
-        return template.instantiate(values)
-
-    def _unified(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
-        """Return the graph with Sizes. Raises GraphsDiffer if it differs in more than sizes from
-        every graph at another size tuple.
-        """
-        context = Predicates(hints).context
-        why = GraphsDiffer("sizes that are constants of the frame")
-        for other, values in self._others:
-            there = dict(zip(self._symbols, values, strict=True))
-            try:
-                return unify(gm, other, Readings(self._exprs, hints, there), context)
-            except GraphsDiffer as differs:
-                why = differs
-        raise why

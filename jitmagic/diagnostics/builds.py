@@ -24,8 +24,9 @@ from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
+from ..symbols.expr import Expr
 from ..trace.result import NOWHERE, GraphInput, Trace
-from ..trace.varying.concrete import at_sizes, hints_of, places_of, with_hints
+from ..trace.varying.concrete import hints_of, places_of, with_hints, with_sizes
 
 __all__ = [
     "Build",
@@ -267,8 +268,9 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
 
 
 def at_first_sizes(traced: Trace) -> Trace:
-    """Return the trace with the first call's sizes in place of symbols. Raises CompileFailed."""
-    return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
+    """Return the trace with the first call's sizes in place of symbols."""
+    hints = dict[Expr, int](zip(places_of(traced), hints_of(traced), strict=True))
+    return with_sizes(traced, hints)[0] if hints else traced
 
 
 def operations_of(graph: Graph) -> list[Node]:

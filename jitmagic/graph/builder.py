@@ -76,7 +76,6 @@ class GraphBuilder:
         self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.warns = True  # whether torch's warnings are shown
         self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # set if the program changed it
@@ -172,7 +171,7 @@ class GraphBuilder:
             raise DataDependent("a number of a finished graph")
         tensors: list[torch.Tensor] = [node.meta["val"] for node in given]
         devices = {id(node.meta["val"]): device_of(node) for node in given}
-        line = next(iter(lines), None) if self.warns else None
+        line = next(iter(lines), None)
         modes = Modes(self.grad_enabled, self.autocast, self.cast_cache, self.fresh_size, line)
         values, named = map_nodes((args, kwargs), _value)
         call = MetaCall(target, values, named, devices, modes, tensors)

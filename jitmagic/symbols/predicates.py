@@ -6,16 +6,21 @@ In: the symbols of a graph with the values of one call. Out: a Context whose ass
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
-from .compiled import SizeCode, SizeProgram
-from .context import Context
+from .compiled import Relation, SizeCode, SizeProgram
+from .context import Context, Specialize
 from .expr import Expr
-from .interval import Interval
+from .interval import MANY, Interval
 from .polynomial import written
 from .scalar import Symbol
+from .size import Dimension, Size, hintless
 
-__all__ = ["Predicates"]
+__all__ = ["Predicates", "checks", "fresh_sizes", "read_as_ints"]
+
+_COUNT = itertools.count()
 
 
 class Predicates:
@@ -41,9 +46,7 @@ class Predicates:
     def holds_for(self, values: tuple[int, ...]) -> bool:
         """Return whether the values, in the order of the symbols, satisfy all assumptions."""
         if self._check is None:
-            code = SizeCode(len(self.symbols))
-            self.write(code)
-            self._check = code.program()
+            self._check = checks((self,))
         return self._check.holds(values)
 
     def write(self, code: SizeCode) -> None:
@@ -58,3 +61,64 @@ class Predicates:
         return ", ".join(
             [*ranges, *(f"{written(a)} {op} {written(b)}" for op, a, b in self.relations)]
         )
+
+
+def fresh_sizes(
+    ranges: Mapping[Symbol, Interval],
+    values: Iterable[int],
+    fixed: Collection[Symbol] = (),
+    *,
+    renames: bool = False,
+    supposes: bool = True,
+) -> tuple[Predicates, dict[Expr, Dimension]]:
+    """Return predicates on fresh symbols, one for each symbol of `ranges` and valid in that range,
+    and the sizes over them. A symbol in `fixed` or with one value in its range becomes an int.
+
+    Symbols of another Context must not be equal to these. `renames` calls them s0, s1, ...
+    """
+    own: dict[Symbol, int] = {}
+    for n, ((symbol, interval), value) in enumerate(zip(ranges.items(), values, strict=True)):
+        alone = Interval(value, value)
+        if symbol in fixed:
+            within = alone
+        elif hintless(symbol):  # the trace assumes layouts of more than one (`usually`)
+            within = interval.narrowed(MANY if MANY.has(value) else alone)
+        else:
+            within = interval
+        name = f"s{n}" if renames else symbol.name
+        own[Symbol(name, int, within, (symbol, next(_COUNT)))] = value
+    predicates = Predicates(own, supposes)
+    return predicates, {
+        symbol: Size(one, predicates.context) if one.range.low < one.range.high else value
+        for symbol, (one, value) in zip(ranges, own.items(), strict=True)
+    }
+
+
+def read_as_ints(error: BaseException | None) -> set[Symbol]:
+    """Return the symbols for which `fresh_sizes` made those that a stage needs as ints, according
+    to the Specialize that caused this error.
+    """
+    while error is not None and not isinstance(error, Specialize):
+        error = error.__cause__
+    if error is None:
+        return set()
+    origins = (symbol.origin for symbol in error.symbols)
+    return {made[0] for made in origins if isinstance(made, tuple) and isinstance(made[0], Symbol)}
+
+
+def checks(
+    predicates: Sequence[Predicates],
+    ranges: Mapping[Symbol, Interval] = MappingProxyType({}),
+    relations: Iterable[Relation] = (),
+    symbols: Sequence[Symbol] = (),
+) -> SizeProgram:
+    """Return a program that checks all these predicates, and ranges and relations of `symbols`, on
+    values in the order of their symbols.
+    """
+    code = SizeCode(len(predicates[0].symbols))
+    if symbols:
+        code.set_symbols(symbols)
+    code.require(ranges, relations)
+    for each in predicates:
+        each.write(code)
+    return code.program()

@@ -96,13 +96,14 @@ def test_decisions_of_the_backend_are_guards() -> None:
     assert len(backend.examples) == 2
 
 
-def test_sizes_read_as_ints_are_graphs_of_ints() -> None:
+def test_sizes_read_as_ints_are_constants_of_a_graph_for_each_value() -> None:
     backend = Backend(int)
     jitted = jitmagic.jit(lambda x: x.relu() * x.shape[0], backend=backend, dynamic=True)
     for size in (9, 5, 9, 16):
         x = torch.randn(size, 6)
         assert torch.equal(jitted(x), x.relu() * size)
-    assert [len(examples) for examples in backend.examples[1:]] == [1, 1, 1]
+    # The backend is called again after each of the two reads, then once for each number of rows.
+    assert [len(examples) for examples in backend.examples] == [3, 2, 1, 1, 1]
 
 
 def test_a_backend_that_raises_raises() -> None:

@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.compile import sizes, template
-from jitmagic.compile.sized_joint import KEPT, _Kernels
-from jitmagic.errors import JitmagicWarning
+from jitmagic.compile.sized_joint import KEPT
+from jitmagic.compile.template import Templates
+from jitmagic.errors import CompileFailed, JitmagicWarning
 from jitmagic.extension import runtime_module
 from jitmagic.records import LazyPayload
 from jitmagic.runtime import load
@@ -117,6 +118,12 @@ def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x @ y, torch.arange(x.shape[0]))
 
 
+def lists(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    n, m = x.shape
+    table = torch.tensor([[n, 2], [3, n * m], [m, m - 1]], dtype=x.dtype)
+    return x * torch.tensor(n) + y * table.sum() + torch.as_tensor([m, 0.5]).prod()
+
+
 def sampled(x: torch.Tensor) -> torch.Tensor:
     grid = x.mean(1)[:, :5, :4].tanh().unsqueeze(-1).repeat(1, 1, 1, 2)
     return F.grid_sample(x, grid, align_corners=False) / 16
@@ -147,6 +154,9 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "numbers": (numbers, pair),
     "branches": (branches, pair),
     "views": (views, pair),
+    "numbers in lists": (lists, pair),
+    "range of floats": (lambda x, y: x * torch.linspace(1, x.shape[1], x.shape[1]) + y, pair),
+    "strip of a strip": (lambda x, y: (x + y).softmax(-1)[:, x.shape[1] // 2 :], pair),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y).tril(), matrices),
     "resized": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), images),
     "sampled": (sampled, images),
@@ -156,10 +166,6 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "images": (Images(), images),
     "images, channels last": (Images(), channels_last),
 }
-
-
-# What torch's own formulas or meta functions want as ints: each vector is traced by itself.
-ALONE = ("cat", "padded", "einsum", "images, channels last")
 
 
 def copies(args: tuple[torch.Tensor, ...], dtype: torch.dtype) -> list[torch.Tensor]:
@@ -194,6 +200,11 @@ def stages(fn: Program) -> Iterator[str]:
     return (s.stage for record in handle_of(fn).journal for s in record.stages)
 
 
+def joints(fn: Program) -> list[Any]:
+    records = handle_of(fn).journal.records
+    return [s for r in records for s in r.stages if s.stage == "joint for all sizes"]
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sizes_that_were_never_seen(name: str) -> None:
     torch.manual_seed(0)
@@ -206,7 +217,7 @@ def test_sizes_that_were_never_seen(name: str) -> None:
         check(made, program, make(*values))
     known = list(stages(made))
     assert known.count("joint for all sizes") <= 12  # of up to six variants of the frame
-    assert name in ALONE or "sizes" not in known, "a vector was traced by itself"
+    assert not any(str(stage.kept).startswith("only for") for stage in joints(made))
 
 
 def test_no_stage_runs_for_sizes_that_satisfy_the_predicates() -> None:
@@ -228,7 +239,7 @@ def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatc
     for values in (*VECTORS[:3], (25, 43)):  # rows of one step of lanes have kernels of their own
         check(made, program, make(*values))
         made(*make(*values))  # without gradients it is another variant
-    for owner, method in ((sizes.SizeCompiler, "compile_for"), (_Kernels, "template")):
+    for owner, method in ((sizes.SizeCompiler, "compile_for"), (Templates, "template")):
         was = getattr(owner, method)
 
         def told(self: Any, *args: Any, was: Any = was) -> Any:
@@ -314,15 +325,6 @@ def test_a_size_that_can_only_be_the_least_one_is_guarded() -> None:
     assert traces == [1, 2, 2]
 
 
-def test_number_of_cached_size_tuples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "_PLANNED", 1)
-    options = {"recompile_limit": 3, "keep": "compiled"}
-    made = jitmagic.jit(PROGRAMS["norms"][0], dynamic=True, options=options)
-    for n in [*range(3, 12), *range(3, 12)]:
-        check(made, PROGRAMS["norms"][0], pair(n, 6))
-    assert list(stages(made)).count("joint for all sizes") == 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
 def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
     """Rounded as eager rounds an int; what does not fit is eager's error."""
@@ -345,15 +347,28 @@ def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
     assert list(stages(made)).count("forward: render") <= 1 + refused
 
 
-def test_graph_that_needs_ints_is_traced_for_each_size_tuple() -> None:
+def test_sizes_that_cpp_reads_as_ints_are_constants_of_a_joint_graph() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x * torch.gradient(x, dim=0)[0] + y  # whose C++ asks for sizes
+        return torch.gradient(x, dim=0)[0].sum() * y.relu()
 
     made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
-    for values in VECTORS:
-        check(made, program, pair(*values))
+    for n, m in [(9, 5), (9, 7), (12, 5), (9, 31), (12, 8), (12, 4)]:
+        check(made, program, (torch.randn(n, 6), torch.randn(m)))
+    assert [s.kept.count("9 <= s0 <= 9") for s in joints(made)] == [1, 0]
+
+
+def test_graph_without_a_joint_for_all_sizes_is_compiled_for_each_size_tuple(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*args: Any) -> None:
+        raise CompileFailed("sizes cannot go through it")
+
+    monkeypatch.setattr(sizes, "SizedJoint", refused)
+    made = jitmagic.jit(written, dynamic=True, options={"keep": "compiled"})
+    for values in VECTORS[:5]:
+        check(made, written, pair(*values))
     assert list(stages(made)).count("joint for all sizes") == 1
-    assert "sizes" in stages(made)
+    assert list(stages(made)).count("forward: load") == 5
 
 
 @pytest.mark.parametrize("values", VECTORS[:4])

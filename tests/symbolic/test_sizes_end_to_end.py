@@ -14,13 +14,6 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.graph.symbolic.unify_graphs import GraphsDiffer, fits, unify
-from jitmagic.symbols.expr import Integer
-from jitmagic.symbols.interval import Interval
-from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.reading import Readings
-from jitmagic.symbols.scalar import Symbol
-from tests.loops.recording import record
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1)
 
@@ -88,49 +81,3 @@ def test_compiler_runs_once_for_all_sizes_and_once_for_size_one(name: str, train
     for graph in ("forward", "backward") if train else ("forward",):
         steps = name == "attention, length"  # rows of one step of lanes, and longer ones
         assert 1 <= compiles(made, graph) <= 2 + steps
-
-
-# ----------------------------------------------------------------- what the sizes are read from
-
-
-def pair(first: dict[str, int], second: dict[str, int]) -> tuple[Predicates, Readings]:
-    symbols = {name: Symbol(name, int, Interval(2, 2**31), ("a test", name)) for name in first}
-    there = [{symbols[name]: n for name, n in values.items()} for values in (first, second)]
-    return Predicates(there[0]), Readings((), *there)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "wanted"),
-    [
-        ((7, 7), "7"),
-        ((8, 101), "s"),
-        ((24, 303), "s*3"),
-        ((9, 102), "(s + 1)"),
-        ((96, 101 * 211), "s*t"),
-        ((64, 101 * 101), "s*s"),
-        ((5, 1234), None),
-    ],
-)
-def test_numbers_become_expressions_with_values_at_both_sizes(
-    numbers: tuple[int, int], wanted: object
-) -> None:
-    _, readings = pair({"s": 8, "t": 12}, {"s": 101, "t": 211})
-    read = readings.read(*numbers)
-    assert (read is None) == (wanted is None)
-    if read is not None and numbers[0] == numbers[1]:
-        assert read is Integer(numbers[0])
-
-
-def test_graph_with_other_differences_does_not_fit() -> None:
-    def graph(n: int, scale: float = 2.0, width: int = 16) -> torch.fx.GraphModule:
-        return record(lambda x: (x * scale).view(-1, 4), torch.randn(n, width))[0]
-
-    found, readings = pair({"s": 8}, {"s": 101})
-    symbolic = unify(graph(8), graph(101), readings, found.context)
-    [symbol] = found.symbols
-    assert fits(symbolic, graph(5), {symbol: 5})
-    assert not fits(symbolic, graph(5), {symbol: 6})
-    assert not fits(symbolic, graph(5, scale=3.0), {symbol: 5})
-    assert not fits(symbolic, graph(5, width=32), {symbol: 5})
-    with pytest.raises(GraphsDiffer):
-        unify(graph(8), graph(101, scale=3.0), readings, found.context)

@@ -7,7 +7,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from jitmagic.compile import template as templates_module
-from jitmagic.compile.template import Template, Templates, compile_template
+from jitmagic.compile.template import Template, Templates
 from jitmagic.options import Options
 from jitmagic.records import Journal, Recording
 from jitmagic.symbols.interval import INT64, Interval
@@ -23,9 +23,8 @@ def compiled(fn, make, hints):
     gm, found = symbolic_graph(fn, make, hints)
     options = Options()
     target = find_target(torch.device("cpu"), options)
-    hints = dict(zip(found.symbols, hints, strict=True))
-    record = Recording("program", Journal())
-    return compile_template(gm, "program", hints, target, options, record)
+    templates = Templates(gm, "program", found.symbols, target, options)
+    return templates.template(hints, Recording("program", Journal()))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -49,17 +48,14 @@ def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch)
     """Else sizes that are always unlike the last ones would end op by op."""
     asked = []
 
-    def compiled_for(*args, supposes):
+    def compiled_for(graph, name, hints, *args, supposes):
         asked.append(supposes)
-        return Template(None, Predicates({Symbol("s0", int, Interval(2, 2), "one"): 2}))
+        [n] = hints.values()
+        return Template(None, Predicates({Symbol("s0", int, Interval(n, n), "one"): n}))
 
     monkeypatch.setattr(templates_module, "compile_template", compiled_for)
-    monkeypatch.setattr(Templates, "_unified", lambda self, gm, hints: gm)
-    options = Options(recompile_limit=4)
-    templates = Templates(
-        [Symbol("n", int, INT64, "n")], (), (101,), [GraphModule({}, Graph())], options
-    )
+    symbols, options = (Symbol("n", int, INT64, "n"),), Options(recompile_limit=8)
+    templates = Templates(GraphModule({}, Graph()), "f", symbols, None, options)
     for n in range(3, 13):
-        record = Recording("f", Journal())
-        assert templates.executable(GraphModule({}, Graph()), "f", (n,), None, record) is None
-    assert asked == [True] * 4 + [False] * 4  # two graphs, four compiles of each
+        templates.template((n,), Recording("f", Journal()))
+    assert asked == [True] * 4 + [False] * 4

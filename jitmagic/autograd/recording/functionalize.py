@@ -370,7 +370,15 @@ def _equal(
     return True
 
 
+def _sizes(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[int]:
+    """Answer C++ that reads sizes as ints: sizes that vary have to be constants of the graph."""
+    return [int(size) for size in args[0].shape]
+
+
 _SPECIAL: Mapping[Any, Handler] = {
+    aten.size.default: _sizes,
     aten.equal.default: _equal,
     **VIEW_CALLS,
     aten.is_same_size.default: _same_size,

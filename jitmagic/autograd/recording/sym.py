@@ -186,11 +186,12 @@ def _in_dtype(dtype: torch.dtype | None) -> dict[str, torch.dtype]:
 
 
 def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    if next(sizes_in((meta, shape)), None) is not None:
-        return infer_symbolic(aten.view.default, (meta, to_meta(shape)), {}) is not None
+    is_sized = next(sizes_in((meta, shape)), None) is not None
     try:
+        if is_sized:
+            return infer_symbolic(aten.view.default, (meta, to_meta(shape)), {}) is not None
         meta.view(shape)
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # ValueError is that of torch's Python dispatcher
         return False
     return True
 

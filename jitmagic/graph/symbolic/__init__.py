@@ -2,7 +2,7 @@
 
 Meta tensors hold `Size`s (`symbols/`) as torch.SymInts (`sym_node`); calls whose C++ code needs
 ints go through `symbolic_views`, `symbolic_index` and `sized_calls`. Data-dependent sizes split a
-graph into partitions. A graph with symbols is either compiled for all sizes or made concrete.
+graph into partitions.
 
     sym_node         torch.SymInt over `Size`
     sym_numbers      torch.SymBool and SymFloat
@@ -14,8 +14,8 @@ graph into partitions. A graph with symbols is either compiled for all sizes or 
     sized_calls      calls whose C++ reads sizes as ints
     data_sizes       operators with data-dependent output shapes
     data_split       splits a graph at such operators
-    concrete         the graph at one size tuple
-    unify_graphs     one symbolic graph from the graphs at two size tuples
+    concrete         other values for the symbols of a graph
+    merge_graphs     one graph from two traces with other numbers
     number_ranges    floats that calls read at run time, and where they behave alike
     python_numbers   scalar arithmetic in Python for graphs that run as Python
     ranges           interval analysis that decides branches on tensor data

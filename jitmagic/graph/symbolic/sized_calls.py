@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -196,9 +197,42 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
     return torch.unsafe_split(x, (size + (chunks - 1)) // chunks, dim)
 
 
+def _tensor(
+    data: Any, dtype: torch.dtype | None = None, device: Any = None, **others: Any
+) -> torch.Tensor | None:
+    """Make a tensor for each size among constants: torch reads the numbers of a list as ints."""
+    flat = _flat(data) if next(sizes_in(data), None) is not None else None
+    if flat is None or any(others.values()):
+        return None
+    numbers, shape = flat
+    is_float = any(isinstance(number, float) for number in numbers)
+    kind = dtype or (torch.get_default_dtype() if is_float else torch.int64)
+    parts: list[torch.Tensor] = []
+    for is_size, run in groupby(numbers, lambda number: isinstance(number, torch.SymInt)):
+        if is_size:
+            parts += [torch.full((1,), size, dtype=kind, device=device) for size in run]
+        else:
+            parts.append(torch.tensor([*run], dtype=kind, device=device))
+    return (torch.cat(parts) if len(parts) > 1 else parts[0]).reshape(shape)
+
+
+def _flat(data: Any) -> tuple[list[Any], tuple[int, ...]] | None:
+    """Return the numbers in nested lists and their shape; None for other data."""
+    if isinstance(data, int | float | torch.SymInt):
+        return [data], ()
+    items = [_flat(item) for item in data] if isinstance(data, list | tuple) else []
+    shapes = {None if item is None else item[1] for item in items}
+    if None in shapes or len(shapes) != 1:
+        return None
+    numbers = [number for item in items if item for number in item[0]]
+    return numbers, (len(items), *shapes.pop())  # type: ignore[misc]
+
+
 # Rules that run other operators; a rule returns None if the function can be called unchanged.
 _BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
     interpolate: _interpolate,
+    torch.as_tensor: _tensor,
+    torch.tensor: _tensor,
     max_pool1d: _max_pool1d,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     torch.Tensor.diagonal: _diagonal,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...symbols.size import Dimension, expr_of
+from ...symbols.size import Dimension, Size, expr_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
@@ -91,6 +91,13 @@ def arange(
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
 
+def _float(number: Number | Size, dtype: torch.dtype) -> Value:
+    """Return a number, which may be a size, in a floating-point dtype."""
+    if isinstance(number, Size):
+        return cast(IndexValue(number.expr), dtype)
+    return constant(number, dtype)
+
+
 def _number(size: Dimension) -> Any:
     """Return a size as an operand."""
     return size if isinstance(size, int) else IndexValue(expr_of(size))
@@ -98,7 +105,7 @@ def _number(size: Dimension) -> Any:
 
 @lowers("linspace.default")
 def linspace(
-    builder: LoopBuilder, out: Out, start: Number, end: Number, steps: int, **_: Any
+    builder: LoopBuilder, out: Out, start: Number | Size, end: Number | Size, steps: int, **_: Any
 ) -> TensorView:
     """Count from both ends, so that both are exact, as RangeFactoriesKernel.cpp does; a single step
     is the start.
@@ -106,18 +113,19 @@ def linspace(
     dtype = out.spec.dtype
     if dtype not in (torch.float32, torch.float64):
         raise Decline("a linspace in a dtype other than float32 and float64")
-    parts = _number(max(steps - 1, 1))
-    if isinstance(parts, int):
-        step: Value = constant((end - start) / parts, dtype)
+    parts: Dimension = max(steps - 1, 1)
+    first, last = _float(start, dtype), _float(end, dtype)
+    if isinstance(parts, Size) or isinstance(start, Size) or isinstance(end, Size):
+        step = compute("truediv", compute("sub", last, first), _float(parts, dtype))
     else:
-        step = compute("truediv", constant(end - start, dtype), cast(parts, dtype))
+        step = constant((end - start) / parts, dtype)
     half = _number(max(steps // 2, 1))
 
     def value(point: Point) -> Value:
         position = cast(IndexValue(point[0]), dtype)
         left = cast(IndexValue(add(mul(point[0], -1), expr_of(steps - 1))), dtype)
-        rising = compute("fma", step, position, constant(start, dtype))
-        falling = compute("fma", compute("neg", step), left, constant(end, dtype))
+        rising = compute("fma", step, position, first)
+        falling = compute("fma", compute("neg", step), left, last)
         return where(compute("lt", IndexValue(point[0]), half), rising, falling)
 
     return builder.pointwise(out, value)

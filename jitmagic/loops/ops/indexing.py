@@ -16,7 +16,17 @@ import torch
 
 from ...symbols.size import expr_of, hint_of
 from ..builder import Decline, LoopBuilder, Out
-from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul, plus, remainder, times
+from ..expr import (
+    Expr,
+    Integer,
+    ValueIndex,
+    add,
+    mul,
+    plus,
+    quotient,
+    remainder,
+    times,
+)
 from ..ir import IndexValue, Load, Value
 from ..registry import lowers, operand_value
 from ..tensor_view import (
@@ -272,7 +282,7 @@ def _inside(index: Expr, first: int, size: int, step: int, extent: int) -> Value
     in_range = _between(index, first or None, last if last < extent else None)
     if step == 1:
         return in_range
-    on = compute("eq", IndexValue(mod(plus(index, -first), step)), 0)
+    on = compute("eq", IndexValue(remainder(plus(index, -first), expr_of(step))), 0)
     return _both(in_range, on)
 
 
@@ -310,7 +320,7 @@ def _replace(
         extent = out.spec.shape[dim]
         mask = _inside(point[dim], first, source.shape[dim], step, extent)
         at = list(point)
-        at[dim] = floordiv(add(point[dim], Integer(-first)), step)
+        at[dim] = quotient(plus(point[dim], -first), expr_of(step))
         element = cast(_masked(builder, source, _masked_point(source, at), mask), out.spec.dtype)
         return element if mask is None else where(mask, element, rest)
 
@@ -368,8 +378,8 @@ def on_diagonal(
         rest = constant(0, dtype) if x is None else cast(builder.load(x, point), dtype)
         if not source.numel:
             return rest
-        on = compute("eq", IndexValue(point[dim2]), IndexValue(add(point[dim1], Integer(offset))))
-        along = add(point[dim1], Integer(min(offset, 0)))
+        on = compute("eq", IndexValue(point[dim2]), IndexValue(plus(point[dim1], offset)))
+        along = plus(point[dim1], min(offset, 0))
         others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
         element = cast(_masked(builder, source, _masked_point(source, (*others, along)), on), dtype)
         return where(on, element, rest) if x is not None else element

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..builder import Decline, LoopBuilder, Out
-from ..expr import Expr, add, floordiv, mod, mul, plus
+from ..expr import Expr, add, floordiv, mod, mul, plus, times
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
@@ -50,7 +50,7 @@ def channel_shuffle(builder: LoopBuilder, out: Out, x: TensorView, groups: int) 
 
     def value(point: Point) -> Value:
         channel = point[1]
-        source = add(mul(mod(channel, groups), each), floordiv(channel, groups))
+        source = add(times(mod(channel, groups), each), floordiv(channel, groups))
         return builder.load(x, (point[0], source, *point[2:]))
 
     return builder.pointwise(out, value)

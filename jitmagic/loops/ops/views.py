@@ -15,7 +15,7 @@ from ...errors import VerifyError
 from ...spec import TensorSpec
 from ...symbols.size import expr_of
 from ..builder import LoopBuilder, Out
-from ..expr import Expr, Integer, add, mul, plus
+from ..expr import Expr, Integer, add, plus, times
 from ..registry import lowers
 from ..tensor_view import (
     TensorView,
@@ -115,7 +115,7 @@ def slice_(
 def _strip(x: TensorView, dim: int, first: int, size: int, step: int = 1) -> TensorView:
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
     point = list(formal_point(shape))
-    point[dim] = plus(mul(point[dim], step), first)
+    point[dim] = plus(times(point[dim], step), first)
     return x.remap(shape, point)
 
 
@@ -166,7 +166,7 @@ def diagonal(
     *rest, along = formal_point(shape)
     others = iter(rest)
     down, right = max(-offset, 0), max(offset, 0)
-    at = {dim1: add(along, Integer(down)), dim2: add(along, Integer(right))}
+    at = {dim1: plus(along, down), dim2: plus(along, right)}
     return x.remap(shape, [at[d] if d in at else next(others) for d in range(rank)])
 
 
@@ -179,7 +179,7 @@ def unfold(
         return x.remap(shape, ())
     dim = wrap_dim(dim, len(x.shape))
     *point, inside = formal_point(shape)
-    point[dim] = add(mul(point[dim], step), inside)
+    point[dim] = add(times(point[dim], step), inside)
     return x.remap(shape, point)
 
 

@@ -1,7 +1,7 @@
-"""Instantiates a trace of symbolic sizes at one size tuple.
+"""Finds the symbols of a trace, and replaces them by ints or by the Sizes of another Context.
 
-Takes a Trace some of whose inputs have Sizes, and a value for each symbol. Returns the Trace of the
-same frame with ints in their place, and the inputs that its graph still takes.
+Takes a Trace some of whose inputs have Sizes. Returns their symbols, with ranges and with the
+values in the traced call, or the Trace of the same frame with other sizes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import operator
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch.fx import GraphModule
-
 from ...graph.node_meta import symbols_in
-from ...graph.symbolic.concrete import ScalarInput, Values, concrete_graph, sized_graph, spec_at
+from ...graph.symbolic.concrete import ScalarInput, Values, sized_graph, spec_at
 from ...graph.symbolic.size_nodes import size_in
-from ...guards.guard import GlobalState
 from ...symbols.expr import Expr
 from ...symbols.interval import Interval
 from ...symbols.scalar import Symbol, symbols_of
@@ -23,14 +20,13 @@ from ...symbols.size import DataSize, Size, hint_of, stride_place
 from ..result import NOWHERE, GraphInput, InputKind, Trace
 
 __all__ = [
-    "at_sizes",
     "data_symbols",
     "expected_of",
     "hints_of",
     "places_of",
     "ranges_of",
     "with_hints",
-    "with_symbols",
+    "with_sizes",
 ]
 
 
@@ -98,35 +94,16 @@ def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
             yield place, size
 
 
-def at_sizes(
-    traced: Trace, values: tuple[int, ...], warns: bool = False
-) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
-    """Return the trace with these values of `places_of(traced)`, and the inputs of its graph.
+def with_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
+    """Return the trace with these ints, or Sizes of another Context, for its symbols, and the
+    inputs of its graph.
 
-    `warns`: show torch's warnings. Raises CompileFailed where the graph is not the one that would
-    have been traced.
-    """
-    known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
-    state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
-    graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name, warns)
-    return _with_graph(traced, graph, kept, known), kept
-
-
-def with_symbols(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarInput, ...]]:
-    """Return the trace with other Sizes for its symbols, and the inputs of its graph.
-
-    Only arguments and specs of the graph have them. Raises CompileFailed where that cannot be.
+    Only arguments and specs of the graph have them. Raises Specialize if a symbol must be an int.
     """
     graph, kept = sized_graph(traced.graph, known)
-    return _with_graph(traced, graph, kept, known), kept
-
-
-def _with_graph(
-    traced: Trace, graph: GraphModule, kept: tuple[int | ScalarInput, ...], known: Values
-) -> Trace:
     inputs = tuple(_input(traced, place, known) for place in kept)
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
-    return replace(traced, graph=graph, inputs=inputs, mutated=mutated)
+    return replace(traced, graph=graph, inputs=inputs, mutated=mutated), kept
 
 
 def _input(traced: Trace, place: int | ScalarInput, known: Values) -> GraphInput:
