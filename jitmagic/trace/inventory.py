@@ -79,10 +79,9 @@ from .values.contexts import threads as _threads
 from .values.modules import hook_handles as _hook_handles
 from .values.modules import new_modules as _made_modules
 from .values.modules import nn_module as _nn_module
-from .values.numbers import deferred as _deferred
-from .values.numbers import scalars as _scalars
+from .values.numbers import number as _number
+from .values.numbers import residual_calls as _residual_calls
 from .values.numpy import floats as _numpy_numbers
-from .values.numpy import integers as _numpy_ints
 from .values.objects import class_statements as _class_statements
 from .values.objects import enums as _enums
 from .values.objects import exceptions as _exceptions
@@ -109,8 +108,8 @@ MODULES: tuple[ModuleType, ...] = (
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,
     _with, _lru_cache, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
-    _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
+    _nn_module, _number, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
     _torch_generators, _record_function, _random_streams, _torchscript, _inference, _library_flags,
-    _hook_handles, _exit_stacks, _deferred, _spectral, _numpy_numbers, _numpy_ints, _nested,
+    _hook_handles, _exit_stacks, _residual_calls, _spectral, _numpy_numbers, _nested,
 )  # fmt: skip

@@ -236,7 +236,7 @@ class _Replay:
             self.made[node] = self._call(node)
 
     def _number(self, node: Node) -> Node:
-        """Copy a node of `number_node` (trace/values/numbers/scalars.py) as a new input."""
+        """Copy a node of `number_node` (trace/values/numbers/arithmetic.py) as a new input."""
         value = map_nodes(node.args[1], self.made.__getitem__)
         spec: TensorSpec = node.meta["spec"]
         made = self.builder.placeholder(node.name, spec)

@@ -21,8 +21,8 @@ from ....symbols.interval import Interval
 from ...breaks import GraphBreak, StatefulCall
 from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from ...values.numbers.deferred import DeferredValue
-from ...values.numbers.scalars import unknown_number
+from ...values.numbers.number import unknown_number
+from ...values.numbers.residual_calls import ResidualCall
 from ..registry import handles
 
 __all__: list[str] = []
@@ -56,7 +56,7 @@ class _ClockValue(Value):
         return builder.constant(self.clock)
 
 
-class LateReading(DeferredValue):
+class LateReading(ResidualCall):
     """A reading after the graph and after the late readings before it."""
 
     __slots__ = ()

@@ -14,9 +14,8 @@ from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import StoredItems, TupleValue
 from ...values.containers.sets import SetValue
-from ...values.numbers.dimensions import DimensionValue
-from ...values.numbers.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
-from ...values.numpy.integers import NumpyInt
+from ...values.numbers.arithmetic import extreme, unary
+from ...values.numbers.number import NumberValue, node_scalar, number_value, scalar_of
 from ...values.objects.constants import fold
 from ...values.objects.operators import binary, compare, drain, is_none, unpack
 from ..registry import handles
@@ -67,12 +66,10 @@ def _register_pure(function: Callable[..., Any]) -> None:
         if number.holds_data:
             number = number.call_method(machine, "__float__", [], {})
         number = number.operand(machine)
-        if isinstance(number, ScalarValue | DimensionValue):
-            return number.as_scalar(machine).as_float(machine).apply(machine, op)
+        if isinstance(number, NumberValue) and number.is_plain:
+            made = unary(machine, op, number.scalar.as_float(machine))
+            return number_value(machine, made)
         return fold_call(machine, function, [number], kwargs)
-
-
-_ANSWERING = ScalarValue | DimensionValue | NumpyInt
 
 
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
@@ -80,7 +77,7 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) == 1 and isinstance(args[0], _ANSWERING)
+        is_scalar = len(args) == 1 and isinstance(args[0], NumberValue)
         is_array = method in ("__float__", "__int__") and args and args[0].holds_data
         if not args or (args[0].is_constant(machine) and not is_scalar and not is_array):
             return fold_call(machine, function, args, kwargs)
@@ -106,11 +103,13 @@ def _classified(
     machine: Machine, function: Callable[..., Any], args: Args, op: str, *, of_abs: bool
 ) -> Value:
     """Express the predicate as a comparison: of |x| with infinity, or of x with itself."""
-    if len(args) != 1 or not isinstance(args[0], ScalarValue) or args[0].kind is int:
+    number = node_scalar(args[0]) if len(args) == 1 else None
+    if number is None or number.kind is int:
         return fold_call(machine, function, args, {})
     if not of_abs:
         return compare(machine, op, args[0], args[0])
-    return compare(machine, op, args[0].apply(machine, "abs"), machine.constant(math.inf))
+    size = number_value(machine, unary(machine, "abs", number))
+    return compare(machine, op, size, machine.constant(math.inf))
 
 
 for _function in _PURE:
@@ -133,7 +132,7 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(divmod)
 def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs and any(isinstance(one, SymbolicNumber) for one in args):
+    if len(args) == 2 and not kwargs and any(isinstance(one, NumberValue) for one in args):
         return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
     return fold_call(machine, divmod, args, kwargs)
 
@@ -141,7 +140,8 @@ def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(math.prod)
 def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     items = [item.realize(machine) for item in members(machine, args[0])] if args else []
-    if kwargs or len(args) != 1 or not any(isinstance(one, DimensionValue) for one in items):
+    varying = [one for one in items if isinstance(one, NumberValue)]
+    if kwargs or len(args) != 1 or not any(one.scalar.is_size for one in varying):
         return fold_call(machine, math.prod, args, kwargs)
     total: Value = machine.constant(1)
     for item in items:
@@ -228,7 +228,7 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
     """Return the extreme of two numbers if one is symbolic; None for other values."""
     best, item = best.realize(machine), item.realize(machine)
-    if not isinstance(best, ScalarValue) and not isinstance(item, ScalarValue):
+    if node_scalar(best) is None and node_scalar(item) is None:
         return None
     left, right = scalar_of(machine, best), scalar_of(machine, item)
     if (
@@ -238,4 +238,4 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
     ):
         return None
     picked = extreme(machine, op, left, right)
-    return best if picked is left else item if picked is right else picked
+    return best if picked is left else item if picked is right else number_value(machine, picked)

@@ -20,7 +20,8 @@ from ....guards.source import Reduced, Source
 from ....symbols.scalar import apply, evaluate
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sets import SetValue
-from ...values.numbers.scalars import ScalarValue, SymbolicNumber, python_node, scalar_of
+from ...values.numbers.arithmetic import Scalar, python_node
+from ...values.numbers.number import NumberValue, scalar_of
 from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, unpack
 from ..registry import handles
@@ -90,8 +91,8 @@ def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
     if first is None:
         return _plainly(machine, start, items)
     numbers, rest = [one.realize(machine) for one in numbers[:count]], numbers[count:]
-    if all(isinstance(one, SymbolicNumber | ConstantValue) for one in numbers) and any(
-        isinstance(one, SymbolicNumber) for one in numbers
+    if all(isinstance(one, NumberValue | ConstantValue) for one in numbers) and any(
+        isinstance(one, NumberValue) for one in numbers
     ):
         begun = _plainly(machine, numbers[0], numbers[1 : first + 1])
         made = _corrected(machine, begun, machine.constant(0.0), numbers[first + 1 :])
@@ -131,10 +132,11 @@ def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Va
     assert a is not None
     assert b is not None
     expr = apply(op, float, a.expr, b.expr)
-    if a.node is None and b.node is None:
+    if not isinstance(left, NumberValue) and not isinstance(right, NumberValue):
         return machine.constant(evaluate(expr, {}))
     operands = (one.argument(machine, full=True) for one in (a, b))
-    return ScalarValue(float, expr, _NODES[op](partial(python_node, machine), *operands))
+    node = _NODES[op](partial(python_node, machine), *operands)
+    return NumberValue(Scalar(float, expr, node))
 
 
 def _lost(call: Callable[..., Node], a: Node, b: Node) -> Node:

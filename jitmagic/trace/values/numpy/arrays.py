@@ -27,9 +27,8 @@ from ...breaks import GraphBreak, NumpyCall, UncertainStrides
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
-from ..numbers.dimensions import DimensionValue, dimension_value
-from ..numbers.items import NUMBERS, number_of
-from ..numbers.scalars import ScalarValue, scalar_of
+from ..numbers.number import NumberValue, dimension_value, node_scalar, scalar_of
+from ..numbers.tensor_numbers import NUMBERS, number_of
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
@@ -374,8 +373,8 @@ class _Arguments:
             return items if isinstance(value, ListValue) else tuple(items)
         if isinstance(value, DtypeValue):
             return value.obj
-        if isinstance(value, DimensionValue):
-            return value.size
+        if isinstance(value, NumberValue) and value.scalar.is_size:
+            return value.scalar.form
         if isinstance(value, ClassValue) and issubclass(value.live, (*_CONSTANTS, np.generic)):
             return value.live
         if value.is_constant(machine):
@@ -392,7 +391,7 @@ def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
     """Return the array that numpy makes of a sequence of floats, some varying; None for others."""
     items = [item.realize(machine) for item in value.items]
     numbers = [scalar_of(machine, item) for item in items]
-    if not any(isinstance(item, ScalarValue) for item in items):
+    if not any(map(node_scalar, items)):
         return None
     nodes: list[Value] = []
     for number in numbers:

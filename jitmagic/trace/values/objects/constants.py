@@ -246,7 +246,7 @@ def _joined(separator: Any, *items: Any) -> Any:
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
     """Compute `function(*values)` while tracing; what it raises, the traced program raises.
 
-    With symbolic numbers the computation is deferred where possible (numbers/deferred.py).
+    With symbolic numbers Python computes it after the graph if it can (numbers/residual_calls.py).
     """
     if any(_varies(value) for value in values):
         for fold_late in _LATE:

@@ -46,22 +46,19 @@ from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from ..contexts.inference import output_recipe, refuse_inference_arguments, refuse_inference_writes
-from ..numbers.counters import read_counter
-from ..numbers.dimensions import DimensionValue
-from ..numbers.input_numbers import decided_by_input
-from ..numbers.items import (  # fmt: skip
-    NUMBERS,
+from ..numbers.arithmetic import Scalar
+from ..numbers.assertions import asserted_truth
+from ..numbers.number import NumberValue, node_scalar
+from ..numbers.number_index import assign_at_number, index_at_numbers
+from ..numbers.scalar_calls import call_with_scalars
+from ..numbers.tensor_numbers import NUMBERS, decided_by_input, number_of, read_counter
+from ..numbers.torch_arguments import (
     call_with_known,
+    guard_storage_offsets,
     is_number,
-    number_of,
     torch_constant,
     with_known,
 )
-from ..numbers.number_index import assign_at_number, index_at_numbers
-from ..numbers.scalar_calls import call_with_scalars
-from ..numbers.scalars import ScalarValue, SymbolicNumber
-from ..numbers.storage_offsets import guard_storage_offsets
-from ..numbers.validation import asserted_truth
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
 from ..objects.enums import without_enum
@@ -378,7 +375,7 @@ class TensorMethodValue(Value):
 
 def _is_operand(machine: Machine, other: Value) -> bool:
     other = other.operand(machine)
-    if isinstance(other, TensorValue | ScalarValue | DimensionValue):
+    if isinstance(other, TensorValue | NumberValue):
         return True
     kind = other.python_type(machine)
     return other.is_constant(machine) and issubclass(
@@ -421,7 +418,7 @@ def record(
     kept = refuse_inference_arguments(machine.notes, name, given, named)
     try:
         target, given = masks_to_indices(machine, target, given, named)
-        if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
+        if any(isinstance(arg, Scalar) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
         else:
             result = call_with_known(machine, target, given, named)
@@ -446,11 +443,12 @@ def record(
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
-    """Lower a top-level argument; a ScalarValue stays, for call_with_scalars to choose its form."""
+    """Lower a top-level argument; call_with_scalars chooses the form of a Scalar."""
     value = value.realize(machine)
     if is_number(value.python_type(machine), name):
         value = value.operand(machine)
-    return value if isinstance(value, ScalarValue) else lower(machine, value, name)
+    scalar = node_scalar(value)
+    return lower(machine, value, name) if scalar is None else scalar
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
@@ -460,7 +458,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         value = value.as_index(machine)
     if isinstance(value, TensorValue):
         return value.node
-    is_size = isinstance(value, SymbolicNumber) and is_number(value.python_type(machine), name)
+    is_size = isinstance(value, NumberValue) and is_number(value.kind, name)
     if is_size and (size := value.as_size(machine)) is not None:  # type: ignore[attr-defined]
         return size
     if isinstance(value, SliceValue):
