@@ -98,6 +98,7 @@ STEPS: dict[str, set[str]] = {
         "entries",
     },  # fmt: skip
 }
+ORDERED = ("diagnostics",)  # packages whose folders do not need one another
 LEAVES = {  # heavy optional packages, and the one file, or folder, that may import each
     "triton": "runtime/triton_kernels.py",
     "numba": "runtime/numba_kernels.py",
@@ -228,6 +229,21 @@ def test_modules_have_an_order() -> None:
         dotted = {(module, f"{module}.{part}") for _, module, part in imports(path)}
         needs[name] = {exact if exact in names else module for module, exact in dotted} - {name}
         needs[name] &= names.keys() - {"jitmagic"}  # whose native parts are no files
+    list(graphlib.TopologicalSorter(needs).static_order())  # raises, and names the cycle
+
+
+@pytest.mark.parametrize("package", ORDERED)
+def test_folders_of_a_package_have_an_order(package: str) -> None:
+    needs: dict[str, set[str]] = {}
+    folder, depth = PACKAGE / package, 2 + package.count("/")
+    for path in (path for path in folder.rglob("*.py") if path.parent != folder):
+        dotted = [f"{module}.{name}".split(".") for _, module, name in imports(path)]
+        own = path.relative_to(folder).parts[0]
+        used = {p[depth] for p in dotted if p[1:depth] == package.split("/") and len(p) > depth}
+        needs[own] = needs.get(own, set()) | {one for one in used if (folder / one).is_dir()} - {
+            own
+        }
+    assert needs
     list(graphlib.TopologicalSorter(needs).static_order())  # raises, and names the cycle
 
 

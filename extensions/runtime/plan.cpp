@@ -1,6 +1,6 @@
 // Executable: runs a Plan (jitmagic/codegen/plan.py) natively. `Executable(program, constants, owners)` takes the
 // tuple to which runtime/native.py lowers a Plan; calling it with the graph inputs returns a tuple of tensors. Tests
-// compare it with the reference implementation, runtime/execute.py.
+// compare it with the reference implementation, runtime/plan_interpreter.py.
 //
 // The hot path allocates results, fills a pointer array and calls kernels. It runs below autograd, holds the GIL
 // unless the program is marked as heavy, and touches no Python object except inputs and results.

@@ -14,10 +14,11 @@ from typing import Any
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
 from ..loops.ops.extern import is_foreign
-from ..schedule.deps import storages, writes_of
+from ..schedule.dependencies import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from .distinct import SharedKernels
+from .equal_kernels import SharedKernels
+from .loop_structure import nest_arguments
 from .plan import (
     Alloc,
     Call,
@@ -33,7 +34,6 @@ from .plan import (
     Slot,
     View,
 )
-from .structure import nest_arguments
 
 __all__ = ["build_plan"]
 

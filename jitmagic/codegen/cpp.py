@@ -25,9 +25,9 @@ from .cpp_passes import PassWriter
 from .cpp_product import products_in
 from .cpp_text import argument_names
 from .cpp_values import CppBody
-from .lanes import Lanes, choose_lanes
+from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit
-from .structure import Structure, structure
+from .vector_lanes import Lanes, choose_lanes
 
 __all__ = ["CppRenderer"]
 

@@ -19,8 +19,8 @@ from ..schedule.score import op_cost
 from ..symbols.size import Dimension, Size, hint_of, supposed
 from .cpp_reduce import POSITIONAL
 from .cpp_text import count_text
-from .lanes import Lanes
-from .structure import Structure, inside
+from .loop_structure import Structure, inside
+from .vector_lanes import Lanes
 
 __all__ = [
     "BLOCK", "BlockLevel", "Span", "TripCountTest",

@@ -19,7 +19,7 @@ import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
-from ..schedule.deps import run_time_values
+from ..schedule.dependencies import run_time_values
 from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
@@ -29,8 +29,8 @@ from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products
 from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, name_sizes, step_text
 from .cpp_values import CppBody
-from .lanes import Lanes, lane_step, likely_extent
-from .structure import Structure
+from .loop_structure import Structure
+from .vector_lanes import Lanes, lane_step, likely_extent
 
 __all__ = ["KernelWriter"]
 

@@ -36,8 +36,8 @@ from .cpp_blocks import (
 from .cpp_reduce import Accumulator, lanes_of_product
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import CppBody
-from .lanes import Lanes
-from .structure import Pass, Structure, passes_in
+from .loop_structure import Pass, Structure, passes_in
+from .vector_lanes import Lanes
 
 __all__ = ["PARTIAL_SUMS", "PassWriter", "tested_blocks_text"]
 

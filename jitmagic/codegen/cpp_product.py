@@ -19,7 +19,7 @@ from ..schedule.products import Product, products_of
 from ..symbols.size import Size, hint_of
 from .cpp_text import count_text, step_text
 from .cpp_values import CppBody
-from .structure import Structure, coefficient
+from .loop_structure import Structure, coefficient
 
 __all__ = ["products_in", "write_products"]
 

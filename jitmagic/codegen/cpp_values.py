@@ -39,8 +39,8 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..schedule.deps import run_time_values
-from ..schedule.rebuild import expr_axes
+from ..schedule.dependencies import run_time_values
+from ..schedule.substitution import expr_axes
 from .cpp_text import (
     CTYPES,
     INFIX,
@@ -52,8 +52,8 @@ from .cpp_text import (
     literal,
     step_text,
 )
-from .lanes import lane_step
-from .structure import Structure
+from .loop_structure import Structure
+from .vector_lanes import lane_step
 
 __all__ = ["CppBody", "CppScope", "CppText"]
 

@@ -22,10 +22,10 @@ from ..loops.values import identity
 from ..symbols.polynomial import product
 from ..symbols.size import expr_of
 from ..target import Target
+from .loop_structure import Pass, Structure, passes_in, structure
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import NumbaBody
 from .plan import Config, KernelSource
-from .structure import Pass, Structure, passes_in, structure
 
 __all__ = ["NumbaRenderer"]
 

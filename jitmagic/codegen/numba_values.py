@@ -38,8 +38,8 @@ from ..loops.ir import (
     Value,
 )
 from ..symbols.size import Size, expr_of
+from .loop_structure import Structure
 from .numba_ops import HALVES, cast_text, compute_text, literal
-from .structure import Structure
 
 __all__ = ["NumbaBody"]
 

@@ -1,9 +1,10 @@
 """Defines the plan: the steps of one call of a compiled graph, as data.
 
 The native executor (extensions/runtime/plan.cpp) and its reference implementation
-(runtime/execute.py) run it, and must agree. Slots are numbered tensors: the graph inputs first (0
-.. inputs-1), then constants, then the results of steps. Strides and offsets are in elements, pool
-offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in for each call.
+(runtime/plan_interpreter.py) run it, and must agree. Slots are numbered tensors: the graph inputs
+first (0 .. inputs-1), then constants, then the results of steps. Strides and offsets are in
+elements, pool offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in for
+each call.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
     Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call;

@@ -22,8 +22,8 @@ from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size, expr_of, hint_of, supposed
 from ..target import Target
 from .config import TritonConfig
+from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
-from .structure import Structure, by_value, coefficient, offsets_in, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates

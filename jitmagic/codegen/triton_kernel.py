@@ -17,10 +17,10 @@ import torch
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, Reduction, Store, Value
 from ..loops.values import identity
-from ..schedule.rebuild import Rebuilder
 from ..schedule.score import extent_of
+from ..schedule.substitution import Rebuilder
 from ..symbols.size import Dimension, is_same, upper_bound
-from .structure import Pass, Structure
+from .loop_structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Tile, TileBlock
 from .triton_values import TritonScope, TritonText, TritonValues

@@ -25,7 +25,7 @@ from ..schedule.score import extent_of, extent_product
 from ..symbols.size import Dimension, Size, hint_of, is_same, supposed
 from ..target import Target
 from .config import TritonConfig
-from .structure import Structure, coefficient, offsets_in
+from .loop_structure import Structure, coefficient, offsets_in
 
 __all__ = ["Tile", "TileBlock", "choose_tile", "tile_candidates"]
 

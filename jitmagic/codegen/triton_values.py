@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..loops.axes import value_axes
 from ..loops.expr import (
     Add,
     Apply,
@@ -33,6 +32,7 @@ from ..loops.expr import (
     is_never_negative,
     linear,
 )
+from ..loops.free_axes import value_axes
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -44,10 +44,10 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..schedule.rebuild import expr_axes
+from ..schedule.substitution import expr_axes
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, is_same
-from .structure import Structure, by_value
+from .loop_structure import Structure, by_value
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
 from .triton_tile import Tile, TileBlock
 

@@ -2,7 +2,7 @@
 
 The option `background` decides. Such a compile returns a PendingBuild and leaves only the kernels
 in the cache: calls run in eager until they are built, then a new compile starts over with the
-guards of its own call. `runtime/ahead.py` has the thread.
+guards of its own call. `runtime/background_builds.py` has the thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..codegen.plan import KernelSource
 from ..options import Options
 from ..records import BUILDING, PendingBuild, Recording
-from ..runtime.ahead import build_ahead, missing_units
+from ..runtime.background_builds import build_ahead, missing_units
 from ..target import Target
 
 __all__ = ["build_in_background", "left_to_background", "may_wait"]

@@ -26,7 +26,7 @@ from ..options import Options
 from ..records import Recording
 from ..runtime.load import load
 from ..runtime.native import Executable
-from ..runtime.tiers import warn_no_compiler, warn_weaker_tier
+from ..runtime.tier_warnings import warn_no_compiler, warn_weaker_tier
 from ..schedule import schedule, turned_outputs
 from ..target import Target, find_target, weaker_target
 from .background import left_to_background

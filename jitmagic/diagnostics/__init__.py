@@ -7,6 +7,7 @@ arranges it once (`Page`), and lays it out as text, by rich or as HTML. Every sp
 
     explanation/   jitmagic.explain: findings, page model, pictures, costs of lines and kernels
     checking/      passport, test and minify: compares compiled code with eager
+    builds         the executables of a compile, and frames that can be measured again
     issue_report   jitmagic.report: one page or a folder with a capsule for each graph
     folder         writes the files of a report, all of them or none
     status         the table of tagged functions, and the recompile ledger of one

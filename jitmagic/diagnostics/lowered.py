@@ -27,11 +27,11 @@ from ..frame.binding import bind, values_of
 from ..loops.ir import Extern, Nest
 from ..loops.show import show
 from ..records import Compiled, CompileRecord
-from ..schedule.deps import reads_of, writes_of
+from ..schedule.dependencies import reads_of, writes_of
 from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
-from .checking.builds import Build, builds_of, graphs_of, partitions_of
+from .builds import Build, builds_of, graphs_of, partitions_of
 from .explanation.html import STYLE
 from .words import Question, refuse_arguments, size
 

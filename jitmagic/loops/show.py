@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from ..symbols.scalar import Symbol
-from .axes import value_axes
 from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
+from .free_axes import value_axes
 from .ir import (
     Alias,
     Buffer,

@@ -19,8 +19,8 @@ from ..errors import ToolchainError
 from ..options import Options
 from ..symbols.scalar import Symbol
 from ..target import Target
-from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
+from .background_builds import was_built_ahead
 from .cuda_driver import load_function
 from .cudagraph import can_replay, with_cuda_graphs
 from .graph_pool import GraphPool
@@ -35,8 +35,8 @@ from .native import (
 from .numba_kernels import build_functions
 from .precompiled import refusals
 from .store import open_store
+from .translation_units import build_units
 from .triton_kernels import Cubin, build_cubins
-from .units import build_units
 
 __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 

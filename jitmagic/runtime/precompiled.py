@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..errors import ToolchainError
 from .compilers import CompilerProcess
-from .private import make_private
+from .private_files import make_private
 from .store import BUILD_PREFIX, Store
 
 __all__ = ["Header", "refusals"]

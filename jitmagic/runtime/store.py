@@ -27,7 +27,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from ..errors import warn
-from .private import make_private, read_private, write_private
+from .private_files import make_private, read_private, write_private
 
 __all__ = ["BUILD_PREFIX", "Store", "content_key", "open_store", "temporary_folder"]
 

@@ -25,8 +25,8 @@ from ..errors import ToolchainError
 from ..target import Target, distrust_compiler
 from . import precompiled
 from .compilers import run
-from .image import ImageError, load_image
 from .linking import LINKED_AS, link_commands
+from .memory_loading import ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
 __all__ = [

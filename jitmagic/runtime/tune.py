@@ -31,9 +31,9 @@ from ..codegen.plan import Call, Config, KernelChoice, KernelSource, Launch, Pla
 from ..errors import CompileFailed
 from ..options import Options
 from ..target import Target
-from .execute import PlanRunner
 from .load import load
 from .native import slots_in
+from .plan_interpreter import PlanRunner
 from .store import Store, content_key, open_store
 
 __all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "pick", "tune", "tune_products"]

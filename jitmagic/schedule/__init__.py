@@ -3,6 +3,18 @@
 In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a
 Schedule whose program uses the same IR. Nothing here depends on a renderer. Every fusion that was
 made or refused has its reason in words.
+
+    schedule, below   the order of the steps
+    convolution_biases, layouts, aligned_products   rewrites for the libraries of GPUs
+    products, product_chains   small matrix products as loop nests, which fuse
+    dependencies      which step reads and writes what
+    fuse              the search; groups and open_nests are its state, legality and score its judges
+    order, tile       the final order of the nests, and their canonical form
+    split_reductions  parallelism for programs with few rows
+    memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions
+    padded_rows, externs, index_checks, deferred_writes, precision, substitution   parts of these
+
+Each module's head says what it assumes and why.
 """
 
 from __future__ import annotations
@@ -15,20 +27,20 @@ from ..loops.ir import LoopProgram, Nest
 from ..loops.sizes import is_dynamic
 from ..options import Options
 from ..target import Target
-from .aligned import with_aligned_rows
-from .biases import with_separate_biases
-from .chains import join_chains
-from .deps import analyse
+from .aligned_products import with_aligned_rows
+from .convolution_biases import with_separate_biases
+from .dependencies import analyse
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
 from .layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
+from .product_chains import join_chains
 from .products import open_products, with_small_products
-from .regions import plan_regions
 from .result import Decision, Schedule
-from .split import split_reductions
+from .sized_memory import plan_regions
+from .split_reductions import split_reductions
 from .tile import drop_unit_axes
 
 __all__ = [

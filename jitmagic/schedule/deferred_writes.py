@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Step, Store, landmarks
 from ..loops.ops.extern import call_may_raise
-from .checks import has_checks
+from .index_checks import has_checks
 
 __all__ = ["WriteConstraints", "write_constraints"]
 

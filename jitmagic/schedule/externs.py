@@ -17,7 +17,7 @@ import torch
 
 from ..loops.ir import Alias, Buffer, BufferRef, Extern, LoopProgram, Nest, Step
 from ..symbols.size import Dimension, is_same
-from .deps import reads_of, writes_of
+from .dependencies import reads_of, writes_of
 
 __all__ = ["out_overload", "without_unread_values"]
 

@@ -24,13 +24,12 @@ from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..symbols.size import hint_of, is_same
 from ..target import Target
-from .checks import lost_check
-from .deps import Graph, loads_of
+from .dependencies import Graph, loads_of
 from .groups import Group, Groups, bits
+from .index_checks import lost_check
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
 from .open_nests import OpenNests
 from .products import contiguous_stores, product_of
-from .rebuild import Rebuilder
 from .result import Decision
 from .score import (
     CHEAP,
@@ -40,6 +39,7 @@ from .score import (
     value_cost,
     walk_cost,
 )
+from .substitution import Rebuilder
 
 __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 

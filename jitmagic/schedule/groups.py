@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
 from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
-from .deps import Graph, store_values
+from .dependencies import Graph, store_values
 from .legality import Shape
 from .products import Product, products_of
 

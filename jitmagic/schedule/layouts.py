@@ -33,7 +33,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from .deps import buffer_refs, loads_of, reads_of, writes_of
+from .dependencies import buffer_refs, loads_of, reads_of, writes_of
 from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..loops.axes import value_axes
 from ..loops.expr import (
     Axis,
     AxisVar,
@@ -35,10 +34,11 @@ from ..loops.expr import (
     mul,
     substitute,
 )
+from ..loops.free_axes import value_axes
 from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same
-from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis
+from .substitution import Rebuilder, expr_axes, free_axes, fresh_axis
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 

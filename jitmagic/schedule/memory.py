@@ -20,7 +20,7 @@ from typing import Any
 
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
 from ..symbols.size import Dimension, is_same
-from .deps import reads_of, storages, store_values, writes_of
+from .dependencies import reads_of, storages, store_values, writes_of
 from .externs import out_overload
 
 __all__ = [

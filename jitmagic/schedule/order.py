@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
-from .deps import loads_of, reads_of
+from .dependencies import loads_of, reads_of
 from .fuse import Fusion
 from .groups import Group, Groups
 from .tile import final_nest, without_roundings

@@ -7,8 +7,8 @@ nests:
 
 `product_of` recognises such a nest, before and after pointwise readers have joined it: its operands
 must stay plain loads, and its loops (m, n) with n contiguous in memory, so that renderers recognise
-it too. `products_of` also recognises a chain of them (chains.py), where `a` is the result of the
-previous product.
+it too. `products_of` also recognises a chain of them (product_chains.py), where `a` is the result
+of the previous product.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 import torch
 
-from ..loops.axes import value_axes
 from ..loops.expr import Axis, AxisVar, Expr, Integer
+from ..loops.free_axes import value_axes
 from ..loops.ir import (
     Buffer,
     BufferRef,

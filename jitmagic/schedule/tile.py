@@ -13,7 +13,6 @@ from math import prod
 
 import torch
 
-from ..loops.axes import value_axes
 from ..loops.expr import (
     Apply,
     Axis,
@@ -26,10 +25,11 @@ from ..loops.expr import (
     position,
     substitute,
 )
+from ..loops.free_axes import value_axes
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
 from ..symbols.size import Dimension, hint_of, is_same
-from .deps import store_values
-from .rebuild import Rebuilder, free_axes
+from .dependencies import store_values
+from .substitution import Rebuilder, free_axes
 
 __all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
 

@@ -10,7 +10,7 @@ from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource
 from jitmagic.loops.ir import LoopProgram
 from jitmagic.options import Options
-from jitmagic.runtime.execute import PlanRunner
+from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.runtime.store import open_store
 from jitmagic.runtime.toolchain import build_library
 from jitmagic.schedule import schedule

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from jitmagic.codegen.plan import KernelSource, Plan
-from jitmagic.runtime.execute import PlanRunner
+from jitmagic.runtime.plan_interpreter import PlanRunner
 from tests.processes import ROOT, child_environment
 
 __all__ = ["run_interpreted"]

@@ -15,8 +15,8 @@ from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Buffer, Compute, Load, LoopProgram, Nest, Store
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
-from jitmagic.runtime.execute import PlanRunner
 from jitmagic.runtime.numba_kernels import build_functions
+from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
 from tests.loops.recording import clone, record

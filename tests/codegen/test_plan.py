@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.distinct import distinct_kernels
+from jitmagic.codegen.equal_kernels import distinct_kernels
 from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Plan, Pool, View
 from jitmagic.loops.ir import Nest
 from jitmagic.loops.lower import lower

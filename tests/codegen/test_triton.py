@@ -23,7 +23,7 @@ from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store as Cache
 from jitmagic.runtime.triton_kernels import build_cubins
-from jitmagic.schedule import schedule, split
+from jitmagic.schedule import schedule, split_reductions
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs
@@ -94,10 +94,10 @@ def test_offsets_of_64_bits(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["everything_sum", "column_sum", "softmax_parts", "layer_norm"])
 def test_split_reductions(name, monkeypatch):
-    monkeypatch.setattr(split, "ROW", 40)
-    monkeypatch.setattr(split, "STRIDED_ROW", 20)
-    monkeypatch.setattr(split, "PIECE", 8)
-    monkeypatch.setattr(split, "STRIDED_PIECE", 8)
+    monkeypatch.setattr(split_reductions, "ROW", 40)
+    monkeypatch.setattr(split_reductions, "STRIDED_ROW", 20)
+    monkeypatch.setattr(split_reductions, "PIECE", 8)
+    monkeypatch.setattr(split_reductions, "STRIDED_PIECE", 8)
     program = PROGRAMS[name]
     assert check(program.fn, *made_inputs(program)).count("def ") > program.nests
 

@@ -7,15 +7,15 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.schedule import aligned
+from jitmagic.schedule import aligned_products
 
 pytestmark = pytest.mark.device
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    monkeypatch.setattr(aligned, "_WORTH", 0)
-    monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
+    monkeypatch.setattr(aligned_products, "_WORTH", 0)
+    monkeypatch.setattr(aligned_products, "_WORTH_ODD", 0)
 
 
 def head(x, w, b):
@@ -44,7 +44,7 @@ def attention(x, w, b):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("fn", [head, loss, mixed, attention])
 def test_values_gradients_and_layouts(fn, dtype, words, part, graphs, tf32, monkeypatch):
-    monkeypatch.setattr(aligned, "_PART_BYTES", part)
+    monkeypatch.setattr(aligned_products, "_PART_BYTES", part)
     torch.manual_seed(0)
     x, w, b = torch.randn(4, 197, 64), torch.randn(words, 64) / 8, torch.randn(words)
     given = [t.to("cuda", dtype) for t in (x, w, b)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import jitmagic
 from demos.models import CharGPT, Classifier, fused
 from jitmagic.api import tagged_copy, tagged_handle
-from jitmagic.diagnostics.checking.builds import MeasuredFrame, newest_variants, nodes_of
+from jitmagic.diagnostics.builds import MeasuredFrame, newest_variants, nodes_of
 from jitmagic.diagnostics.explanation.cost import costs_of
 from jitmagic.diagnostics.explanation.explain import Explanation, explanation_of
 from jitmagic.diagnostics.explanation.gutter import listings

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.codegen import render
-from jitmagic.diagnostics.checking.builds import partitions_of
+from jitmagic.diagnostics.builds import partitions_of
 from jitmagic.diagnostics.checking.passport import Passport
 from jitmagic.diagnostics.explanation.explain import explanation_of
 from jitmagic.diagnostics.timing import Against, Side, Timing

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.checking.builds import builds_in_use, newest_variants, nodes_of
+from jitmagic.diagnostics.builds import builds_in_use, newest_variants, nodes_of
 from jitmagic.diagnostics.explanation.footprint import footprint_of
 from jitmagic.diagnostics.explanation.pictures import PICTURES
 from jitmagic.loops.ir import Nest

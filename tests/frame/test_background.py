@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of, tagged_handle
 from jitmagic.errors import OptionError
-from jitmagic.runtime import ahead, toolchain, units
+from jitmagic.runtime import background_builds, toolchain, translation_units
 from tests.processes import run_forked
 
 _numbers = random.Random(os.urandom(8))
@@ -35,13 +35,13 @@ def fresh(body: str, **names: Any) -> Callable[..., Any]:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Builds wait until it is set."""
     event = threading.Event()
-    build = ahead.build_units
+    build = background_builds.build_units
 
     def waits(*args: Any) -> Any:
         event.wait(60)
         return build(*args)
 
-    monkeypatch.setattr(ahead, "build_units", waits)
+    monkeypatch.setattr(background_builds, "build_units", waits)
     yield event
     event.set()
     assert jitmagic.wait(120)
@@ -169,14 +169,14 @@ def test_a_failed_build_is_reported_by_the_next_compile(monkeypatch: pytest.Monk
     def refuses(*args: Any) -> Any:
         raise OSError("no room")
 
-    monkeypatch.setattr(ahead, "build_units", refuses)
+    monkeypatch.setattr(background_builds, "build_units", refuses)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         tagged(x)
         assert jitmagic.wait(60)
     assert not told
     assert not handle_of(tagged).ledger.is_compiled
-    monkeypatch.setattr(ahead, "build_units", units.build_units)
+    monkeypatch.setattr(background_builds, "build_units", translation_units.build_units)
     tagged(x)  # built in the call: a unit is built ahead only once
     assert handle_of(tagged).ledger.is_compiled
 

@@ -1,7 +1,7 @@
 """Stacks of layers over weights that are arguments: the shapes, layouts and statements of one.
 
 `stack(rng)` chooses rows and odd widths, how each product is written, what is between two of them
-and what else reads it; schedule/products.py and schedule/chains.py are what it aims at.
+and what else reads it; schedule/products.py and schedule/product_chains.py are what it aims at.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from jitmagic.codegen.plan import (
 )
 from jitmagic.extension import runtime_module
 from jitmagic.options import make_options
-from jitmagic.runtime.execute import PlanRunner
 from jitmagic.runtime.native import CpuEntry, lower_plan, make_executable
+from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library
 from jitmagic.target import find_target

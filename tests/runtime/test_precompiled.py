@@ -10,7 +10,7 @@ import pytest
 
 from jitmagic.errors import ToolchainError
 from jitmagic.runtime import precompiled, toolchain
-from jitmagic.runtime.private import write_private
+from jitmagic.runtime.private_files import write_private
 from jitmagic.runtime.store import Store, content_key
 from jitmagic.runtime.toolchain import build_library
 from tests.processes import run_forked

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jitmagic.errors import FallbackWarning
-from jitmagic.runtime import private
+from jitmagic.runtime import private_files
 from jitmagic.runtime.store import Store, content_key, open_store
 
 
@@ -97,7 +97,7 @@ def test_group_writable_folder_is_trusted_for_a_private_group(tmp_path, monkeypa
     folder.mkdir()
     folder.chmod(0o770)
     groups = frozenset({folder.stat().st_gid} if is_own else ())
-    monkeypatch.setattr(private, "_own_groups", lambda user: groups)
+    monkeypatch.setattr(private_files, "_own_groups", lambda user: groups)
     if is_own:
         assert open_store(str(tmp_path)).folder == folder
     else:

@@ -15,7 +15,7 @@ import torch
 import jitmagic
 from jitmagic.errors import ToolchainError
 from jitmagic.runtime.compilers import run
-from jitmagic.runtime.image import load_image
+from jitmagic.runtime.memory_loading import load_image
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library, header_folder
 

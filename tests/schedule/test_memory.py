@@ -8,7 +8,7 @@ import torch
 import jitmagic
 from jitmagic.loops.ir import Nest
 from jitmagic.schedule import memory
-from jitmagic.schedule.deps import reads_of, writes_of
+from jitmagic.schedule.dependencies import reads_of, writes_of
 from jitmagic.schedule.memory import storage_bytes
 from jitmagic.schedule.result import Schedule
 

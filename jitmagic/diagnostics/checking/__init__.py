@@ -11,5 +11,4 @@ two results agree: the distance of each to a float64 run (`agreement`). Every to
     minify            jitmagic.minify: delta debugging to a small failing graph
     scripts           writes a graph as a Python script, and runs such scripts
     capsules          the files with which a compiled graph can be replayed elsewhere
-    builds            the executables of a compile, and frames that can be measured again
 """

@@ -37,8 +37,8 @@ from ...runtime.toolchain import build_command, linked_with
 from ...spec import TensorSpec, spec_of
 from ...symbols.size import Size, hint_of
 from ...trace.result import Trace
+from ..builds import at_first_sizes, builds_in_use, graphs_of, partitions_of
 from ..sources import function_around
-from .builds import at_first_sizes, builds_in_use, graphs_of, partitions_of
 from .cases import attributes_of, changed_options, lifted
 from .scripts import NotWritable, inputs_text, random_tensor_text, script
 

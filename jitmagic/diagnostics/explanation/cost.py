@@ -22,7 +22,7 @@ from ...options import Options
 from ...records import CompileRecord
 from ...runtime.examples import examples
 from ...target import find_target, weaker_target
-from ..checking.builds import (
+from ..builds import (
     Build,
     MeasuredFrame,
     MeasuredPart,
@@ -30,10 +30,11 @@ from ..checking.builds import (
     inputs_of,
     newest_variants,
     nodes_of,
+    operations_of,
 )
 from .kernels import KernelReport, kernels_of
 from .limits import copy_seconds
-from .line_timing import OperationTimes, isolated, operations, synthetic, time_graph, time_plan
+from .line_timing import OperationTimes, isolated, synthetic, time_graph, time_plan
 
 __all__ = ["Costs", "KernelCost", "LineCost", "ModuleCost", "Place", "costs_of"]
 
@@ -184,7 +185,7 @@ class _Costs:
     def _add_uncompiled(self, gm: torch.fx.GraphModule, times: OperationTimes) -> None:
         """Add a part that runs as eager, because its output shapes are data-dependent."""
         self.compiled += times.whole
-        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
+        for node, seconds in zip(operations_of(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             name = target_name(node.target)
             why = "its output shape is data-dependent: it runs as in eager"
@@ -202,7 +203,7 @@ class _Costs:
         """Add eager times, and return them by call stack."""
         self.eager += times.whole
         seconds_of: dict[Stack, float] = {}
-        for node, seconds in zip(operations(gm.graph), times.each, strict=True):
+        for node, seconds in zip(operations_of(gm.graph), times.each, strict=True):
             stack = _stack_of(lines_of(node))
             seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
             for cost in self._of(stack):

@@ -28,7 +28,7 @@ from ...loops.ir import Extern
 from ...options import Options
 from ...records import Compiled, CompileRecord
 from ...trace.result import Break, Trace
-from ..checking.builds import builds_in_use, builds_of, newest_variants
+from ..builds import builds_in_use, builds_of, newest_variants
 from ..status import ledger_of
 from ..words import Text, refuse_arguments
 from .breaks import break_reports

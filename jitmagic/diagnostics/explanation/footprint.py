@@ -24,10 +24,10 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
-from ...runtime.steps import timed_calls
+from ...runtime.step_timing import timed_calls
 from ...schedule.score import buffer_bytes
 from ...trace.result import Trace
-from ..checking.builds import Build, MeasuredFrame, at_first_sizes, has_backward
+from ..builds import Build, MeasuredFrame, at_first_sizes, has_backward
 from .line_timing import differentiate, differentiates, isolated, synthetic_input
 
 __all__ = ["Footprint", "footprint_of", "footprints_of", "planned_memory"]

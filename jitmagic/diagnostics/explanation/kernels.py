@@ -14,9 +14,9 @@ from torch.fx import Node
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
 from ...loops.ir import Extern, Load, LoopProgram, Nest
-from ...schedule.deps import loads_of, reads_of, run_time_values, writes_of
+from ...schedule.dependencies import loads_of, reads_of, run_time_values, writes_of
 from ...schedule.score import buffer_bytes, extent_product, value_cost
-from ..checking.builds import Build, nodes_of
+from ..builds import Build, nodes_of
 
 __all__ = ["KernelReport", "Refusal", "kernels_of", "operations_in_words", "refusals_of"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 
 from ...codegen.plan import KernelSource, Plan
 from ...frame.sandbox import sandbox
@@ -30,9 +30,10 @@ from ...graph.operators.autocast import restoring_modes
 from ...options import Options
 from ...runtime.examples import example
 from ...runtime.load import load
-from ...runtime.steps import timed_calls, with_laps
+from ...runtime.step_timing import timed_calls, with_laps
 from ...spec import TensorSpec
 from ...target import Target
+from ..builds import operations_of
 from ..checking.cases import same_random_numbers
 
 __all__ = [
@@ -40,7 +41,6 @@ __all__ = [
     "differentiate",
     "differentiates",
     "isolated",
-    "operations",
     "synthetic",
     "synthetic_input",
     "time_graph",
@@ -54,7 +54,6 @@ RUNS = 20
 _TICKS = 100
 _NUMBER = "jitmagic.cost"  # key in an autograd node's metadata: the index of its operation
 _engine: Any = torch.autograd.Variable._execution_engine
-_OPERATIONS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +190,6 @@ def time_plan(
 # -- eager ----------------------------------------------------------------------------------------
 
 
-def operations(graph: Graph) -> list[Node]:
-    """Return the nodes of a graph that are calls."""
-    return [node for node in graph.nodes if node.op in _OPERATIONS]
-
-
 def time_graph(
     gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool
 ) -> OperationTimes:
@@ -205,7 +199,7 @@ def time_graph(
     """
     given = [synthetic_input(spec) for spec in specs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
-    count = len(operations(gm.graph))
+    count = len(operations_of(gm.graph))
     clock = _Clock(0)
     records = differentiated or differentiates(gm)
 
@@ -300,7 +294,7 @@ def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callab
 
     copied = Graph()
     copied.output(copied.graph_copy(gm.graph, {}))
-    for number, node in enumerate(operations(copied)):
+    for number, node in enumerate(operations_of(copied)):
         with copied.inserting_after(node):
             copied.call_function(record_end, (number, node))
     timed = GraphModule(gm, copied)

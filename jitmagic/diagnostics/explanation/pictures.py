@@ -22,7 +22,7 @@ from torch.fx import Node
 from ...errors import UsageError, UserLine
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
-from ..checking.builds import Build, builds_in_use, newest_variants, nodes_of
+from ..builds import Build, builds_in_use, newest_variants, nodes_of
 from ..words import duration, here, size
 from .footprint import Footprint, footprint_of
 from .svg import COLOURS, Drawing, letters_in, width_of

@@ -201,7 +201,7 @@ class _Replay:
     def follow(self, node: Node) -> None:
         """Record the node again, in the checkpointed region in which it was recorded."""
         nodes = self.builder.graph.nodes
-        last = next(reversed(nodes), None)
+        last = next(iter(reversed(nodes)), None)  # torch 2.11: not an iterator
         self._follow(node)
         region = node.meta.get("checkpoint")
         since = takewhile(lambda new: new is not last, reversed(nodes))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from ..loops.axes import value_axes
 from ..loops.expr import (
     Add,
     Apply,
@@ -31,6 +30,7 @@ from ..loops.expr import (
     mul,
     reapply,
 )
+from ..loops.free_axes import value_axes
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis"]

@@ -10,8 +10,8 @@ from torch.overrides import TorchFunctionMode
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import biases
-from jitmagic.schedule.biases import with_separate_biases
+from jitmagic.schedule import convolution_biases
+from jitmagic.schedule.convolution_biases import with_separate_biases
 
 from .test_fusion import lowered, scheduled
 
@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(biases, "_DEVICES", {"cpu"})
+    monkeypatch.setattr(convolution_biases, "_DEVICES", {"cpu"})
 
 
 class TwoPasses(TorchFunctionMode):

@@ -18,11 +18,11 @@ from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
 from jitmagic.runtime import toolchain
-from jitmagic.runtime import units as units_module
+from jitmagic.runtime import translation_units as units_module
 from jitmagic.runtime.compilers import run
 from jitmagic.runtime.load import load
 from jitmagic.runtime.store import Store
-from jitmagic.runtime.units import build_units
+from jitmagic.runtime.translation_units import build_units
 from jitmagic.schedule import schedule
 from tests.loops.recording import clone, record
 

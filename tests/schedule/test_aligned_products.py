@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import aligned
-from jitmagic.schedule.aligned import with_aligned_rows
+from jitmagic.schedule import aligned_products
+from jitmagic.schedule.aligned_products import with_aligned_rows
 from jitmagic.schedule.precision import on_tensor_cores
 
 from .test_fusion import lowered, scheduled
@@ -22,9 +22,9 @@ MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """Make copies pay for matrices of any size."""
-    monkeypatch.setattr(aligned, "_DEVICES", {"cpu"})
-    monkeypatch.setattr(aligned, "_WORTH", 0)
-    monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
+    monkeypatch.setattr(aligned_products, "_DEVICES", {"cpu"})
+    monkeypatch.setattr(aligned_products, "_WORTH", 0)
+    monkeypatch.setattr(aligned_products, "_WORTH_ODD", 0)
 
 
 def rows(*shape, dtype=BF16, seed=0):
@@ -118,7 +118,7 @@ def are_aligned(program) -> bool:
     contiguous.
     """
     for step in products(program):
-        a, b, out = (program.buffers[name] for name in aligned._matrices(step))
+        a, b, out = (program.buffers[name] for name in aligned_products._matrices(step))
         sizes = [a.shape[1], b.shape[1], *(a.shape[:1] if a.stride[0] == 1 else ())]
         rows = [max(a.stride), max(b.stride), max(out.stride)]
         if any(size % (16 // a.dtype.itemsize) for size in (*sizes, *rows)):
@@ -166,8 +166,8 @@ def test_a_gradient_is_copied_once_for_two_products():
 
 
 def test_a_result_is_copied_in_parts(monkeypatch):
-    monkeypatch.setattr(aligned, "_PART_BYTES", 16 * 2 * 4)
-    monkeypatch.setattr(aligned, "_PART_ROWS", 4)
+    monkeypatch.setattr(aligned_products, "_PART_BYTES", 16 * 2 * 4)
+    monkeypatch.setattr(aligned_products, "_PART_ROWS", 4)
     for fn in (head, head_without_bias, both):
         given = inputs()
         program = with_aligned_rows(lowered(fn, *given))
@@ -192,8 +192,8 @@ def test_other_programs_are_unchanged(given):
 
 
 def test_small_products_are_not_padded(monkeypatch):
-    monkeypatch.setattr(aligned, "_WORTH", 256)
-    monkeypatch.setattr(aligned, "_WORTH_ODD", 32)
+    monkeypatch.setattr(aligned_products, "_WORTH", 256)
+    monkeypatch.setattr(aligned_products, "_WORTH_ODD", 32)
     program = lowered(both, *inputs())
     assert with_aligned_rows(program).steps == program.steps
 

@@ -41,8 +41,8 @@ from ..loops.ir import (
 )
 from ..symbols.expr import Integer, add
 from ..symbols.size import Size
+from .padded_rows import Rows
 from .precision import on_tensor_cores
-from .rows import Rows
 
 __all__ = ["with_aligned_rows"]
 

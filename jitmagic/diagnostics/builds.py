@@ -11,22 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from ...autograd.result import Partition
-from ...codegen.plan import KernelSource, Plan
-from ...compile.data_partitions import results_of, trace_of
-from ...errors import CompileFailed
-from ...graph.operators.foreign import is_foreign
-from ...graph.subgraphs import Subgraph, split_if_possible
-from ...graph.symbolic.data_split import split_at_data
-from ...loops.ir import Extern, Nest
-from ...records import Compiled, CompileRecord
-from ...schedule.result import Schedule
-from ...spec import TensorSpec
-from ...trace.result import NOWHERE, GraphInput, Trace
-from ...trace.varying.concrete import at_sizes, hints_of, places_of, with_hints
-from ..explanation.line_timing import operations
+from ..autograd.result import Partition
+from ..codegen.plan import KernelSource, Plan
+from ..compile.data_partitions import results_of, trace_of
+from ..errors import CompileFailed
+from ..graph.operators.foreign import is_foreign
+from ..graph.subgraphs import Subgraph, split_if_possible
+from ..graph.symbolic.data_split import split_at_data
+from ..loops.ir import Extern, Nest
+from ..records import Compiled, CompileRecord
+from ..schedule.result import Schedule
+from ..spec import TensorSpec
+from ..trace.result import NOWHERE, GraphInput, Trace
+from ..trace.varying.concrete import at_sizes, hints_of, places_of, with_hints
 
 __all__ = [
     "Build",
@@ -40,10 +39,12 @@ __all__ = [
     "inputs_of",
     "newest_variants",
     "nodes_of",
+    "operations_of",
     "partitions_of",
 ]
 
 MOST_BYTES = 1 << 31  # a limit on synthetic inputs
+_CALLS = ("call_function", "call_method", "call_module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class MeasuredFrame:
     def of(cls, records: Sequence[CompileRecord]) -> MeasuredFrame | None:
         """Return the frame of these records of one variant; None if its graph has no operations."""
         traced = records[0].result("trace")
-        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+        if not isinstance(traced, Trace) or not operations_of(traced.graph.graph):
             return None
         return cls(traced, builds_in_use(records))
 
@@ -268,3 +269,8 @@ def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:
 def at_first_sizes(traced: Trace) -> Trace:
     """Return the trace with the first call's sizes in place of symbols. Raises CompileFailed."""
     return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
+
+
+def operations_of(graph: Graph) -> list[Node]:
+    """Return the nodes of a graph that are calls."""
+    return [node for node in graph.nodes if node.op in _CALLS]

@@ -21,7 +21,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..loops.axes import value_axes
 from ..loops.expr import (
     Apply,
     AxisVar,
@@ -37,6 +36,7 @@ from ..loops.expr import (
     position,
     substitute,
 )
+from ..loops.free_axes import value_axes
 from ..loops.ir import (
     Axis,
     Buffer,
@@ -48,9 +48,9 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..schedule.deps import store_values
-from ..schedule.rebuild import Rebuilder
+from ..schedule.dependencies import store_values
 from ..schedule.score import EXPENSIVE, op_cost
+from ..schedule.substitution import Rebuilder
 from ..schedule.tile import drop_unit_axes
 from ..symbols.context import Context
 from ..symbols.polynomial import divided, product

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from ..loops.expr import Expr, Integer, add, bounds, linear
 from ..loops.ir import Buffer, Load, Nest, Value, walk
-from ..schedule.deps import store_values
-from ..schedule.rebuild import Rebuilder
-from .structure import nest_arguments
+from ..schedule.dependencies import store_values
+from ..schedule.substitution import Rebuilder
+from .loop_structure import nest_arguments
 
 __all__ = ["SharedKernels", "distinct_kernels"]
 

@@ -21,7 +21,7 @@ from ..options import Options
 from ..target import Target
 from .store import open_store
 from .toolchain import SECONDS, is_built
-from .units import build_units
+from .translation_units import build_units
 
 __all__ = ["BackgroundBuild", "MissingUnits", "build_ahead", "missing_units", "was_built_ahead"]
 

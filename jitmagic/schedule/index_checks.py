@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ..loops.expr import Axis, Expr, ValueIndex, leaves
 from ..loops.ir import IndexValue, Load, Store, Value, landmarks
 from .legality import mixed_radix, solve
-from .rebuild import free_axes
+from .substitution import free_axes
 
 __all__ = ["has_checks", "lost_check"]
 

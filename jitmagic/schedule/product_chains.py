@@ -12,13 +12,13 @@ from __future__ import annotations
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Load, Store, Value
 from ..symbols.size import hint_of
-from .deps import store_values
+from .dependencies import store_values
 from .fuse import MAX_BUFFERS, Fusion
 from .groups import Group
 from .legality import inline_load, solve
 from .products import Product, contiguous_stores, has_contiguous_axis, products_of
-from .rebuild import Rebuilder
 from .score import extent_product
+from .substitution import Rebuilder
 
 __all__ = ["join_chains"]
 

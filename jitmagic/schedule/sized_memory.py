@@ -13,7 +13,7 @@ from ..loops.ir import Buffer, LoopProgram
 from ..symbols.expr import Expr
 from ..symbols.scalar import Apply
 from ..symbols.size import Dimension, Size, expr_of, hint_of, size_of
-from .deps import reads_of, storages, writes_of
+from .dependencies import reads_of, storages, writes_of
 from .memory import ALIGNMENT, MemoryPlan, last_uses, operand_to_overwrite, poolable
 
 __all__ = ["plan_regions"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..loops.ir import Alias, Buffer, Expr, LoopProgram, Nest, Step
-from .deps import reads_of, storages, writes_of
+from .dependencies import reads_of, storages, writes_of
 
 __all__ = ["Rows"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from jitmagic.codegen.structure import Structure, structure
+from jitmagic.codegen.loop_structure import Structure, structure
 from tests.schedule.programs import PROGRAMS, made_inputs
 from tests.schedule.test_fusion import nests, scheduled
 

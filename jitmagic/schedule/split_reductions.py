@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import check
-from ..loops.axes import value_axes
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
+from ..loops.free_axes import value_axes
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -41,10 +41,10 @@ from ..loops.ir import (
 from ..loops.values import compute, constant, identity, where
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, supposed
 from ..target import Target
-from .deps import loads_of, storages, store_values
+from .dependencies import loads_of, storages, store_values
 from .legality import overwrites_reads
-from .rebuild import Rebuilder, free_axes, fresh_axis
 from .score import ROW, extent_of, extent_product
+from .substitution import Rebuilder, free_axes, fresh_axis
 from .tile import final_nest
 
 __all__ = ["split_reductions"]

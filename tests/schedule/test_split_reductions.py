@@ -9,14 +9,14 @@ from math import prod
 import pytest
 import torch
 
-from jitmagic.loops.axes import value_axes
+from jitmagic.loops.free_axes import value_axes
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import LoopProgram, Nest, Reduction, walk
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.schedule.deps import store_values
+from jitmagic.schedule.dependencies import store_values
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
 

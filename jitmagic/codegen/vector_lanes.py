@@ -16,12 +16,12 @@ import torch
 
 from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
-from ..schedule.deps import run_time_values
+from ..schedule.dependencies import run_time_values
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, supposed
 from ..target import Target
 from .cpp_reduce import lanes_of_product
-from .structure import Pass, Structure, coefficient
+from .loop_structure import Pass, Structure, coefficient
 
 __all__ = ["Lanes", "choose_lanes", "lane_step", "likely_extent"]
 

@@ -26,7 +26,7 @@ from ..loops.ir import (
 )
 from ..loops.libraries import adds_bias_separately
 from ..loops.values import cast, compute, opmath
-from .deps import reads_of
+from .dependencies import reads_of
 
 __all__ = ["with_separate_biases"]
 
