@@ -10,7 +10,8 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import operator
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from .polynomial import divided, factors, product, written
 from .scalar import Apply, Symbol, evaluate, kind_of, symbols_of
 
 __all__ = [
+    "ARITHMETIC",
     "DataSize",
     "Dimension",
     "OffsetOf",
@@ -45,6 +47,13 @@ __all__ = [
     "usually",
     "value_of",
 ]
+
+
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "//": operator.floordiv, "%": operator.mod,
+}  # fmt: skip
+"""Operators of a Size with a Size or an int."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,3 +118,18 @@ def test_an_operation_gives_what_python_gives(source: str) -> None:
                 if repr(got[1:]) != repr(wanted[1:]) or not torch.equal(got[0], wanted[0]):
                     wrong.append(f"{name} of {kind} {value!r}: {got[1:]}, not {wanted[1:]}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("__abs__", (3, -4, 5)), ("item", tuple(map(np.int64, INTS[:4])))]
+)
+def test_a_bound_method_of_a_number_can_be_returned(name: str, values: tuple[Any, ...]) -> None:
+    def program(x: Tensor, n: Any) -> Any:
+        method = getattr(n, name)
+        return x + method(), method, type(method)
+
+    compiled = jitmagic.jit(program, backend="eager", fullgraph=True)
+    for value in values:
+        _, method, kind = compiled(torch.ones(2), value)
+        assert repr(method()) == repr(getattr(value, name)())
+        assert kind is type(getattr(value, name))

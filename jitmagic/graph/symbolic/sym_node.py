@@ -20,7 +20,7 @@ import torch
 
 from ...symbols.context import COMPARISONS, SWAPPED
 from ...symbols.scalar import Apply
-from ...symbols.size import Dimension, Size, SizeFloat, expected, hint_of, usually
+from ...symbols.size import ARITHMETIC, Dimension, Size, SizeFloat, expected, hint_of, usually
 from .sym_layouts import has_strides_along, is_dense, is_dense_along
 from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, operation, refusal
 
@@ -38,11 +38,6 @@ __all__ = [
     "sizes_of",
     "with_hints",
 ]  # fmt: skip
-
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul,
-    "//": operator.floordiv, "%": operator.mod,
-}  # fmt: skip
 
 
 def as_torch(value: Any) -> Any:
@@ -180,9 +175,9 @@ class SizeNode(SymbolicNode):
     floor = ceil = trunc = sym_int = pos
 
     def apply(self, op: str, other: SizeNode) -> SizeNode:
-        return SizeNode(_ARITHMETIC[op](self.value, other.value))
+        return SizeNode(ARITHMETIC[op](self.value, other.value))
 
-    add, sub, mul, int_floordiv, mod = map(operation, _ARITHMETIC)
+    add, sub, mul, int_floordiv, mod = map(operation, ARITHMETIC)
     floordiv = int_floordiv
 
     def pow_by_natural(self, other: SizeNode) -> SizeNode:

@@ -15,6 +15,7 @@ from ....guards.source import SlotAttr, Source
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
+from ...values.methods import MethodValue
 from ...wrap import wraps
 from ..registry import handles
 
@@ -105,29 +106,17 @@ class MatchValue(Value):
         return "a match"
 
 
-class _Method(Value):
+class _Method(MethodValue):
     """A bound method of a pattern or of a match."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: PatternValue | MatchValue, name: str) -> None:
-        super().__init__()
-        self.owner, self.name = owner, name
-
-    def truth(self, machine: Machine) -> bool:
-        return True
+    __slots__ = ()
+    owner: PatternValue | MatchValue
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner = self.owner
         if isinstance(owner, PatternValue) and self.name in _SEARCHES:
             return _searched(machine, owner, self.name, args, kwargs)
         return _folded(machine, getattr(owner.live, self.name), args, kwargs)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-    def parts(self) -> tuple[Value, ...]:
-        return (self.owner,)
 
 
 def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ..methods import MethodValue
 from ..objects.constants import ConstantValue
 from .iterators import IteratorValue
 
@@ -78,15 +79,11 @@ class GeneratorValue(IteratorValue):
         return "generator"
 
 
-class GeneratorMethodValue(Value):
+class GeneratorMethodValue(MethodValue):
     """A bound method of a generator."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: GeneratorValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
+    __slots__ = ()
+    owner: GeneratorValue
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name == "__iter__":
@@ -100,6 +97,3 @@ class GeneratorMethodValue(Value):
         if item is None:
             raise machine.error(StopIteration)
         return item
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))

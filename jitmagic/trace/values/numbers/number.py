@@ -32,6 +32,7 @@ from ....symbols.size import DataSize, Dimension, Size, stride_place
 from ...result import Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
+from ..methods import MethodValue
 from ..numpy.emulation import ARRAY_SCALARS, np
 from ..objects.constants import ConstantValue
 from .arithmetic import (
@@ -219,7 +220,7 @@ class NumberValue(VaryingValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if not self._has_method(name):
             self.refuse(machine, f"attribute {name!r}")
-        return _Method(self, name)
+        return MethodValue(self, name)
 
     def _has_method(self, name: str) -> bool:
         if self.is_numpy:
@@ -276,22 +277,6 @@ class NumberValue(VaryingValue):
         if self.is_numpy:
             return f"a numpy.{self.kind.__name__} that varies"
         return "a size that varies" if self.scalar.is_size else self.scalar.describe()
-
-
-class _Method(Value):
-    """A bound method like `n.item`."""
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: NumberValue, name: str) -> None:
-        super().__init__()
-        self.owner, self.name = owner, name
-
-    def python_type(self, machine: Machine) -> type:
-        return type(getattr(self.owner.kind(0), self.name))
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return self.owner.call_method(machine, self.name, args, kwargs)
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:

@@ -170,31 +170,22 @@ def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, Scalar]
     return (first, second) if isinstance(first, Node) else (second, first)
 
 
-def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype) -> Node:
-    """Record the operation itself, on tensors of one dtype."""
+def _apply(
+    call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype
+) -> Node | None:
+    """Record the operation itself, on tensors of one dtype.
+
+    None for an in-place call whose result has another dtype than its target; eager raises.
+    """
     if call.in_place:
         if args[0] is not tensor or _dtype(tensor) is not dtype:
-            raise _CannotWrite
+            return None
         return call.node(f"{call.name}_", tensor, number)
     sides = [call.cast(arg, dtype) if arg is tensor else number for arg in args]
     return call.node(call.name, *sides)
 
 
-class _CannotWrite(Exception):
-    """Raised for an in-place call whose result has another dtype than its target; eager raises."""
-
-
 Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
-
-
-def _form(rule: Form) -> Form:
-    def guarded(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-        try:
-            return rule(call, args, kwargs)
-        except _CannotWrite:
-            return None
-
-    return guarded
 
 
 # -- an operation of a tensor and a number ---------------------------------------------------------
@@ -212,7 +203,7 @@ def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
             return None
         return _apply(call, args, tensor, call.number(value, dtype, is_checked), dtype)
 
-    return _form(rule)
+    return rule
 
 
 def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:

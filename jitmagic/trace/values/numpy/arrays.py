@@ -27,6 +27,7 @@ from ...breaks import GraphBreak, NumpyCall, UncertainStrides
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from ..methods import MethodValue
 from ..numbers.number import NumberValue, dimension_value, node_scalar, scalar_of
 from ..numbers.tensor_numbers import NUMBERS, number_of
 from ..objects.callables import BuiltinValue
@@ -183,21 +184,11 @@ class ArrayValue(Value):
         return f"{self.tensor.describe().removesuffix(' tensor')} {self.kind.__name__}"
 
 
-class ArrayMethodValue(Value):
+class ArrayMethodValue(MethodValue):
     """A method bound to an array."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: ArrayValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
-
-    def python_type(self, machine: Machine) -> type:
-        return type(getattr(np.empty(0), self.name))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
+    __slots__ = ()
+    owner: ArrayValue
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name in NUMBERS and not args and not kwargs:
@@ -213,12 +204,6 @@ class ArrayMethodValue(Value):
         return emulate(
             machine, name, real, [self.owner, *args], kwargs, label=("method", self.name)
         )
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-    def parts(self) -> Iterable[Value]:
-        return (self.owner,)
 
     def describe(self) -> str:
         return f"ndarray.{self.name}"

@@ -99,13 +99,15 @@ class NumpyFloat(VaryingValue, ArrayValue):
     def _computed(self, made: Value | None) -> Value | None:
         if not isinstance(made, ArrayValue) or made.kind not in _FLOATS:
             return made
-        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
-        origin = DerivedFloat(source, made.tensor.node.name)
+        origin = DerivedFloat(self._given, made.tensor.node.name)
         return NumpyFloat(made.tensor, made.kind, origin, None)
 
+    @property
+    def _given(self) -> Source:
+        return self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
+
     def _symbol(self) -> Symbol:
-        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
-        return Symbol(describe(source), float, ANY_FLOAT, self.origin)
+        return Symbol(describe(self._given), float, ANY_FLOAT, self.origin)
 
     def describe(self) -> str:
         return f"a numpy.{self.kind.__name__} that varies"
