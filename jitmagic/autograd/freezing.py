@@ -49,14 +49,18 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     holders = [node for node in graph.nodes if node.op == "placeholder"]
     written = {node.args[0] for node in graph.nodes if node.target is aten.copy_.default}
     weights = [n for n, node in enumerate(holders) if n in places and node not in written]
+    # A result that is computed from weights alone must be new memory at each call.
     frozen = _frozen_nodes(graph, {holders[n] for n in weights}) - _results(graph)
     for node in list(graph.nodes):
         _fold_scale(graph, node, frozen)
+    # Folding a scale leaves its addcmul without users; calls that may raise stay, as eager runs
+    # them.
     graph.eliminate_dead_code(lambda node: is_effectful(node) or may_raise_on_data(node))
     kept = [node for node in graph.nodes if node in frozen and _is_read_by_rest(node, frozen)]
     if not kept:
         return None
     constants = dict(forward.named_buffers())
+    # Weights that only scales read have lost their readers to the folded convolution.
     taken = [n for n in weights if holders[n].users]
     folded = _copied(graph, [holders[n] for n in taken], kept, {})
     rest = _copied(graph, [*holders, *kept], None, dict.fromkeys(kept))

@@ -37,6 +37,7 @@ def is_view_op(op: Any) -> bool:
     schema = getattr(op, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False
+    # Mutable schemas return their argument, which is an alias too but no view: excluded above.
     return schema.returns[0].alias_info is not None
 
 
@@ -73,6 +74,7 @@ def runs_once(node: Node) -> bool:
 
 def alias_root(node: Node) -> Node:
     """Return the base of a view, through all views in between; any other node itself."""
+    # Views of views form chains as long as the program makes them: no recursion.
     while is_view(node):
         base = node.args[0]
         assert isinstance(base, Node)

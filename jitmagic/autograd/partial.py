@@ -44,6 +44,7 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
         return backward
     nodes = list(backward.graph.nodes)
     gone = _fed_by_missing(nodes, tangent_nodes(partition), missing)
+    # After this, the copy below contains neither the missing gradients nor what only they needed.
     gone |= _read_by(nodes, gone)
     graph = Graph()
     made: dict[Node, Node] = {}
@@ -87,6 +88,8 @@ def freed_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
             saved[node] = 1 << len(saved)
         else:
             saved[node] = reads
+    # Parts whose saved values are constants of the graph: eager frees them all the same, so a
+    # second run must fail here too.
     for flow in partition.freed:
         parts.setdefault(flow, 0)
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
@@ -120,6 +123,7 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
         if node.op in ("placeholder", "output"):
             continue
         below = [depends[part] for part in node.all_input_nodes if part in depends]
+        # Data flow would be wrong in both directions here: see recording/custom.py.
         if "tangents" in node.meta:
             below = [i in missing for i in node.meta["tangents"]]
         if below:

@@ -30,6 +30,7 @@ def _softplus_of(x: Sym) -> Sym:
     return x.exp().one(aten.log1p.default)
 
 
+# The cube is written as ATen writes it: pow(x, 3) rounds differently in the last bit.
 def _tanh_inner(x: Sym) -> Sym:
     return (x + x * x * x * _CUBIC) * _SQRT_2_OVER_PI
 
@@ -47,6 +48,7 @@ def _gelu_backward(r: Recorder, grad: Sym, x: Sym, *, approximate: str = "none")
         tanh = _tanh_inner(x).tanh()
         slope = (x * x * (3 * _CUBIC) + 1) * _SQRT_2_OVER_PI
         return grad * ((tanh + 1) * 0.5 + x * 0.5 * (1 - tanh * tanh) * slope)
+    # erf is computed again: the min-cut (partition.py) finds that cheaper than saving a tensor.
     cdf = (_erf(x * math.sqrt(0.5)) + 1) * 0.5
     pdf = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
     return grad * (cdf + x * pdf)
@@ -60,6 +62,8 @@ def _silu(r: Recorder, x: Sym) -> Sym:
 @rule(aten.silu_backward.default, opmath=True)
 def _silu_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
     s = x.sigmoid()
+    # The form of ATen's kernel: grad * (s + x * s * (1 - s)) is equal in exact arithmetic, not in
+    # bits.
     return grad * s * (x * (1 - s) + 1)
 
 
@@ -137,6 +141,8 @@ def _elu_backward(
     is_result: bool,
     x: Sym,
 ) -> Sym:
+    # With `is_result` autograd has saved the output, not the input: exp(x) * slope is output +
+    # slope.
     slope = alpha * scale
     if is_result:
         below = grad * input_scale * (x + slope)
@@ -177,6 +183,8 @@ def _prelu_backward(r: Recorder, grad: Sym, x: Sym, weight: Sym) -> list[Sym]:
 @rule(aten.softplus.default, opmath=True)
 def _softplus(r: Recorder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym:
     if beta == 1:
+        # Above the threshold log1p(exp(x)) is x to the last bit, and exp(x) would overflow at 89
+        # (fp32).
         return r.where(x > threshold, x, _softplus_of(x))
     scaled = x * beta
     return r.where(scaled > threshold, x, _softplus_of(scaled) / beta)
@@ -209,12 +217,14 @@ def _log_sigmoid_buffer(r: Recorder, x: Sym) -> Sym:
 
 
 @rule(aten.log_sigmoid_backward.default)
+# The buffer is recomputed from x: saving it would cost as much memory as x itself.
 def _log_sigmoid_backward(r: Recorder, grad: Sym, x: Sym, buffer: Sym) -> Sym:
     return _log_sigmoid_slope(r, grad, x)
 
 
 @rule(opmath=True)
 def _log_sigmoid_slope(r: Recorder, grad: Sym, x: Sym) -> Sym:
+    # The exponent is never positive, so nothing overflows for x of either sign.
     z = (-x.abs()).exp()
     share = z / (z + 1.0)
     return grad * r.where(x < 0, 1 - share, share)
@@ -319,6 +329,7 @@ def _nan_to_num(
     limits = torch.finfo(x.dtype)
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
+    # NaN first: the comparisons with infinities below are false for it either way.
     made = r.where(x.one(aten.isnan.default), 0.0 if nan is None else nan, x)
     made = r.where(x.equals(math.inf), high, made)
     return r.where(x.equals(-math.inf), low, made)

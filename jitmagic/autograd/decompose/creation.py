@@ -34,6 +34,7 @@ def _ones(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None
 def _full(
     r: Recorder, size: list[int], value: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Sym | None:
+    # The loop IR has no complex constants: complex fills stay ATen calls.
     if isinstance(value, complex):
         return None
     return r.full(tuple(size), value, dtype or number_dtype(value), _device(device))
@@ -46,6 +47,8 @@ def _scalar_tensor(
     return r.full((), value, dtype or torch.get_default_dtype(), _device(device))
 
 
+# The layout is read from `empty_like` on meta tensors, whose rule for dense and overlapping memory
+# (preserve_format) is torch's own; nothing else of that call remains.
 def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_format: Any) -> Sym:
     """Fill a tensor for a *_like factory, in the layout of x."""
     made = r.full(x.shape, value, dtype or x.dtype, _device(device, x.device))
@@ -125,6 +128,7 @@ def _new_full(
 def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
     if dtype is None:
+        # As in eager: one float among the bounds makes the range floating-point, also if it is 2.0.
         whole = all(map(is_integer, (start, end, step)))
         dtype = torch.int64 if whole else torch.get_default_dtype()
     return r.call(
@@ -138,6 +142,7 @@ def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **
     )
 
 
+# Comparing two aranges fuses with the reader; ATen's triangle kernel would write a matrix first.
 def _gap(r: Recorder, x: Sym) -> Sym:
     """Return column number minus row number for the last two dimensions."""
     rows, columns = x.shape[-2:]

@@ -26,6 +26,8 @@ def _spread(value: Any, count: int) -> list[Any]:
     return value if isinstance(value, list) else [value] * count
 
 
+# One operation per tensor lets horizontal fusion put a whole optimizer step into few kernels, which
+# a single call of eager's foreach kernel would keep apart.
 def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any] | None]:
     def rule(r: Recorder, first: list[Any], *rest: Any, **kwargs: Any) -> list[Any] | None:
         if _has_own_kernel(first):
@@ -47,6 +49,7 @@ def _always(op: Any) -> Callable[[Any], Any]:
     return lambda row: op
 
 
+# The clamps have no overload that takes both: the row decides.
 def _binary(of_tensor: Any, of_number: Any) -> Callable[[Any], Any]:
     return lambda row: of_number if isinstance(row[1], (int, float)) else of_tensor
 

@@ -32,8 +32,11 @@ def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym:
     missing = len(repeats) - len(x.shape)
     shape = (*(1,) * missing, *x.shape)
     repeated = tuple(n * extent for n, extent in zip(repeats, shape, strict=True))
+    # A size of 0 cannot be expanded: the expanded view below would have no elements to copy.
     if not math.prod(repeated):
         return r.full(repeated, 0, x.dtype, x.device)
+    # (a, b) repeated (m, n) times is (1, a, 1, b) expanded to (m, a, n, b): a read with strides of
+    # 0, which fuses into the reader's loop.
     apart = x.view(*(part for extent in shape for part in (1, extent)))
     spread = apart.expand(
         *(p for n, extent in zip(repeats, shape, strict=True) for p in (n, extent))
@@ -42,6 +45,8 @@ def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym:
     return whole.view(*repeated)
 
 
+# The zeros are never written: the lowering of a scatter into a constant is a condition on the
+# index.
 def _blank(r: Recorder, grad: Sym, sizes: list[int]) -> Sym:
     return r.full(tuple(sizes), 0, grad.dtype, grad.device)
 

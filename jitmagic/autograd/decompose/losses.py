@@ -14,6 +14,7 @@ aten = torch.ops.aten
 NONE, MEAN, SUM = 0, 1, 2
 
 
+# Recorded as a call, so that it is lowered like any other sum (in blocks, for accuracy).
 def _reduce(loss: Sym, reduction: int) -> Sym:
     if reduction == MEAN:
         return loss.one(aten.mean.default)
@@ -102,6 +103,7 @@ def _bce_backward(
     reduction: int = MEAN,
 ) -> Sym:
     """Only the backward is decomposed: the forward refuses inputs outside of [0, 1] at run time."""
+    # Clamped like ATen's EPSILON (Loss.cpp): at x = 0 or 1 the quotient is large but finite.
     slope = (1 - x) * x
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:
@@ -121,6 +123,7 @@ def _bce_with_logits(
     given = (one for one in (x, target, weight, pos_weight) if one is not None)
     if len({one.dtype for one in given}) > 1:
         return None  # eager writes into (1 - target), which sets the result's dtype
+    # log(sigmoid(x)) would be -inf where sigmoid underflows (x < -104 in fp32).
     log_sigmoid: Sym = r.emit(aten.log_sigmoid_forward.default, x)[0]
     if pos_weight is not None:
         log_sigmoid = log_sigmoid * ((pos_weight - 1) * target + 1)
@@ -164,6 +167,7 @@ def _nll(
     loss = r.where(counted, picked, 0.0)
     if reduction == NONE:
         return [loss, r.full((), 0.0, x.dtype, x.device)]
+    # The backward of a mean divides by the weights of the targets that count, not by their number.
     total = _total_weight(r, x, counted, weights)
     summed = up(loss).one(aten.sum.default)
     if reduction == MEAN:

@@ -26,6 +26,7 @@ def _layer(r: Recorder, *args: Any) -> Any:
 @rule(aten.mkldnn_rnn_layer_backward.default)
 def _layer_backward(r: Recorder, *args: Any) -> Any:
     """Copy the bias gradient: the kernel returns one tensor as the gradient of both biases."""
+    # A gradient that shares memory with another would be accumulated into twice by AccumulateGrad.
     made = r.call(aten.mkldnn_rnn_layer_backward.default, *args)
     made[4] = r.copied(made[3])
     return made

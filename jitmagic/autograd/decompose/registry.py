@@ -60,6 +60,7 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     return register
 
 
+# Declining means None: the recorder then keeps the ATen call, whose kernel is right by definition.
 def _real_only(function: Decomposition) -> Decomposition:
     @wraps(function)
     def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
@@ -93,6 +94,8 @@ def _with_opmath(function: Decomposition) -> Decomposition:
     @wraps(function)
     def rounded(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
         syms = [a for a in (*args, *kwargs.values()) if isinstance(a, Sym)]
+        # The dtype of the arguments, before they become fp32, is the one that eager's kernel rounds
+        # to.
         dtype = promoted([sym.meta for sym in syms])
         if not any(sym.dtype in _HALF for sym in syms):
             results = function(recorder, *args, **kwargs)

@@ -21,6 +21,7 @@ def _softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
     if not x.numel:
         return None
     wide = up(x)
+    # Subtracting the maximum keeps exp from overflowing; a row of -inf gives NaN here as in eager.
     shifted = (wide - wide.amax([dim], True)).exp()
     return (shifted / shifted.sum([dim], True)).to(_result_dtype(x, half_to_float))
 
@@ -31,6 +32,7 @@ def _log_softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | No
         return None
     wide = up(x)
     shifted = wide - wide.amax([dim], True)
+    # Not log(softmax(x)): a probability that underflows to 0 would give -inf.
     return (shifted - shifted.exp().sum([dim], True).log()).to(_result_dtype(x, half_to_float))
 
 

@@ -31,6 +31,7 @@ def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
 
 
 def _is_programs(node: Any) -> bool:
+    # Python autograd functions only: nodes of C++ functions are torch's formulas, which are linear.
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
@@ -51,6 +52,7 @@ def tangents_by_node(results: Sequence[Traced], wanted: Callable[[Any], bool]) -
     return found
 
 
+# If every result always gets its tangent, a gradient that depends on none of them is simply right.
 def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
     """Make each node refuse gradients that depend on no tangent, if the backward may run without
     it. In such a backward the node would not know that its gradients are missing.

@@ -35,6 +35,8 @@ def functional_overload(func: Any) -> Any:
     if renamed is not None:
         return renamed
     namespace, _, name = func._schema.name.partition("::")
+    # `__iand__` and its kind are operators of their own, whose functional forms are `__and__` and
+    # so on.
     if name.startswith("__i") and name.endswith("__"):
         plain = f"__{name[3:-2]}__"
     elif name.endswith("_"):
@@ -52,6 +54,7 @@ def functional_overload(func: Any) -> Any:
 def _overloads(packet: Any, func: Any) -> list[Any]:
     """Return the overloads that write nothing, the one named like `func` first."""
     names = [] if packet is None else packet.overloads()
+    # Stable: after the overload of the same name the others keep torch's order.
     names.sort(key=lambda name: name != func._overloadname)
     made = [getattr(packet, name) for name in names]
     return [overload for overload in made if not overload._schema.is_mutable]
@@ -97,6 +100,8 @@ def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False)
     elif source.dtype is not old.dtype:
         source = source.to(old.dtype)
     else:
+        # The old and the new value must be two values: a later write to `source` must not change
+        # what was written.
         source = source.one(aten.clone.default)
     return source
 

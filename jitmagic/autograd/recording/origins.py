@@ -25,6 +25,7 @@ def mark_origin(tensor: torch.Tensor, operation: Node) -> None:
     while stack:
         node = stack.pop()
         metadata: Any = {} if node is None else node.metadata
+        # A marked node ends the walk: what lies before it was marked when its own operation ran.
         if node is not None and _ORIGIN not in metadata:
             metadata[_ORIGIN] = operation
             stack.extend(before for before, _ in node.next_functions)
@@ -53,6 +54,7 @@ def reach_of(
     """Return, for each input, the positions of the results whose history contains it. Given a
     tangent for one of them, the input has a gradient, even if it is zero.
     """
+    # A leaf has no grad_fn: it is found as the variable of an AccumulateGrad node.
     leaves = [{id(n.variable) for n, _ in edges if hasattr(n, "variable")} for edges in histories]
     return [
         tuple(

@@ -159,8 +159,11 @@ class Sym:
         """Reshape; copies if the strides do not allow a view."""
         if shape == self.shape:
             return self
+        # `is_contiguous` first: it is a cached flag, while trying the view runs torch's stride
+        # rule.
         if self.meta.is_contiguous() or _viewable(self.meta, shape):
             return self.one(aten.view.default, list(shape))
+        # As reshape does; aten.view itself would raise, and the copy fuses with its producer.
         return self.one(aten.clone.default, memory_format=torch.contiguous_format).one(
             aten.view.default, list(shape)
         )

@@ -31,6 +31,7 @@ def transformed(
     """Call the target with the saved-tensor hooks removed, then report to `saved` what autograd
     saved.
     """
+    # Nodes of the arguments' history have been reported when they were created.
     before = {tensor.grad_fn for tensor in tensors_in(args)}
     with _without(saved):
         made = target(*args)
@@ -58,6 +59,8 @@ def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[
             continue
         seen.add(node)
         stack.extend(parent for parent, _ in node.next_functions)
+        # `dir`, as the saved values are properties of the node's class, of which each formula has
+        # its own.
         for name in dir(node):
             if name.startswith("_saved_"):
                 yield from ((node, tensor) for tensor in _traced(_read(node, name)))
@@ -67,6 +70,7 @@ def _read(node: Any, name: str) -> Any:
     try:
         return getattr(node, name)
     except RuntimeError as error:
+        # The getter raises by its version check, before any data is read (meta tensors have none).
         raise CompileFailed("a tensor needed for gradient computation was modified") from error
 
 

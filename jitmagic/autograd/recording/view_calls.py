@@ -38,6 +38,8 @@ Handler = Callable[[Tracing, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 def view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     source = mode.traced(args[0])
     rest = _positional(func, args, kwargs)
+    # A conjugate view is lazy: its memory holds the values before conjugation, and both read
+    # memory.
     if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
         raise CompileFailed(f"{func} of a conjugate view")
     steps = split_steps(func, as_dimensions(source.shape), rest)
@@ -65,6 +67,8 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         if argument.name in kwargs:
             rest.append(kwargs[argument.name])
         elif len(rest) + 1 < len(args) + len(kwargs):
+            # Only up to the last keyword given: later defaults stay unwritten, as in a call by
+            # position.
             rest.append(argument.default_value)
     return sizes_of(tuple(rest))  # type: ignore[no-any-return]
 
@@ -110,6 +114,7 @@ def _unsafe_view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mappin
 def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     source = mode.traced(args[0])
     if source.cell.frozen:
+        # Its memory outlives the call and may be written through the alias: the graph holds a copy.
         raise CompileFailed("as_strided of a tensor constant")
     if source.cell.input is None:
         return view(mode, func, args, kwargs)
