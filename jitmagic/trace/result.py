@@ -392,7 +392,7 @@ class Trace:
     @property
     def speculates(self) -> bool:
         """Return whether a data-dependent branch was speculated to go as in the traced call."""
-        return any(node.meta.get("foreseen") for node in self.graph.graph.nodes)
+        return any(node.meta.get("speculated") for node in self.graph.graph.nodes)
 
     @property
     def varying(self) -> frozenset[Source]:

@@ -93,6 +93,7 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy
 @pytest.mark.parametrize("source", SOURCES)
 def test_an_operation_gives_what_python_gives(source: str) -> None:
     wrong = []
@@ -133,3 +134,19 @@ def test_a_bound_method_of_a_number_can_be_returned(name: str, values: tuple[Any
         _, method, kind = compiled(torch.ones(2), value)
         assert repr(method()) == repr(getattr(value, name)())
         assert kind is type(getattr(value, name))
+
+
+def test_a_check_of_a_bool_in_a_tensor_is_in_the_graph_and_raises_as_eager_does() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch._check((x > 0).all().item(), lambda: "not positive")
+        torch._check(x.sum().item() < 10)
+        return x * 2
+
+    compiled = jitmagic.jit(program, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    for wrong in (-torch.ones(3), torch.full((3,), 7.0)):
+        with pytest.raises(RuntimeError) as wanted:
+            program(wrong)
+        with pytest.raises(RuntimeError) as got:
+            compiled(wrong)
+        assert str(got.value) == str(wanted.value)

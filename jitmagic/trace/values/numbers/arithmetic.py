@@ -227,14 +227,22 @@ def compared(machine: Machine, op: str, left: Scalar, right: Scalar) -> bool | S
     """
     if _are_sizes(left, right):
         return bool(COMPARISONS[op](left.form, right.form))
-    symbols, exprs = machine.symbols, (left.expr, right.expr)
-    unlike = left.kind is not right.kind
+    symbols = machine.symbols
+    if float in (left.kind, right.kind) and not symbols.has_hints((left.expr, right.expr)):
+        # loss.item() > 10 broke the graph, and loss.item() > 10.0 did not.
+        left, right = (_constant_as_float(side) for side in (left, right))
+    unlike, exprs = left.kind is not right.kind, (left.expr, right.expr)
     if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
         return symbols.decide(op, *exprs)
     sides = (side.argument(machine, full=True) for side in (left, right))
     node = python_node(machine, COMPARISONS[op], *sides)
     answer = asserted_truth(machine, node)
     return Scalar(bool, Apply(op, exprs), node) if answer is None else answer
+
+
+def _constant_as_float(side: Scalar) -> Scalar:
+    is_int = isinstance(side.form, int) and _is_exact(side.expr)
+    return constant_scalar(float(side.form)) if is_int else side  # type: ignore[arg-type]
 
 
 def truth(machine: Machine, number: Scalar) -> bool:
@@ -407,7 +415,7 @@ def is_nonzero(machine: Machine, number: Scalar) -> bool:
             return True
         if not _can_assert(machine, number.expr):
             raise
-    assert_data(machine, _call(machine, operator.ne, number.argument(machine, full=True), 0))
+    assert_data(machine, python_node(machine, operator.ne, number.argument(machine, full=True), 0))
     return True
 
 
@@ -423,7 +431,7 @@ def _float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
             raise
         # Divisors are known to be nonzero here. Python raises OverflowError for powers and exp().
         if op not in ("/", "//", "%"):
-            assert_data(machine, _call(machine, torch.isfinite, made))
+            assert_data(machine, python_node(machine, torch.isfinite, made))
         return _known_as(machine, expr, ANY_FLOAT, made)
     return expr
 
@@ -442,15 +450,15 @@ def _can_assert(machine: Machine, expr: Expr) -> bool:
 def _is_inside(machine: Machine, node: Node, wanted: Interval) -> Node:
     """Record the test that a number is in an interval; comparisons are false for nan."""
     low, high = wanted.low, wanted.high
-    above = None if low == -math.inf else _call(machine, operator.ge, node, low)
-    below = None if high == math.inf else _call(machine, operator.le, node, high)
+    above = None if low == -math.inf else python_node(machine, operator.ge, node, low)
+    below = None if high == math.inf else python_node(machine, operator.le, node, high)
     if above is None or below is None:
-        inside = above or below or _call(machine, operator.eq, node, node)
+        inside = above or below or python_node(machine, operator.eq, node, node)
     else:
-        inside = _call(machine, torch.logical_and, above, below)
+        inside = python_node(machine, torch.logical_and, above, below)
     if wanted.nan:
-        nan = _call(machine, operator.ne, node, node)
-        inside = _call(machine, torch.logical_or, inside, nan)
+        nan = python_node(machine, operator.ne, node, node)
+        inside = python_node(machine, torch.logical_or, inside, nan)
     return inside
 
 
@@ -465,8 +473,3 @@ def _known_as(machine: Machine, expr: Expr, range: Interval, node: Node) -> Symb
     machine.symbols.add(symbol, None)
     machine.symbols.read_from[symbol] = node
     return symbol
-
-
-def _call(machine: Machine, target: Any, *args: Any) -> Node:
-    node: Node = machine.graph.call(target, list(args), {}, machine.lines())
-    return node

@@ -73,7 +73,7 @@ def _speculated_truth(machine: Any, node: Node) -> bool | None:
 
 def _speculate(machine: Any, node: Node, wanted: bool) -> bool:
     assert_data(machine, node, wanted)
-    machine.graph.assertions[-1].meta["foreseen"] = True
+    machine.graph.assertions[-1].meta["speculated"] = True
     _require_restart(machine, node)
     return wanted
 

@@ -11,7 +11,7 @@ where ranges and guards fix the answer:
                     an int in sizes, indices and arithmetic
 
 An int computed from arguments and sizes is a size where a call takes one. A use that needs the
-value itself (text, keys, ranges) raises Specialize: the trace starts again with a constant.
+value itself (a key, an attribute) raises Specialize: the trace starts again with a constant.
 """
 
 from __future__ import annotations

@@ -60,9 +60,7 @@ def index_at_numbers(
     `owner` is a TensorValue, and `lift` makes one."""
     graph = machine.graph
     key = key.realize(machine)
-    parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
-    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
-    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    parts, indices, numbers = _parts_of(machine, owner, key)
     dims = _dims(parts, _TAKEN, owner.meta.dim(), indices) if numbers else None
     # An index out of range on a GPU is a device-side assert, after which the process cannot use the
     # device any more; eager raises IndexError.
@@ -92,10 +90,7 @@ def assign_at_number(
 ) -> tuple[str, list[Value]] | None:
     """Return the name and operands of the call that assigns; None for the usual `setitem`."""
     graph = machine.graph
-    parts = key.realize(machine)
-    given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
-    indices = {n: part.node for n, part in enumerate(given) if isinstance(part, type(owner))}
-    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    given, indices, numbers = _parts_of(machine, owner, key.realize(machine))
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     if not numbers or not usual or len(numbers) < len(indices):
         return None
@@ -142,6 +137,16 @@ def _is_number(graph: GraphBuilder, node: Node) -> bool:
     meta: torch.Tensor = node.meta["val"]
     usual = not meta.dim() and meta.dtype in _INTEGERS and device_of(node).type == "cpu"
     return usual and known_number(graph, node) is None
+
+
+def _parts_of(
+    machine: Machine, owner: Any, key: Value
+) -> tuple[list[Value], dict[int, Node], list[int]]:
+    """Return the parts of a key, the tensors among them, and the positions of 0-dim integers."""
+    parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
+    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
+    numbers = [n for n, node in indices.items() if _is_number(machine.graph, node)]
+    return parts, indices, numbers
 
 
 def _dims(

@@ -1,9 +1,9 @@
-"""Precomputes numbers in Python before the graph runs, from ints among the inputs.
+"""Precomputes numbers in Python before the graph runs, from numbers among the inputs.
 
-Input: an expression over such ints. They often count calls (a scheduler's steps), so specialising
-them would recompile in each call. Output: the Source of the number. A native program computes it by
-Python's own functions, so it equals Python's result exactly. The same program can check that a
-divisor is nonzero.
+Input: an expression over ints, which often count calls (a scheduler's steps), so that specialising
+them would recompile in each call; or a pure function of numbers. Output: the Source of the number,
+computed by a native program with Python's own functions, so that it is exact. The same program can
+check that a divisor is nonzero.
 """
 
 from __future__ import annotations
