@@ -15,6 +15,7 @@ from .registry import opcode
 __all__: list[str] = []
 
 
+# 3.11 and 3.12 expect the NULL of CALL below the callable, 3.13 above it: `RUNNING.null_first`.
 def _push_callable(frame: Frame, value: Value) -> None:
     """Push a bound attribute and a NULL, where CPython may push (method, self); CALL takes both."""
     if RUNNING.null_first:
@@ -35,6 +36,7 @@ def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
         frame.push(value)
 
 
+# 3.12 merged it into LOAD_ATTR, whose lowest argument bit (`flag`) asks for the method form.
 @opcode("LOAD_METHOD", until=(3, 11))
 def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
@@ -44,6 +46,8 @@ def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_SUPER_ATTR", since=(3, 12))
 def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Load `super().name`; the stack holds super, the class and the object."""
+    # The compiler emits it wherever the source says `super().x`. If the program has rebound
+    # `super`, CPython calls that object, so the callable on the stack is called here too.
     builtin, start, obj = (value.realize(machine) for value in frame.pop_many(3))
     arguments = [start, obj] if instruction.explicit else []
     found = builtin.call(machine, arguments, {}).realize(machine)
@@ -57,6 +61,7 @@ def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> Non
 @opcode("STORE_ATTR")
 def store_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
+    # Lazy: a value that is only stored needs no guard. It is realized when something reads it.
     owner.set_attr(machine, str(instruction.arg), frame.pop_lazy())
 
 
@@ -68,6 +73,7 @@ def delete_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("BINARY_SUBSCR")
 def binary_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
     key = frame.pop_lazy()
+    # The container decides whether the key must be guarded: a varying index may stay symbolic.
     frame.push(frame.pop(machine).get_item_lazily(machine, key))
 
 
@@ -97,4 +103,5 @@ def store_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 def _slice(machine: Any, bounds: list[Value]) -> SliceValue:
+    # These opcodes exist for slices without a step only.
     return SliceValue([*bounds, machine.constant(None)])

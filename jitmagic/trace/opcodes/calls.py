@@ -18,6 +18,8 @@ __all__: list[str] = []
 @opcode("KW_NAMES", until=(3, 12))
 def kw_names(machine: Any, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, tuple)
+    # 3.11 and 3.12 keep the names in the frame between KW_NAMES and CALL; 3.13 pushes them for
+    # CALL_KW.
     frame.keyword_names = instruction.arg
 
 
@@ -60,10 +62,13 @@ def call_function_ex(machine: Any, frame: Frame, instruction: Instruction) -> No
     keywords: dict[str, Value] = {}
     if instruction.arg & 1:
         named = frame.pop(machine)
+        # CPython accepts any mapping; another's `keys` may be user code, so its call is left to
+        # Python.
         if not isinstance(named, DictValue):
             named.refuse(machine, "** in a call")
         keywords = named.as_names(machine)
     args = unpack(machine, frame.pop_lazy())
     callee, extra = _pop_callee(frame)
+    # The compiler emits a NULL for this opcode: methods are bound before.
     assert not extra
     frame.push(callee.realize(machine).call(machine, args, keywords))

@@ -19,6 +19,7 @@ __all__: list[str] = []
 
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # Programs may replace this builtin: it is looked up and guarded like any other name.
     frame.push(global_named(machine, frame, "__build_class__"))
 
 
@@ -31,6 +32,7 @@ def load_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_NAME")
 def store_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # Names of a class body are never fast locals: CPython runs it over a mapping.
     frame.names[name_of(instruction)] = frame.pop_lazy()
 
 
@@ -40,6 +42,7 @@ def delete_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
         raise unbound(machine, name_of(instruction), NO_NAME)
 
 
+# 3.12 splits it into LOAD_LOCALS and LOAD_FROM_DICT_OR_DEREF, below.
 @opcode("LOAD_CLASSDEREF", until=(3, 11))
 def load_classderef(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Load a variable of the enclosing function, unless the class has one of that name."""

@@ -17,10 +17,12 @@ __all__: list[str] = []
 def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
     op = str(instruction.arg)
     upper, lower = frame.pop_lazy(), frame.pop_lazy()
+    # Before the operands are realized, which would guard the text of this call.
     if op[0] == "+" and (text := joined_text(machine, (lower, upper))) is not None:
         frame.push(text)
         return
     left, right = lower.realize(machine), upper.realize(machine)
+    # BINARY_OP has numbers for both forms; `arg` is the operator's sign: `+` or `+=`.
     if op.endswith("="):
         frame.push(inplace(machine, op[:-1], left, right))
     else:
@@ -56,6 +58,7 @@ def unary_negative(machine: Any, frame: Frame, instruction: Instruction) -> None
     frame.push(frame.pop(machine).unary(machine, "-"))
 
 
+# 3.12 made it an intrinsic (intrinsics.py).
 @opcode("UNARY_POSITIVE", until=(3, 11))
 def unary_positive(machine: Any, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.pop(machine).unary(machine, "+"))

@@ -62,6 +62,7 @@ def build_const_key_map(machine: Any, frame: Frame, instruction: Instruction) ->
 @opcode("BUILD_SLICE")
 def build_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
     parts = frame.pop_many(_count(instruction))
+    # Two or three parts: the step is None if it is not written.
     frame.push(SliceValue([*parts, machine.constant(None)][:3]))
 
 
@@ -141,6 +142,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def list_to_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop(machine)
     assert isinstance(items, ListValue)
+    # `(*a, b)` is built as a list first; 3.12 made the conversion an intrinsic.
     frame.push(TupleValue(items.items))
 
 
@@ -149,6 +151,7 @@ def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> Non
     items = unpack(machine, frame.pop(machine))
     wanted = _count(instruction)
     if len(items) > wanted:
+        # CPython stops at the first superfluous item and so does not say how many there are.
         message = f"too many values to unpack (expected {wanted})"
         raise machine.error(ValueError, message)
     if len(items) < wanted:
@@ -176,6 +179,7 @@ def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
     flags = _count(instruction)
     spec = frame.pop(machine) if flags & 4 else None
+    # 3.13 split FORMAT_VALUE into three opcodes, of which only CONVERT_VALUE has this number.
     conversion = ("", "s", "r", "a")[flags & 3]
     frame.push(_formatted(machine, frame.pop_lazy(), conversion, spec))
 

@@ -22,6 +22,7 @@ def jump(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+# Every iteration passes here: `go_back` counts them, and decides whether a loop is left to Python.
 def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
     go_back(machine, frame, instruction)
 
@@ -58,6 +59,7 @@ def pop_jump_if_not_none(machine: Any, frame: Frame, instruction: Instruction) -
 def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Jump and keep the top, or pop it; 3.12 replaced these by COPY, POP_JUMP and POP_TOP."""
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
+    # The value itself is the result of `a or b`, not its truth.
     if frame.peek(1, machine).truth(machine) == wanted:
         frame.jump(instruction.target)
     else:
@@ -77,6 +79,8 @@ def get_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # A generator is its own iterator; coroutines, which CPython also accepts here, are never
+    # traced.
     frame.push(frame.pop(machine).iterate(machine))
 
 
@@ -94,6 +98,7 @@ def for_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(machine: Any, frame: Frame, instruction: Instruction) -> Returned:
+    # The caller may drop the result: it stays unread until somewhere a guard on it is needed.
     return Returned(frame.pop_lazy())
 
 
@@ -105,6 +110,7 @@ def return_const(machine: Any, frame: Frame, instruction: Instruction) -> Return
 @opcode("RETURN_GENERATOR")
 def return_generator(machine: Any, frame: Frame, instruction: Instruction) -> Yielded:
     """Suspend the frame before its body; the first value sent in is dropped."""
+    # CPython resumes a new generator with None, which POP_TOP then drops.
     return Yielded(machine.constant(None))
 
 
@@ -131,6 +137,7 @@ def send_312(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def _sent(machine: Any, frame: Frame) -> bool:
     """Advance the inner iterator; its item or final result replaces the sent value."""
     sent = frame.pop(machine)
+    # The result is read after the advance: it is set by the generator's `return`.
     item, result = _advance(machine, frame.peek(1, machine), sent)
     frame.push(result if item is None else item)
     return item is not None

@@ -22,6 +22,7 @@ def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, int)
     parts = frame.pop_many(instruction.arg)
     if not parts:
+        # A bare `raise` looks through all frames for the exception that is being handled.
         handled = machine.handled()
         if handled is None:
             raise machine.error(RuntimeError, "No active exception to reraise")
@@ -31,6 +32,7 @@ def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 def _exception(machine: Any, value: Value) -> Value:
     """Return the exception to raise; a class is called."""
+    # `raise Error` without parentheses calls the class, so its `__init__` is traced as well.
     if isinstance(value, ClassValue):
         value = value.call(machine, [], {}).realize(machine)
     if not isinstance(value, ExceptionValue):
@@ -40,6 +42,7 @@ def _exception(machine: Any, value: Value) -> Value:
 
 @opcode("RERAISE")
 def reraise(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # The instruction's argument, the position to restore in `f_lasti`, has no meaning for a trace.
     raise ObservedError(frame.pop(machine))
 
 

@@ -26,10 +26,12 @@ def _new_function(machine: Any, frame: Frame) -> FunctionValue:
 
 def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) -> None:
     if part == _DEFAULTS:
+        # The tuple itself, unread: a default that no call uses needs no guard.
         function.defaults = value
     elif part == _KWDEFAULTS:
         function.kwdefaults = value
     elif part == _ANNOTATIONS:
+        # A flat tuple since 3.10: CPython makes the dict when `__annotations__` is first read.
         pairs = value.realize(machine)  # (name, annotation, name, annotation, ...)
         assert isinstance(pairs, TupleValue)
         named = zip(pairs.items[::2], pairs.items[1::2], strict=True)

@@ -41,6 +41,7 @@ def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
     name = str(instruction.arg)
     if level:
         name = _absolute(machine, frame, name, level)
+    # With a `from` list IMPORT_FROM reads attributes, so the innermost module is pushed.
     target = _module(machine, name)
     # Without a `from` list the statement binds the top-level package.
     if not names:
@@ -53,6 +54,7 @@ def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
     package = found.realize(machine).as_constant(machine) if found is not None else None
     if not isinstance(package, str) or not package:
         raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why="no __package__"))
+    # One dot is the package itself; each further dot removes a component.
     base = package.rsplit(".", level - 1)[0]
     return f"{base}.{name}" if name else base
 
@@ -65,5 +67,6 @@ def import_from(machine: Any, frame: Frame, instruction: Instruction) -> None:
     try:
         frame.push(module.get_attr(machine, name))
     except ObservedError:
+        # CPython's fallback for circular imports: `from package import module` reads sys.modules.
         package = module.get_attr(machine, "__name__").realize(machine).as_constant(machine)
         frame.push(_module(machine, f"{package}.{name}"))

@@ -13,6 +13,8 @@ from .registry import opcode
 
 __all__ = ["STOPITERATION_ERROR"]
 
+# Numbers are stable from 3.12 to 3.13; a changed one is a break or a failed test, not another
+# operation: each branch checks the operand's type.
 STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
 
 

@@ -31,10 +31,13 @@ def unbound(machine: Any, name: str, text: str = _LOCAL) -> Exception:
     """Return the error for a name without a value, in CPython's words (3.11 and later)."""
     kind = UnboundLocalError if text is _LOCAL else NameError
     named = text.format(name.removesuffix(LOCAL_TWIN))
+    # `exact`: programs and doctests compare these messages, which CPython writes, not the program.
     error: Exception = machine.error(kind, named, exact=True)
     return error
 
 
+# LOAD_FAST may rely on the compiler's proof that the variable is bound, but a resume function
+# starts after that proof: the check costs nothing here.
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
@@ -67,6 +70,7 @@ def delete_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("MAKE_CELL")
 def make_cell(machine: Any, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
+    # A parameter that an inner function captures moves into its cell: the slot now holds the cell.
     frame.slots[name] = CellValue(frame.slots.get(name))
 
 
@@ -124,6 +128,8 @@ def global_named(machine: Any, frame: Frame, name: str) -> Value:
     """Return a global of the frame, or a builtin."""
     found = frame.globals.find(machine, name)
     if found is None:
+        # The guard on absence among the globals was made by `find`: a later global shadows the
+        # builtin.
         found = frame.globals.builtin(machine, name)
     if found is None:
         raise unbound(machine, name, NO_NAME)
@@ -147,4 +153,5 @@ def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_ASSERTION_ERROR")
 def load_assertion_error(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # A constant although it is a builtin: this opcode ignores a rebinding of the name.
     frame.push(machine.constant(AssertionError))

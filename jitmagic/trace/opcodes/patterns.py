@@ -50,6 +50,7 @@ def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
         raise GraphBreak(
             UnsupportedOperation.of(what="a mapping pattern", types=subject.describe())
         )
+    # CPython calls `get` of the mapping, which for an exact dict is a lookup without `__missing__`.
     found = [subject.find(machine, key) for key in keys.items]
     values = [value for value in found if value is not None]
     complete = len(values) == len(found)
@@ -82,6 +83,8 @@ def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> l
         names = kind.get_attr(machine, "__match_args__").realize(machine)
     except ObservedError:
         names = TupleValue(())
+        # `case int(n)`: for int, str and nine other types the only positional pattern is the
+        # subject.
         if kind.live.__flags__ & _MATCH_SELF and count == 1:
             return [subject]
     if not isinstance(names, TupleValue) or len(names.items) < count:

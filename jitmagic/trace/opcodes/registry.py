@@ -62,6 +62,7 @@ class _Entry:
 
 _TABLE: dict[str, list[_Entry]] = {}
 
+# A tagged coroutine is refused at tag time (frame/tag.py): these are for callees.
 _ASYNC = "coroutines and async generators are not traced"
 UNSUPPORTED: Mapping[str, str] = {
     "ASYNC_GEN_WRAP": _ASYNC,
@@ -109,6 +110,7 @@ _RUNNING: dict[str, Handler] = {}
 
 def handler_for(name: str) -> Handler:
     """Return the handler of an opcode for the running Python; breaks if there is none."""
+    # Filled at the first trace, when trace/inventory.py has imported every family.
     if not _RUNNING:
         _RUNNING.update(handlers_of_version(sys.version_info[:2]))
     handler = _RUNNING.get(name)

@@ -27,6 +27,7 @@ def end_for(machine: Any, frame: Frame, instruction: Instruction) -> None:
     del frame.stack[-2:]
 
 
+# 3.13 pops once here and once in the POP_TOP that follows.
 @opcode("END_FOR", since=(3, 13))
 def end_for_313(machine: Any, frame: Frame, instruction: Instruction) -> None:
     frame.pop_raw()
@@ -39,6 +40,7 @@ def push_null(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("COPY")
 def copy(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # The same Value, not a copy: both entries are one object of the program.
     frame.push(frame.stack[-_int(instruction)])
 
 

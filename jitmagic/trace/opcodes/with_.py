@@ -14,6 +14,8 @@ __all__: list[str] = []
 
 @opcode("BEFORE_WITH")
 def before_with(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    # CPython looks up both methods before it calls `__enter__`: an object without `__exit__` is
+    # never entered.
     leave, entered = frame.pop(machine).enter(machine)
     frame.push(leave)
     frame.push(entered)
@@ -24,5 +26,6 @@ def with_except_start(machine: Any, frame: Frame, instruction: Instruction) -> N
     """Call `__exit__`; the stack holds it, lasti, the previous exception and the exception."""
     error = frame.peek(1, machine)
     leave = frame.peek(4, machine)
+    # `__exit__` takes the type, the exception and the traceback separately.
     kind = machine.constant(error.python_type(machine))
     frame.push(leave.call(machine, [kind, error, TracebackValue(machine)], {}))
