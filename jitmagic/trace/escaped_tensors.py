@@ -14,11 +14,11 @@ __all__ = ["EscapedNode"]
 
 
 class EscapedNode:
-    """Replaces the node of an escaped tensor; `born`: the root-frame instruction to break at."""
+    """Replaces the node of an escaped tensor; a break is at the instruction `created_at_step`."""
 
-    def __init__(self, name: str, born: int) -> None:
+    def __init__(self, name: str, created_at_step: int) -> None:
         self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
-        self.born = born
+        self.created_at_step = created_at_step
 
     def __getattr__(self, name: str) -> NoReturn:
         raise GraphBreak(self.reason)
