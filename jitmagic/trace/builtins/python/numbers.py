@@ -77,7 +77,8 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) == 1 and isinstance(args[0], NumberValue)
+        number = args[0] if len(args) == 1 else None
+        is_scalar = isinstance(number, NumberValue) and number.kind is not bool
         is_array = method in ("__float__", "__int__") and args and args[0].holds_data
         if not args or (args[0].is_constant(machine) and not is_scalar and not is_array):
             return fold_call(machine, function, args, kwargs)
