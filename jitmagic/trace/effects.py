@@ -266,9 +266,7 @@ class ExitBuilder:
 
     def output(self, value: Value, node: Any) -> FromGraph:
         if isinstance(node, EscapedNode):
-            raise Unrestorable(
-                "a tensor at a level of torch.func", node.created_at_step, node.reason
-            )
+            raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
             why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)

@@ -14,11 +14,11 @@ __all__ = ["EscapedNode"]
 
 
 class EscapedNode:
-    """Replaces the node of an escaped tensor; a break is at the instruction `created_at_step`."""
+    """Replaces the node of an escaped tensor; `born`: the root-frame instruction to break at."""
 
-    def __init__(self, name: str, created_at_step: int) -> None:
+    def __init__(self, name: str, born: int) -> None:
         self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
-        self.created_at_step = created_at_step
+        self.born = born
 
     def __getattr__(self, name: str) -> NoReturn:
         raise GraphBreak(self.reason)

@@ -98,16 +98,11 @@ def _last_operation(graph: Graph) -> Node | None:
 
 
 def _check_last(
-    reading: Value,
-    last: Node,
-    graph: Graph,
-    created_at_step: int,
-    broken: GraphBreak,
-    builder: Builder,
+    reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
 ) -> None:
     """Raise Unrestorable if operations after the reading would be measured with those before it."""
     if builder.is_live(reading) and _last_operation(graph) is not last:
-        raise Unrestorable("a reading of a clock", created_at_step, broken.reason)
+        raise Unrestorable("a reading of a clock", born, broken.reason)
 
 
 for _clock in _CLOCKS:

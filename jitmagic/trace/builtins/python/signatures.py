@@ -26,17 +26,17 @@ _KIND = inspect.Parameter
 class _Signed(Value):
     """A value that only Python can rebuild."""
 
-    __slots__ = ("created_at_step",)
+    __slots__ = ("born",)
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.created_at_step = machine.step
+        self.born = machine.step
 
     def truth(self, machine: Machine) -> bool:
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a signature", self.created_at_step)
+        raise Unrestorable("a signature", self.born)
 
 
 class SignatureValue(_Signed):
@@ -77,15 +77,15 @@ class ParameterValue(_Signed):
 class ParametersValue(ReadOnlyTable):
     """The mapping `signature.parameters`."""
 
-    __slots__ = ("created_at_step",)
+    __slots__ = ("born",)
 
     def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
         named = ((name, ParameterValue(machine, name, kind)) for name, kind in found)
         super().__init__(machine, ((machine.constant(name), value) for name, value in named))
-        self.created_at_step = machine.step
+        self.born = machine.step
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("the parameters of a signature", self.created_at_step)
+        raise Unrestorable("the parameters of a signature", self.born)
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:

@@ -77,11 +77,11 @@ class ContextVarValue(IdentityValue):
 class TokenValue(Value):
     """The token that `set` returns and `reset` takes."""
 
-    __slots__ = ("content", "created_at_step")
+    __slots__ = ("born", "content")
 
     def __init__(self, machine: Machine, content: Value) -> None:
         super().__init__()
-        self.created_at_step = machine.step
+        self.born = machine.step
         self.content = content
 
     def python_type(self, machine: Machine) -> type:
@@ -91,7 +91,7 @@ class TokenValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(_TOKEN, self.created_at_step)
+        raise Unrestorable(_TOKEN, self.born)
 
 
 def _variable(owner: Value) -> ContextVarValue:

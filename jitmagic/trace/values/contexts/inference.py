@@ -63,13 +63,11 @@ class InferenceBlock(WithoutOperators):
 class _InferenceExit(WithoutOperators):
     """The bound `__exit__` of a block that has been entered."""
 
-    __slots__ = ("block", "created_at_step", "grad_mode", "was_on")
+    __slots__ = ("block", "born", "grad_mode", "was_on")
 
-    def __init__(
-        self, block: InferenceBlock, grad_mode: bool, was_on: bool, created_at_step: int
-    ) -> None:
+    def __init__(self, block: InferenceBlock, grad_mode: bool, was_on: bool, born: int) -> None:
         super().__init__()
-        self.block, self.created_at_step = block, created_at_step
+        self.block, self.born = block, born
         self.grad_mode, self.was_on = grad_mode, was_on
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -79,7 +77,7 @@ class _InferenceExit(WithoutOperators):
         return machine.constant(None)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a block of inference mode", self.created_at_step)
+        raise Unrestorable("a block of inference mode", self.born)
 
 
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:

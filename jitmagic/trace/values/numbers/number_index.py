@@ -186,15 +186,13 @@ def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None
 def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
     notes, graph = machine.notes, machine.graph
     notes.of(_Parts).append(part)
-    created_at_step: int = machine.step
+    born: int = machine.step
     memory = storage_of(part.copy)
 
     def check(builder: Builder) -> None:
         escapes = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if escapes or not _is_true_where_read(graph, part):
-            raise Unrestorable(
-                "a part of a tensor, at an index read from data", created_at_step, _REASON
-            )
+            raise Unrestorable("a part of a tensor, at an index read from data", born, _REASON)
 
     machine.at_exit(check)
 

@@ -34,20 +34,18 @@ _INIT_SUBCLASS = vars(object)["__init_subclass__"]
 class ClassStatementValue(Value):
     """A placeholder for the class that a statement would create; supports `bool()` only."""
 
-    __slots__ = ("created_at_step", "name")
+    __slots__ = ("born", "name")
 
     def __init__(self, machine: Machine, name: str) -> None:
         super().__init__()
-        self.created_at_step = machine.step
+        self.born = machine.step
         self.name = name
 
     def truth(self, machine: Machine) -> bool:
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(
-            f"the class {self.name}, defined in the traced code", self.created_at_step
-        )
+        raise Unrestorable(f"the class {self.name}, defined in the traced code", self.born)
 
     def describe(self) -> str:
         return f"class {self.name}, defined in the traced code"

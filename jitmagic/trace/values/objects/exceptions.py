@@ -27,14 +27,14 @@ _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__note
 class ExceptionValue(Value):
     """An exception object that the traced program creates."""
 
-    __slots__ = ("args", "attrs", "cls", "created_at_step", "exact", "raised")
+    __slots__ = ("args", "attrs", "born", "cls", "exact", "raised")
 
     def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
         super().__init__()
         self.cls = cls
         self.args = tuple(args)
         self.attrs: dict[str, Value] = {}
-        self.created_at_step = machine.step
+        self.born = machine.step
         self.raised = False
         self.exact = True  # False: the machine approximated the text of a built-in error
 
@@ -111,12 +111,12 @@ class ExceptionValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:
-            raise Unrestorable("an exception that was raised", self.created_at_step)
+            raise Unrestorable("an exception that was raised", self.born)
         args = tuple(builder(arg) for arg in self.args)
         if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
             return builder.call(builder(self.cls), *args)
         if _has_c_state(self.cls.live):
-            raise Unrestorable(f"a {self.describe()}", self.created_at_step)
+            raise Unrestorable(f"a {self.describe()}", self.born)
         # The trace has inlined the Python `__init__`, so the exit must not call it again.
         return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
@@ -140,11 +140,11 @@ def _has_c_state(kind: type) -> bool:
 class TracebackValue(Value):
     """The traceback of a raised exception; only its truth and type are known."""
 
-    __slots__ = ("created_at_step",)
+    __slots__ = ("born",)
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.created_at_step = machine.step
+        self.born = machine.step
 
     def python_type(self, machine: Machine) -> type:
         return types.TracebackType
@@ -153,7 +153,7 @@ class TracebackValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a traceback", self.created_at_step)
+        raise Unrestorable("a traceback", self.born)
 
 
 def _is_exception(kind: type) -> bool:

@@ -31,7 +31,7 @@ class TensorHook:
     tensor: Any  # TensorValue
     hook: Value | None
     history: Any  # the tensor's grad_fn at the registration
-    created_at_step: int
+    born: int
 
     @property
     def reason(self) -> RefusedTorchCall:
@@ -65,9 +65,7 @@ class HandleValue(WithoutOperators):
         return bind_builtin(machine, self, RemovableHandle, name)
 
     def recipe(self, builder: Builder) -> Any:
-        raise Unrestorable(
-            "the handle of a hook", self.registered.created_at_step, self.registered.reason
-        )
+        raise Unrestorable("the handle of a hook", self.registered.born, self.registered.reason)
 
     def describe(self) -> str:
         return "handle of a hook"
@@ -144,6 +142,4 @@ def check_hooks(notes: GraphNotes) -> None:
     for registered in hooks:
         runs = registered.hook is not None and registered.history in history
         if runs or graph.is_output(registered.tensor.node):
-            raise Unrestorable(
-                "a tensor with a hook", registered.created_at_step, registered.reason
-            )
+            raise Unrestorable("a tensor with a hook", registered.born, registered.reason)
