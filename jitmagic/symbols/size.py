@@ -10,8 +10,7 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,6 @@ from .polynomial import divided, factors, product, written
 from .scalar import Apply, Symbol, evaluate, kind_of, symbols_of
 
 __all__ = [
-    "ARITHMETIC",
     "DataSize",
     "Dimension",
     "OffsetOf",
@@ -47,13 +45,6 @@ __all__ = [
     "usually",
     "value_of",
 ]
-
-
-ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul,
-    "//": operator.floordiv, "%": operator.mod,
-}  # fmt: skip
-"""Operators of a Size with a Size or an int."""
 
 
 @dataclass(frozen=True, slots=True)

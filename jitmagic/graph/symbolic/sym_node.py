@@ -20,9 +20,9 @@ import torch
 
 from ...symbols.context import COMPARISONS, SWAPPED
 from ...symbols.scalar import Apply
-from ...symbols.size import ARITHMETIC, Dimension, Size, SizeFloat, expected, hint_of, usually
+from ...symbols.size import Dimension, Size, SizeFloat, expected, hint_of, usually
 from .sym_layouts import has_strides_along, is_dense, is_dense_along
-from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, operation, refusal
+from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, refusal
 
 __all__ = [
     "as_dimension",
@@ -38,6 +38,12 @@ __all__ = [
     "sizes_of",
     "with_hints",
 ]  # fmt: skip
+
+Comparison = Callable[[Any, Any], Any]
+_NAMES: dict[Comparison, str] = {
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<",
+    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
 
 
 def as_torch(value: Any) -> Any:
@@ -174,11 +180,22 @@ class SizeNode(SymbolicNode):
 
     floor = ceil = trunc = sym_int = pos
 
-    def apply(self, op: str, other: SizeNode) -> SizeNode:
-        return SizeNode(ARITHMETIC[op](self.value, other.value))
+    def add(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value + other.value)
 
-    add, sub, mul, int_floordiv, mod = map(operation, ARITHMETIC)
+    def sub(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value - other.value)
+
+    def mul(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value * other.value)
+
+    def int_floordiv(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value // other.value)
+
     floordiv = int_floordiv
+
+    def mod(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value % other.value)
 
     def pow_by_natural(self, other: SizeNode) -> SizeNode:
         made: Dimension = 1
@@ -206,7 +223,7 @@ class SizeNode(SymbolicNode):
         return FloatNode(SizeFloat(Apply("float", (self.value.expr,)), self.value.context))
 
     def int_truediv(self, other: SizeNode) -> FloatNode:
-        return self.sym_float().apply("/", other.sym_float())
+        return self.sym_float().truediv(other.sym_float())
 
     truediv = int_truediv
 
@@ -215,16 +232,23 @@ class SizeNode(SymbolicNode):
 
     float_truediv = float_pow = guard_float = _refused
 
-    def compared(self, op: str, other: SizeNode) -> ConditionNode:
-        a, b = self.value, other.value
-        sizes = [size for size in (a, b) if isinstance(size, Size)]
-        return ConditionNode(
-            lambda: _known(op, a, b),
-            lambda: bool(COMPARISONS[op](a, b)),
-            lambda: usually(op, a, b),
-            lambda: expected(op, a, b),
-            lambda: all(size.context.has_hints([size.expr]) for size in sizes),
-        )
+    def eq(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.eq, self.value, other.value)
+
+    def ne(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ne, self.value, other.value)
+
+    def lt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.lt, self.value, other.value)
+
+    def le(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.le, self.value, other.value)
+
+    def gt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.gt, self.value, other.value)
+
+    def ge(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ge, self.value, other.value)
 
     # -- layouts, which torch asks with all sizes and strides -----------------------------------
 
@@ -248,6 +272,18 @@ class SizeNode(SymbolicNode):
 
     def is_non_overlapping_and_dense_indicator(self, sizes: Any, strides: Any) -> SizeNode:
         return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
+
+
+def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
+    name = _NAMES[op]
+    sizes = [size for size in (a, b) if isinstance(size, Size)]
+    return ConditionNode(
+        lambda: _known(name, a, b),
+        lambda: bool(op(a, b)),
+        lambda: usually(name, a, b),
+        lambda: expected(name, a, b),
+        lambda: all(size.context.has_hints([size.expr]) for size in sizes),
+    )
 
 
 def _known(op: str, a: Dimension, b: Dimension) -> bool | None:

@@ -14,7 +14,7 @@ from ...symbols.expr import Expr
 from ...symbols.scalar import OPERATIONS, Apply, constant, symbols_of
 from ...symbols.size import Size, SizeFloat, hint_of, hintless
 
-__all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "operation", "refusal"]
+__all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 
 # C++ files whose comparisons decide nothing but the layout of a tensor.
 _LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
@@ -24,21 +24,12 @@ def refusal(value: Any, what: str) -> Specialize:
     return Specialize(symbols_of(value.expr) if isinstance(value, Size) else (), what)
 
 
-def _comparison(op: str) -> Callable[[Any, Any], ConditionNode]:
-    return lambda self, other: self.compared(op, other)
-
-
-def operation(op: str) -> Callable[[Any, Any], Any]:
-    return lambda self, other: self.apply(op, other)
-
-
 class SymbolicNode:
     """Base of jitmagic's nodes: the part of torch.SymNode's protocol that ints, floats and bools
-    share. Those with an order define `compared`.
+    share.
     """
 
     value: Any
-    eq, ne, lt, le, gt, ge = map(_comparison, ("==", "!=", "<", "<=", ">", ">="))
 
     def is_int(self) -> bool:
         return False
@@ -194,7 +185,7 @@ class ConditionNode(SymbolicNode):
 
     and_, or_ = sym_and, sym_or
 
-    def eq(self, other: ConditionNode) -> ConditionNode:  # type: ignore[override]
+    def eq(self, other: ConditionNode) -> ConditionNode:
         answer = self.decide() == other.decide()
         return ConditionNode(lambda: answer, lambda: answer)
 
@@ -227,34 +218,63 @@ class FloatNode(SymbolicNode):
     def sym_float(self) -> FloatNode:
         return self
 
-    def apply(self, op: str, *others: FloatNode) -> FloatNode:
+    def _apply(self, op: str, *others: FloatNode) -> FloatNode:
         values = [node.value for node in (self, *others)]
         context = next((one.context for one in values if isinstance(one, Size)), None)
         if context is None:
             return FloatNode(OPERATIONS[op].python(*values))
         return FloatNode(SizeFloat(Apply(op, tuple(map(_float_expr, values))), context))
 
-    add, sub, mul, truediv = map(operation, ("+", "-", "*", "/"))
+    def add(self, other: FloatNode) -> FloatNode:
+        return self._apply("+", other)
+
+    def sub(self, other: FloatNode) -> FloatNode:
+        return self._apply("-", other)
+
+    def mul(self, other: FloatNode) -> FloatNode:
+        return self._apply("*", other)
+
+    def truediv(self, other: FloatNode) -> FloatNode:
+        return self._apply("/", other)
+
     float_truediv = truediv
 
     def neg(self) -> FloatNode:
-        return self.apply("neg")
+        return self._apply("neg")
 
     def sqrt(self) -> FloatNode:
-        return self.apply("sqrt")
+        return self._apply("sqrt")
 
     def pow(self, other: FloatNode) -> FloatNode:
-        return self.sqrt() if other.value == 0.5 else self.apply("**", other)
+        return self.sqrt() if other.value == 0.5 else self._apply("**", other)
 
     float_pow = pow
 
-    def compared(self, op: str, other: FloatNode) -> ConditionNode:
+    def _compared(self, op: str, other: FloatNode) -> ConditionNode:
         a, b = map(_float_expr, (self.value, other.value))
         context = next((n.value.context for n in (self, other) if isinstance(n.value, Size)), None)
         if context is None:
             answer = bool(COMPARISONS[op](self.value, other.value))
             return ConditionNode(lambda: answer, lambda: answer)
         return ConditionNode(lambda: context.known(op, a, b), lambda: context.decide(op, a, b))
+
+    def eq(self, other: FloatNode) -> ConditionNode:
+        return self._compared("==", other)
+
+    def ne(self, other: FloatNode) -> ConditionNode:
+        return self._compared("!=", other)
+
+    def lt(self, other: FloatNode) -> ConditionNode:
+        return self._compared("<", other)
+
+    def le(self, other: FloatNode) -> ConditionNode:
+        return self._compared("<=", other)
+
+    def gt(self, other: FloatNode) -> ConditionNode:
+        return self._compared(">", other)
+
+    def ge(self, other: FloatNode) -> ConditionNode:
+        return self._compared(">=", other)
 
 
 def _float_expr(value: float | Size) -> Expr:

@@ -39,7 +39,6 @@ from ....symbols.polynomial import normal
 from ....symbols.rounding import rounded
 from ....symbols.scalar import Apply, Number, Symbol, apply, constant, symbols_of
 from ....symbols.size import (
-    ARITHMETIC,
     Dimension,
     Size,
     SizeFloat,
@@ -72,8 +71,12 @@ _CPU = torch.device("cpu")
 _HALF = Interval(-(2**31), 2**31)  # ints whose sums and products fit 64 bits
 # Exponents and bases for which torch replaces pow(); its result may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
+_OF_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "//": operator.floordiv, "%": operator.mod,
+}  # fmt: skip
 _NODES: Mapping[str, Callable[..., Any]] = {
-    **ARITHMETIC, "/": operator.truediv, "**": operator.pow,
+    **_OF_SIZES, "/": operator.truediv, "**": operator.pow,
     "<<": operator.lshift, ">>": operator.rshift,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
     "neg": operator.neg, "invert": operator.invert, "abs": torch.abs,
@@ -166,9 +169,9 @@ def size_scalar(size: Dimension) -> Scalar:
 
 def binary(machine: Machine, op: str, left: Scalar, right: Scalar) -> Scalar:
     """Return `left op right`, of which one varies."""
-    if op in ARITHMETIC and _are_sizes(left, right):
+    if op in _OF_SIZES and _are_sizes(left, right):
         try:
-            return size_scalar(ARITHMETIC[op](left.form, right.form))
+            return size_scalar(_OF_SIZES[op](left.form, right.form))
         except ZeroDivisionError as error:
             raise machine.error(ZeroDivisionError, *error.args) from None
     owner = left if isinstance(left.form, Node | Size) else right
