@@ -327,7 +327,7 @@ class Recording:
             for watch in watchers:
                 watch(self, stage, True)
             yield stage
-        except BaseException:
+        except BaseException:  # an interrupt too: it is raised again below
             self.failed_in = self.failed_in or name
             raise
         finally:
@@ -354,8 +354,9 @@ class Recording:
 
     def for_later(self) -> Recording:
         """Return an empty recording for the backward, which is compiled at its first use."""
-        own = (self.name, self.journal, self.frame, self.number)
-        return Recording(*own, reported=self.reported, title=self.title)
+        later = Recording(self.name, self.journal, self.frame, self.number)
+        later.reported, later.title = self.reported, self.title
+        return later
 
 
 Watcher = Callable[[Recording, RunningStage, bool], None]

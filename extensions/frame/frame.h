@@ -10,6 +10,7 @@
 //   memo.cpp           lookups cached while a dictionary does not change
 //   class_facts.cpp    facts about a class, cached while it does not change
 //   namespace_facts.cpp  facts about the dictionary of a module, cached likewise
+//   guard_steps.h      the rows of all steps: what they read, how they run
 //   guards.cpp         runs guard programs         guard_program.cpp  builds them
 //   guards_tensor.cpp  tensors and torch's state; only *_tensor.cpp files depend on torch
 //   observers_tensor.cpp  detects modes and tracers that watch the thread's operations

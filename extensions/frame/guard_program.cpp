@@ -21,70 +21,54 @@ constexpr std::string_view kPartNames[kParts] = {"__code__",       "__closure__"
                                                  "__kwdefaults__", "__globals__", "__self__",
                                                  "__func__"};
 
-struct OpName {
+// The operands of a step by the field that they fill. Those without a comment fill Step::object.
+enum class Operand : unsigned char {
+  End,
+  Base, Other,                                    // registers
+  Index, Number, PartName,                        // Step::number
+  Key,                                            // and Step::number if it is an int
+  Name, Object, Tuple, Slice, CFunction, Getset, Weak, WeakType,
+  SpaceDict, SpaceName, SpaceObject, SpaceTuple, SpaceType, SpaceFunction,  // Step::space
+  AbsentKeys,                                     // Step::space and Step::tables
+  Registers, OtherRegisters, SizesProgram, NumbersProgram,
+  Class, Namespace, Tensor, TensorKind, Range, State, Autocast,  // facts: several items each
+};
+
+constexpr int items_of(Operand kind) {
+  switch (kind) {
+    case Operand::End: return 0;
+    case Operand::Namespace: return 2;   // dict, facts (namespace_facts.h)
+    case Operand::Class: return 3;       // class, MRO, facts (class_facts.h)
+    case Operand::TensorKind: return 3;  // class, keys, whether it is dual
+    case Operand::Range: return 3;       // low, high, whole
+    case Operand::Autocast: return 4;    // the fields of AutocastDetails
+    case Operand::Tensor: return 8;      // class, dtype, device, sizes, strides, ...
+    case Operand::State: return 9;       // the fields of StateFacts
+    default: return 1;
+  }
+}
+
+struct StepRow {
   std::string_view name;
   Op op;
-  int length;  // of the tuple, name included
+  bool is_load;  // its tuple has the target register after the name
+  Operand operands[3];
 };
 
-constexpr OpName kOps[] = {
-    {"ARGUMENT", Op::Argument, 3},              // target, index
-    {"NAMESPACE_ITEM", Op::NamespaceItem, 4},   // target, dict, name
-    {"CELL", Op::Cell, 3},                      // target, source
-    {"INSTANCE_DICT", Op::InstanceDict, 3},     // target, source
-    {"INSTANCE_ITEM", Op::InstanceItem, 4},     // target, source, name
-    {"ITEM", Op::Item, 4},                      // target, source, key
-    {"DICT_KEY", Op::DictKey, 4},               // target, source, index
-    {"DICT_VALUE", Op::DictValue, 4},           // target, source, index
-    {"TYPE", Op::Type, 3},                      // target, source
-    {"TYPE_ATTR", Op::TypeAttr, 4},             // target, source, name
-    {"SLOT", Op::Slot, 4},                      // target, source, name
-    {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
-    {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
-    {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
-    {"CONTENTS", Op::Contents, 3},              // target, source
-    {"LENGTH_OF", Op::LengthOf, 3},             // target, source
-    {"INT_OF", Op::IntOf, 4},                   // target, source, classes
-    {"ITEM_AT", Op::ItemAt, 4},                 // target, source, source of the index
-    {"ATTRIBUTE_AT", Op::AttributeAt, 5},       // target, source, source of the name, tables
-    {"JOINED", Op::Joined, 5},                  // target, source, text before, text after
-    {"PART", Op::Part, 4},                      // target, source, slice
-    {"REDUCED", Op::Reduced, 4},                // target, source, sum, min or max
-    {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
-    {"ARRAY_MEMORY", Op::ArrayMemory, 5},       // target, source, torch.from_numpy, numpy.ndarray
-    {"REFERENT", Op::Referent, 3},              // target, source
-    {"CACHE_ENTRY", Op::CacheEntry, 4},         // target, source, key
-    {"TYPE_IS", Op::TypeIs, 3},                 // source, type
-    {"IS", Op::Is, 3},                          // source, object
-    {"IS_WEAK", Op::IsWeak, 3},                 // source, object
-    {"EQUALS", Op::Equals, 3},                  // source, constant
-    {"LENGTH", Op::Length, 3},                  // source, length
-    {"DICT_KEYS", Op::DictKeys, 4},             // source, keys, marker for any key
-    {"SET_HAS", Op::SetHas, 4},                 // source, item, whether it is present
-    {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
-    {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
-    {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
-    {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
-    {"CLASS", Op::Class, 4},                    // class, MRO, facts (class_facts.h)
-    {"NAMESPACE", Op::Namespace, 3},            // dict, facts (namespace_facts.h)
-    {"STATE_READ", Op::StateRead, 4},           // function, its result, whether a change is final
-    {"CELL_EMPTY", Op::CellEmpty, 2},           // source
-    {"CACHE_LACKS", Op::CacheLacks, 4},         // source, key, results that are allowed
-    {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
-    {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
-    {"UNHOOKED", Op::Unhooked, 2},              // source
-    {"IN_RANGE", Op::InRange, 5},               // source, low, high, whole
-    {"SAME", Op::Same, 3},                      // source, source
-    {"HAS_KEY_AT", Op::HasKeyAt, 4},            // source, source of the key, whether it is there
-    {"DIFFERENT", Op::Different, 3},            // sources, others
-    {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
-    {"SIZES", Op::Sizes, 3},                    // sources, programs
-    {"NUMBERS", Op::Numbers, 3},                // sources, program
-    {"STATE", Op::State, 10},                   // the fields of StateFacts
-    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastDetails
-};
-
-bool is_load(Op op) { return op <= Op::CacheEntry; }
+const StepRow* find_row(std::string_view name) {
+  using enum Operand;
+#define OPERANDS(...) {__VA_ARGS__}
+#define LOAD(op, name, operands, ...) {name, Op::op, true, OPERANDS operands},
+#define CHECK(op, name, operands, ...) {name, Op::op, false, OPERANDS operands},
+  static constexpr StepRow rows[] = {
+#include "guard_steps.h"
+  };
+#undef LOAD
+#undef CHECK
+#undef OPERANDS
+  const auto* found = std::ranges::find(rows, name, &StepRow::name);
+  return found == std::end(rows) ? nullptr : found;
+}
 
 // Reads one step tuple; every failure sets a Python error that names the step.
 class StepReader {
@@ -92,12 +76,17 @@ class StepReader {
   StepReader(PyObject* tuple, const std::vector<bool>& written) : tuple_(tuple), written_(written) {}
 
   bool read(Step& step) {
-    const OpName* known = find();
-    if (!known) return false;
-    step.op = known->op;
+    const StepRow* row = find();
+    if (!row) return false;
+    step.op = row->op;
     int next = 1;
-    if (is_load(step.op) && !target(next++, step.target)) return false;
-    return operands(step, next);
+    if (row->is_load && !target(next++, step.target)) return false;
+    for (Operand kind : row->operands) {
+      if (kind == Operand::End) break;
+      if (!operand(kind, next, step)) return false;
+      next += items_of(kind);
+    }
+    return true;
   }
 
  private:
@@ -108,21 +97,17 @@ class StepReader {
     return false;
   }
 
-  const OpName* find() const {
+  const StepRow* find() const {
     if (!PyTuple_Check(tuple_) || PyTuple_GET_SIZE(tuple_) < 1 || !PyUnicode_Check(at(0))) {
-      refuse("not a tuple that begins with a name");
-      return nullptr;
+      return refuse("not a tuple that begins with a name"), nullptr;
     }
     const char* text = PyUnicode_AsUTF8(at(0));
-    if (!text) return nullptr;
-    for (const OpName& candidate : kOps) {
-      if (candidate.name != text) continue;
-      if (candidate.length == PyTuple_GET_SIZE(tuple_)) return &candidate;
-      refuse("wrong number of operands");
-      return nullptr;
-    }
-    refuse("no such step");
-    return nullptr;
+    const StepRow* row = text ? find_row(text) : nullptr;
+    if (!row) return refuse("no such step"), nullptr;
+    Py_ssize_t items = 1 + row->is_load;
+    for (Operand kind : row->operands) items += items_of(kind);
+    if (items != PyTuple_GET_SIZE(tuple_)) return refuse("wrong number of operands"), nullptr;
+    return row;
   }
 
   bool integer(PyObject* object, Py_ssize_t& value) const {
@@ -149,43 +134,37 @@ class StepReader {
     return true;
   }
 
-  bool source(int index, int& slot) const { return source(at(index), slot); }
-
-  bool keep(PyObject* object, PyObject*& place) const {
+  bool keep(PyObject* object, PyObject*& place, const char* unless = nullptr) const {
+    if (unless) return refuse(unless);
     place = Py_NewRef(object);
     return true;
   }
 
-  bool name(int index, PyObject*& place) const {
-    if (!PyUnicode_CheckExact(at(index))) return refuse("a name is expected");
-    place = Py_NewRef(at(index));
+  bool name(PyObject* object, PyObject*& place) const {
+    if (!PyUnicode_CheckExact(object)) return refuse("a name is expected");
+    place = Py_NewRef(object);
     PyUnicode_InternInPlace(&place);
     return true;
   }
 
-  bool space(int index, PyObject*& place) const {
-    return PyDict_Check(at(index)) ? keep(at(index), place) : refuse("a dictionary is expected");
-  }
-
-  bool weakly(int index, PyObject*& place) const {
-    place = PyWeakref_NewRef(at(index), nullptr);
+  bool weakly(PyObject* object, PyObject*& place) const {
+    place = PyWeakref_NewRef(object, nullptr);
     return place != nullptr;
   }
 
-  bool part(int index, Py_ssize_t& number) const {
+  bool part(PyObject* object, Py_ssize_t& number) const {
     for (number = 0; number < kParts; number++) {
-      if (PyUnicode_Check(at(index)) && !PyUnicode_CompareWithASCIIString(
-                                            at(index), kPartNames[number].data())) {
+      if (PyUnicode_Check(object) && !PyUnicode_CompareWithASCIIString(object, kPartNames[number].data())) {
         return true;
       }
     }
     return refuse("no such part of a function");
   }
 
-  bool key(int index, Step& step) const {
-    keep(at(index), step.object);
-    if (!PyLong_CheckExact(step.object)) return true;
-    step.number = PyLong_AsSsize_t(step.object);
+  bool key(PyObject* object, Step& step) const {
+    keep(object, step.object);
+    if (!PyLong_CheckExact(object)) return true;
+    step.number = PyLong_AsSsize_t(object);
     if (step.number == -1 && PyErr_Occurred()) {  // only a dict can have such a key
       PyErr_Clear();
       step.number = PY_SSIZE_T_MAX;
@@ -193,104 +172,70 @@ class StepReader {
     return true;
   }
 
-  bool gradient(int index, Step& step) const {
-    if (!Py_IS_TYPE(at(index), &PyGetSetDescr_Type)) return refuse("a getset descriptor is expected");
-    if (!PyTuple_Check(at(index + 1))) return refuse("a tuple of classes is expected");
-    return keep(at(index), step.object) && keep(at(index + 1), step.space);
-  }
-
-  bool array_memory(int index, Step& step) const {
-    if (!PyCFunction_Check(at(index))) return refuse("a C function is expected");
-    if (!PyType_Check(at(index + 1))) return refuse("a type is expected");
-    return keep(at(index), step.object) && keep(at(index + 1), step.space);
-  }
-
-  bool state_read(int index, Step& step) const {
-    if (!PyCallable_Check(at(index))) return refuse("a function is expected");
-    return keep(at(index), step.space) && keep(at(index + 1), step.object) &&
-           integer(at(index + 2), step.number);
-  }
-
-  bool keys(int index, PyObject*& place) const {
-    return PyTuple_Check(at(index)) ? keep(at(index), place) : refuse("a tuple of keys is expected");
-  }
-
-  bool many(int index, std::vector<int>& registers) const {
-    if (!PyTuple_Check(at(index))) return refuse("a tuple of registers is expected");
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(at(index)); i++) {
+  bool many(PyObject* object, Step& step) const {
+    if (!PyTuple_Check(object)) return refuse("a tuple of registers is expected");
+    if (!step.registers) step.registers = std::make_unique<std::vector<int>>();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
       int slot;
-      if (!source(PyTuple_GET_ITEM(at(index), i), slot)) return false;
-      registers.push_back(slot);
+      if (!source(PyTuple_GET_ITEM(object, i), slot)) return false;
+      step.registers->push_back(slot);
     }
     return true;
   }
 
-  bool relation(PyObject* code, Step& step) const {
-    step.sizes = step.op == Op::Sizes ? make_sizes_check(code, *step.registers)
-                                      : make_numbers_check(code, step.registers->size());
-    return step.sizes != nullptr;
+  bool operand(Operand kind, int index, Step& step) const {
+    PyObject* given = at(index);
+    const auto unless = [](bool fits, const char* why) { return fits ? nullptr : why; };
+    switch (kind) {
+      case Operand::Base: return source(given, step.source);
+      case Operand::Other: return source(given, step.other);
+      case Operand::Index:
+        return integer(given, step.number) && (step.number >= 0 || refuse("bad argument index"));
+      case Operand::Number: return integer(given, step.number);
+      case Operand::PartName: return part(given, step.number);
+      case Operand::Key: return key(given, step);
+      case Operand::Name: return name(given, step.object);
+      case Operand::Object: return keep(given, step.object);
+      case Operand::Tuple:
+        return keep(given, step.object, unless(PyTuple_Check(given), "a tuple is expected"));
+      case Operand::Slice:
+        return keep(given, step.object, unless(PySlice_Check(given), "a slice is expected"));
+      case Operand::CFunction:
+        return keep(given, step.object, unless(PyCFunction_Check(given), "a C function is expected"));
+      case Operand::Getset:
+        return keep(given, step.object, unless(Py_IS_TYPE(given, &PyGetSetDescr_Type), "a getset descriptor is expected"));
+      case Operand::Weak: return weakly(given, step.object);
+      case Operand::WeakType:
+        return PyType_Check(given) ? weakly(given, step.object) : refuse("a type is expected");
+      case Operand::SpaceDict:
+        return keep(given, step.space, unless(PyDict_Check(given), "a dictionary is expected"));
+      case Operand::SpaceName: return name(given, step.space);
+      case Operand::SpaceObject: return keep(given, step.space);
+      case Operand::AbsentKeys: step.tables = std::make_unique<EmptyTables>(); [[fallthrough]];
+      case Operand::SpaceTuple:
+        return keep(given, step.space, unless(PyTuple_Check(given), "a tuple is expected"));
+      case Operand::SpaceType:
+        return keep(given, step.space, unless(PyType_Check(given), "a type is expected"));
+      case Operand::SpaceFunction:
+        return keep(given, step.space, unless(PyCallable_Check(given), "a function is expected"));
+      case Operand::OtherRegisters: step.number = std::ssize(*step.registers); [[fallthrough]];
+      case Operand::Registers: return many(given, step);
+      default: return facts(kind, index, step);
+    }
   }
 
-  bool operands(Step& step, int next) const {
-    switch (step.op) {
-      case Op::Argument:
-        return integer(at(next), step.number) && (step.number >= 0 || refuse("bad argument index"));
-      case Op::NamespaceItem: return space(next, step.space) && name(next + 1, step.object);
-      case Op::NamespaceAbsent: return space(next, step.space) && name(next + 1, step.object);
-      case Op::NoOverlap:
-        step.registers = std::make_unique<std::vector<int>>();
-        return many(next, *step.registers);
-      case Op::Different:
-        step.registers = std::make_unique<std::vector<int>>();
-        if (!many(next, *step.registers)) return false;
-        step.number = static_cast<Py_ssize_t>(step.registers->size());
-        return many(next + 1, *step.registers);
-      case Op::Sizes: case Op::Numbers:
-        step.registers = std::make_unique<std::vector<int>>();
-        return many(next, *step.registers) && relation(at(next + 1), step);
-      case Op::Class:
-        return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
-      case Op::Namespace: return (step.names = NamespaceFacts::make(at(next), at(next + 1))) != nullptr;
-      case Op::StateRead: return state_read(next, step);
-      case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
-      case Op::Autocast: return (step.torch = make_autocast_check(tuple_)) != nullptr;
-      default: break;
-    }
-    if (!source(next++, step.source)) return false;
-    switch (step.op) {
-      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
-      case Op::IteratorParts: case Op::Contents: case Op::LengthOf: case Op::Unhooked: return true;
-      case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
-      case Op::InstanceAbsent: return name(next, step.object);
-      case Op::Item: return key(next, step);
-      case Op::IntOf: return keys(next, step.object);
-      case Op::FunctionPart: return part(next, step.number);
-      case Op::Gradient: return gradient(next, step);
-      case Op::ArrayMemory: return array_memory(next, step);
-      case Op::DictKey: case Op::DictValue: case Op::Length: return integer(at(next), step.number);
-      case Op::TypeIs:
-        return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
-      case Op::IsWeak: return weakly(next, step.object);
-      case Op::Is: case Op::Equals: case Op::KeyAbsent: case Op::CacheEntry:
-        return keep(at(next), step.object);
-      case Op::CacheLacks: return keep(at(next), step.object) && keys(next + 1, step.space);
-      case Op::SetHas: return keep(at(next), step.object) && integer(at(next + 1), step.number);
-      case Op::DictKeys: return keys(next, step.object) && keep(at(next + 1), step.space);
-      case Op::EntriesEmpty:
-        step.tables = std::make_unique<EmptyTables>();
-        return keys(next, step.object) && keys(next + 1, step.space);
-      case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
-      case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
-      case Op::Same: case Op::ItemAt: return source(next, step.other);
-      case Op::AttributeAt: return source(next, step.other) && keys(next + 1, step.object);
-      case Op::HasKeyAt: return source(next, step.other) && integer(at(next + 1), step.number);
-      case Op::Joined: return name(next, step.object) && name(next + 1, step.space);
-      case Op::Part:
-        return PySlice_Check(at(next)) ? keep(at(next), step.object) : refuse("a slice is expected");
-      case Op::Reduced:
-        return PyCFunction_Check(at(next)) ? keep(at(next), step.object)
-                                           : refuse("a function in C is expected");
-      default: return refuse("no such step");
+  // Operands that another file parses, from one item or from the whole tuple.
+  bool facts(Operand kind, int index, Step& step) const {
+    switch (kind) {
+      case Operand::SizesProgram: return bool(step.sizes = make_sizes_check(at(index), *step.registers));
+      case Operand::NumbersProgram: return bool(step.sizes = make_numbers_check(at(index), step.registers->size()));
+      case Operand::Class: return bool(step.facts = ClassFacts::make(at(index), at(index + 1), at(index + 2)));
+      case Operand::Namespace: return bool(step.names = NamespaceFacts::make(at(index), at(index + 1)));
+      case Operand::Tensor: case Operand::TensorKind: return bool(step.torch = make_tensor_check(tuple_));
+      case Operand::Range: return bool(step.torch = make_range_check(tuple_));
+      case Operand::State: return bool(step.torch = make_state_check(tuple_));
+      case Operand::Autocast: return bool(step.torch = make_autocast_check(tuple_));
+      default: return refuse("no such operand");
     }
   }
 

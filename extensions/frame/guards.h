@@ -39,14 +39,11 @@ bool is_unhooked(PyObject* object);
 bool register_tensor_guards(PyObject* module);
 
 enum class Op : unsigned char {
-  // loads: (name, target, ...)
-  Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, LengthOf, IntOf, ItemAt, AttributeAt, Joined, Part, Reduced,
-  Gradient, ArrayMemory, Referent, CacheEntry,
-  // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
-  NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, CacheLacks, Tensor, Unhooked, InRange, Same, HasKeyAt, Different, NoOverlap, Sizes, Numbers, State, Autocast,
+#define LOAD(op, ...) op,
+#define CHECK(op, ...) op,
+#include "guard_steps.h"
+#undef LOAD
+#undef CHECK
 };
 
 // The attribute that Op::FunctionPart reads, stored in Step::number.
@@ -86,7 +83,8 @@ class Registers {
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
   PyObject*& operator[](int index) { return values_[index]; }
-  PyObject* keep(PyObject* made);  // takes a new reference and returns it borrowed
+  // Takes a new reference and returns it borrowed; clears the error if it is NULL.
+  PyObject* keep(PyObject* made);
 
  private:
   static constexpr int kInline = 48;

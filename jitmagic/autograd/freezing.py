@@ -70,8 +70,8 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
             rest.erase_node(holder)
         elif n < len(holders):
             left.append(n)
-    parts = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
-    return Frozen(*parts, tuple(taken), tuple(left))
+    first, second = module_of(folded, constants, "Folded"), module_of(rest, constants, "Rest")
+    return Frozen(first, second, weights=tuple(taken), inputs=tuple(left))
 
 
 def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
@@ -166,7 +166,7 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     node.replace_all_uses_with(made)
 
 
-def _is_foldable(node: Any, frozen: set[Node]) -> bool:
+def _is_foldable(node: object, frozen: set[Node]) -> bool:
     """Return whether `node` is a convolution of a frozen weight with a single reader. A transposed
     one is refused: its channels are in another dimension of the weight.
     """
@@ -177,7 +177,7 @@ def _is_foldable(node: Any, frozen: set[Node]) -> bool:
     return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
 
 
-def _is_per_channel(part: Any, conv: Node, frozen: set[Node]) -> bool:
+def _is_per_channel(part: object, conv: Node, frozen: set[Node]) -> bool:
     if part not in frozen:
         return False
     spec, whole = part.meta["spec"], conv.meta["spec"]

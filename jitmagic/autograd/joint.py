@@ -166,7 +166,7 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
     return value
 
 
-def _check_cast(node: Node, value: Any) -> None:
+def _check_cast(node: Node, value: object) -> None:
     """Check that autocast chose the dtype that the trace found on other tensors."""
     spec = node.meta.get("spec")
     if isinstance(value, Traced) and isinstance(spec, TensorSpec) and value.dtype is not spec.dtype:
@@ -174,7 +174,7 @@ def _check_cast(node: Node, value: Any) -> None:
         raise _failed(node, wrong)
 
 
-def _check_spec(node: Node, spec: Any, value: Any) -> None:
+def _check_spec(node: Node, spec: object, value: object) -> None:
     """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
     be a guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards them.
     """
@@ -239,7 +239,7 @@ def _rounded(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _is_wider(tensor: Any, spec: Any) -> bool:
+def _is_wider(tensor: object, spec: object) -> bool:
     if not isinstance(tensor, Traced) or not isinstance(spec, TensorSpec):
         return False
     differs = tensor.is_floating_point() and tensor.dtype is not spec.dtype
@@ -285,7 +285,7 @@ def _failed(node: Node, error: Exception) -> OperationFailed:
     return OperationFailed(target_name(node.target), str(error), node, lines[-1] if lines else None)
 
 
-def _resolved(value: Any, env: dict[Node, Any]) -> Any:
+def _resolved(value: object, env: dict[Node, Any]) -> Any:
     if isinstance(value, Node):
         return env[value]
     if isinstance(value, tuple):

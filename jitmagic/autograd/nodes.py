@@ -87,7 +87,7 @@ def erase_dead(graph: Graph) -> None:
     (varying_numbers.py) stay.
     """
     for node in reversed(graph.nodes):
-        if node.users or node.op in ("placeholder", "output") or "number" in node.meta:
+        if node.users or node.op in ("placeholder", "output") or "traced_float" in node.meta:
             continue
         if not (node.target is aten.copy_.default or runs_once(node) or may_raise_on_data(node)):
             graph.erase_node(node)

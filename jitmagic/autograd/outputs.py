@@ -61,7 +61,7 @@ class Outputs:
         replay = _Replay(inputs, results)
         pairs = list(zip(values, bases, strict=True))
         replay.reach([value for value, base in pairs if value is not base])
-        kinds = [_kind(*pair, results, replay) for pair in pairs]
+        kinds = [_kind(value, base, results, replay) for value, base in pairs]
         wanted = {id(base) for value, base in pairs if value.requires_grad and not _is_leaf(base)}
         given = [one if id(one) in wanted else _without_history(one) for one in results]
         return cls(given, tuple(kinds), replay.steps())

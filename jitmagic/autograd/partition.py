@@ -81,7 +81,8 @@ def partition(joint: Joint) -> Partition:
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
         raise CompileFailed("autograd: the backward needs a value that cannot be saved")
-    return _split(joint, parts, *chosen)
+    saved, recomputed = chosen
+    return _split(joint, parts, saved, recomputed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,7 @@ from torch.fx import Graph
 from .nodes import module_of
 from .result import Partition
 
-__all__ = ["TRACED_STRIDE", "SavedLayouts"]
-
-TRACED_STRIDE = (
-    "traced_stride"  # meta key of a placeholder in another layout: its strides in the trace
-)
+__all__ = ["SavedLayouts"]
 
 
 class SavedLayouts:
@@ -47,8 +43,8 @@ class SavedLayouts:
         holders = [node for node in graph.nodes if node.op == "placeholder"]
         first = len(parts.saved_inputs) + len(parts.saved_results) - parts.results
         for place, stride in self._strides.items():
-            meta = holders[first + place].meta
-            meta[TRACED_STRIDE] = meta["spec"].stride
-            meta["spec"] = replace(meta["spec"], stride=stride)
+            node = holders[first + place]
+            spec = node.meta["spec"]
+            node.meta.update(traced_stride=spec.stride, spec=replace(spec, stride=stride))
         constants = dict(parts.backward.named_buffers())
         return replace(parts, backward=module_of(graph, constants, "Backward"))

@@ -64,7 +64,7 @@ class SavedTensors:
                 return tensor if region is None else self._mode.again(tensor, region)
         return tensor
 
-    def record_of_node(self, node: Any, tensor: Traced) -> None:
+    def record_of_node(self, node: object, tensor: Traced) -> None:
         """Record a tensor that an autograd node saved without calling hooks."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
@@ -115,7 +115,7 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if name.startswith("_saved_") and f"_raw{name}" in names)
 
 
-def _is_number(node: Any, name: str) -> bool:
+def _is_number(node: object, name: str) -> bool:
     try:
         value = getattr(node, name)
     except CompileFailed:  # a tensor that was written to since

@@ -42,7 +42,6 @@ from .result import (
     ViewOf,
     ViewReplay,
 )
-from .saved import TRACED_STRIDE
 
 __all__ = ["BackwardCache", "SizedShell", "fx_executable", "interpreted", "make_callable"]
 
@@ -107,7 +106,7 @@ class SizedShell:
 
     def template(
         self,
-        forward: Any,
+        forward: object,
         resolve: Callable[[tuple[int, ...]], Any],
         source: Callable[[tuple[int, ...]], GraphModule],
     ) -> Any:
@@ -294,9 +293,9 @@ def fx_executable(module: GraphModule, *unused: object, **unused_options: object
     loose = [(n, spec) for n, spec in specs if spec and has_loose_strides(spec.shape)]
     holders = [node for node in module.graph.nodes if node.op == "placeholder"]
     restored = [
-        (n, node.meta[TRACED_STRIDE])
+        (n, node.meta["traced_stride"])
         for n, node in enumerate(holders)
-        if TRACED_STRIDE in node.meta
+        if "traced_stride" in node.meta
     ]
 
     def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:

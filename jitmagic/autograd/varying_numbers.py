@@ -60,7 +60,7 @@ class Numbers:
         value = _value(node.meta["range"], count, self._which)
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
         reader = tensor.node.graph.call_function(READS_NUMBER, (tensor.node,))
-        reader.meta.update(spec=None, lines=lines_of(node), number=value)
+        reader.meta.update(spec=None, lines=lines_of(node), traced_float=value)
         self.readers.append(reader)
         return value
 
@@ -128,7 +128,7 @@ def _joined(
     made = merge_graphs(one, two, join, makers.copies)
     for reader in first.readers:
         # This key kept unused readers alive until the graphs were merged.
-        del makers.copies[reader].meta["number"]
+        del makers.copies[reader].meta["traced_float"]
     erase_dead(made.graph)
     return made, makers.copies
 

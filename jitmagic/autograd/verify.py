@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed
 from ..graph.nested import map_nodes
+from ..graph.node_meta import check_keys
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from .recording.recorder import Recorder, Sym
@@ -29,6 +30,7 @@ def verify_joint(gm: GraphModule) -> None:
     recorder = Recorder({})
     made: dict[Node, Any] = {}
     for node in gm.graph.nodes:
+        check_keys(node)
         if node.op == "placeholder":
             made[node] = recorder.placeholder(node.name, node.meta["spec"])
         elif node.op == "get_attr":
@@ -45,7 +47,7 @@ def verify_joint(gm: GraphModule) -> None:
             _check(node, made[node])
 
 
-def _check(node: Node, found: Any) -> None:
+def _check(node: Node, found: object) -> None:
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return

@@ -13,7 +13,8 @@ Pure Python, independent of torch.
     line_table                encodes and parses co_linetable
     exceptions_table          encodes and parses co_exceptiontable
     snapshot, stub            a call about to begin; the code that forwards a call to a dispatcher
-    show, shown               readable listings; the user's signature on frames of generated code
+    show                      readable listings
+    user_signature            the user's signature on frames of generated code in tracebacks
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from .flow import (
 from .instruction import Body, ExceptionRegion, Instruction, Position
 from .loops import loops_in
 from .show import show
-from .shown import in_users_order, shown_as, with_signature
 from .snapshot import FrameSnapshot
 from .stub import call_stub
+from .user_signature import in_users_order, shown_as, with_signature
 from .versions import RUNNING, Kind, VersionTable
 
 __all__ = [

@@ -335,7 +335,7 @@ def secure_loads(body: Body) -> None:
     the interpreter would push NULL. Code that was cut or is entered in the middle voids that proof.
     It does nothing on 3.11, where LOAD_FAST checks.
     """
-    if not RUNNING.checked_loads:
+    if "LOAD_FAST_CHECK" not in RUNNING.opcodes:
         return
     bound = _definitely_bound(body)
     bit = {name: 1 << i for i, name in enumerate(body.slots())}

@@ -58,7 +58,7 @@ def call_stub(
     body.varnames = list(code.co_varnames[: body.parameter_count])
     parameters = [build.load_fast(name, bound=True) for name in body.varnames]
     cells = [build.load_closure(name) for name in body.freevars]
-    call = build.push_callable_then(build.load_const(callee), *parameters, *cells)
+    call = build.call(callee, *parameters, *cells)
     line = Position(code.co_firstlineno, code.co_firstlineno)
     instructions: list[Instruction] = [*build.prologue(body.freevars), *call, *build.return_value()]
     if on_error is not None:

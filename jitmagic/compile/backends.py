@@ -55,7 +55,7 @@ def _as_tuple(run: Callable[..., Any]) -> Executable:
     def call(*inputs: Any) -> tuple[Any, ...]:
         try:
             outputs = run(*inputs)
-        except Exception as error:
+        except Exception as error:  # the user's backend may raise anything; it passes through
             if not _is_of_graph(error):
                 error.__jitmagic_from_backend__ = True  # type: ignore[attr-defined]
             raise

@@ -31,7 +31,7 @@ from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
 from ..guards.guard import GlobalState
 from ..options import Options
-from ..records import COMPILED, Eager, Recording
+from ..records import Eager, Recording
 from ..runtime.native import (
     Executable,
     freed_results,
@@ -228,6 +228,13 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
     if (end := traced.unexpected_break) is not None:
         ends = Eager(*in_library(end.reason.message, end.where, end.line))
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
-    compared, later = comparable(handle, traced), tuple(record.later)
-    known = traced.guards, COMPILED, later, ends, compared, traced.varying, constants
-    return Variant(*known, speculates=traced.speculates, loops=traced.idle_loops)
+    return Variant(
+        traced.guards,
+        later=tuple(record.later),
+        ends=ends,
+        comparable=comparable(handle, traced),
+        symbols=traced.varying,
+        constants=constants,
+        speculates=traced.speculates,
+        loops=traced.idle_loops,
+    )

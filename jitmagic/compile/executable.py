@@ -97,11 +97,12 @@ def build_native(
         plan, source = render(scheduled, target, configs)
         titles = titles_of(scheduled.program, gm, record.title)
         places = call_places(scheduled.program, gm)
-        rendered = stage.keep((replace(plan, titles=titles, call_lines=places), source))
+        plan = replace(plan, titles=titles, call_lines=places)
+        stage.keep((plan, source))
     if left_to_background(source, target, options, record):
         return _not_loaded
     with record.stage(f"{name}: load") as stage:
-        loaded = load(*rendered, target, options, report=stage.say)
+        loaded = load(plan, source, target, options, report=stage.say)
         stage.keep(replace(loaded, run=_not_loaded))  # the record outlives the entry
     if saved is not None:
         saved.set_strides(turned_outputs(program, scheduled.program))

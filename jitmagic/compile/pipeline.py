@@ -124,7 +124,7 @@ def _attempt(
         return _compile_trace(handle, snapshot, record, traced)
     try:
         return _compile_trace(handle, snapshot, record, traced, is_last=False)
-    except Exception as error:
+    except Exception as error:  # any stage may fail with sizes: the next line tries without
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
     with record.stage("trace") as stage:
         traced = stage.keep(trace_statically(handle, snapshot, stop, traced, why))

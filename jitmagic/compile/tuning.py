@@ -42,8 +42,8 @@ def best_products(
     plainly = replace(options, cuda_graphs=False)
 
     def make(ours: Mapping[str, bool]) -> tuple[Plan, Executable]:
-        rendered = render(schedule(program, target, options, ours), target)
-        return rendered[0], load(*rendered, target, plainly).run
+        plan, source = render(schedule(program, target, options, ours), target)
+        return plan, load(plan, source, target, plainly).run
 
     with record.stage(f"{program.name}: tune") as stage:
         text = show(program)

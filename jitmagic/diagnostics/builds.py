@@ -83,7 +83,7 @@ def builds_of(records: Iterable[CompileRecord]) -> list[Build]:
 
 
 def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
-    schedule, rendered = None, None
+    schedule, plan, source = None, None, None
     for stage in record.stages:
         name, _, kind = stage.stage.partition(": ")
         if isinstance(stage.result, Partition):
@@ -91,10 +91,10 @@ def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
         elif kind == "schedule":
             schedule = stage.result
         elif kind == "render":
-            rendered = stage.result
-        elif kind == "load" and stage.result is not None and schedule and rendered:
-            yield Build(name, schedule, *rendered)
-            schedule, rendered = None, None
+            plan, source = stage.result
+        elif kind == "load" and stage.result is not None and schedule and plan:
+            yield Build(name, schedule, plan, source)
+            schedule, plan = None, None
 
 
 def _with_backward(differentiated: list[Partition], build: Build) -> Partition | None:

@@ -196,13 +196,18 @@ def card_of(handle: Handle) -> Card:
     backend = (
         chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     )
-    building = handle.building is not None
-    variants = variants_of(handle)
-    seconds = sum(record.seconds for record in handle.journal)
-    calls, verdict = handle.ledger.calls, verdict_of(handle)
-    paid = payback(handle, verdict, measured_of(handle))
-    shown = handle.label, _state(handle), calls, variants, seconds, verdict, paid
-    return Card(*shown, backend, building)
+    verdict = verdict_of(handle)
+    return Card(
+        handle.label,
+        _state(handle),
+        handle.ledger.calls,
+        variants_of(handle),
+        seconds=sum(record.seconds for record in handle.journal),
+        verdict=verdict,
+        payback=payback(handle, verdict, measured_of(handle)),
+        backend=backend,
+        is_building=handle.building is not None,
+    )
 
 
 def _state(handle: Handle) -> str:

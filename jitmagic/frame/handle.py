@@ -279,8 +279,8 @@ class Handle:
         """Compile a variant; `begun` is an earlier compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
-        about = (self.name, self.journal, self.serial, number, occasion)
-        recording = Recording(*about, self.family.reported, self.original.title)
+        recording = Recording(self.name, self.journal, self.serial, number, occasion)
+        recording.reported, recording.title = self.family.reported, self.original.title
         recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, PendingBuild):
@@ -302,8 +302,8 @@ class Handle:
         if isinstance(result, Entry):
             self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
-                sides = result, self.original.plain
-                Comparison(*sides, self.ledger, self.journal, record, self._on_slower).start()
+                ledger, journal, plain = self.ledger, self.journal, self.original.plain
+                Comparison(result, plain, ledger, journal, record, self._on_slower).start()
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None

@@ -9,48 +9,15 @@ alive, and holds everything else weakly where possible.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ..extension import native_missing
-from ..guards.constants import exact_name
 from ..guards.guard import Guard
 from ..guards.kinds import KINDS, Step
-from ..guards.read import integer_classes
-from ..guards.source import (
-    Argument,
-    ArrayMemory,
-    AttributeAt,
-    Builtin,
-    CacheEntry,
-    CellContents,
-    Contents,
-    DictEntry,
-    DictKeyAt,
-    DictValueAt,
-    FunctionPart,
-    Global,
-    Gradient,
-    ImportedModule,
-    InstanceDict,
-    IntOf,
-    Item,
-    ItemAt,
-    IteratorParts,
-    Joined,
-    Length,
-    ModuleAttr,
-    Part,
-    Reduced,
-    Referent,
-    SlotAttr,
-    Source,
-    TypeAttr,
-    TypeOf,
-)
+from ..guards.source import Source
 
 try:
     from .._frame import (
@@ -92,18 +59,6 @@ __all__ = [
     "release_arguments",
 ]
 
-_GRADIENT = torch._C.TensorBase.__dict__["grad"]
-_PLAIN_STEPS = {  # the only operand is the register of the base
-    CellContents: "CELL",
-    InstanceDict: "INSTANCE_DICT",
-    TypeOf: "TYPE",
-    Contents: "CONTENTS",
-    Length: "LENGTH_OF",
-    IteratorParts: "ITERATOR_PARTS",
-    Referent: "REFERENT",
-}
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)  # reading their .grad runs no Python
-
 
 def lower_guards(
     guards: Iterable[Guard],
@@ -121,17 +76,8 @@ def lower_guards(
 
 def _cost(guard: Guard) -> tuple[int, int]:
     kind = KINDS[type(guard)]
-    depth = max((_depth(source) for source in kind.sources(guard)), default=1)
+    depth = max((source.depth for source in kind.sources(guard)), default=1)
     return depth, kind.rank
-
-
-def _depth(source: Source) -> int:
-    depth = 1
-    while (base := getattr(source, "base", None)) is not None:
-        if isinstance(source, ItemAt | AttributeAt) and _depth(source.index) > _depth(base):
-            base = source.index
-        source, depth = base, depth + 1
-    return depth
 
 
 class _Lowering:
@@ -146,7 +92,7 @@ class _Lowering:
     def register(self, source: Source) -> int:
         """Return the register that holds `source`; append a load unless a step has loaded it."""
         if source not in self._registers:
-            name, *operands = self._load(source)
+            name, *operands = source.load(self)
             target = len(self._registers)
             self.steps.append((name, target, *operands))
             self._registers[source] = target
@@ -155,58 +101,10 @@ class _Lowering:
     def registers(self, sources: tuple[Source, ...]) -> tuple[int, ...]:
         return tuple(self.register(source) for source in sources)
 
-    def _load(self, source: Source) -> Step:
-        match source:
-            case Argument(index=index):
-                return ("ARGUMENT", index)
-            case Global(name=name):
-                return ("NAMESPACE_ITEM", self.namespace, name)
-            case Builtin(name=name):
-                return ("NAMESPACE_ITEM", self.builtins, name)
-            case ImportedModule(name=name):
-                return ("NAMESPACE_ITEM", sys.modules, name)
-            case Item(base=InstanceDict(base=owner), key=str(key)):
-                return ("INSTANCE_ITEM", self.register(owner), exact_name(key))
-            case ItemAt(base=base, index=index):
-                return ("ITEM_AT", self.register(base), self.register(index))
-            case AttributeAt(base=base, index=index, tables=tables):
-                return ("ATTRIBUTE_AT", self.register(base), self.register(index), tables)
-        return self._follow(source, self.register(source.base))  # type: ignore[attr-defined]
-
-    def _follow(self, source: Source, base: int) -> Step:
-        if (step := _PLAIN_STEPS.get(type(source))) is not None:
-            return (step, base)
-        match source:
-            case Item(key=key) | DictEntry(key=key):
-                return ("ITEM", base, key)
-            case DictKeyAt(index=index):
-                return ("DICT_KEY", base, index)
-            case DictValueAt(index=index):
-                return ("DICT_VALUE", base, index)
-            case TypeAttr(name=name):
-                return ("TYPE_ATTR", base, name)
-            case SlotAttr(name=name):
-                return ("SLOT", base, name)
-            case FunctionPart(part=part):
-                return ("FUNCTION_PART", base, part)
-            case ModuleAttr(name=name):
-                return ("MODULE_ITEM", base, name)
-            case IntOf():
-                return ("INT_OF", base, integer_classes())
-            case Joined(before=before, after=after):
-                return ("JOINED", base, before, after)
-            case Part(start=start, stop=stop):
-                return ("PART", base, slice(start, stop))
-            case Reduced(function=function):
-                # The extension has the functions of guards/contents.py under the same names.
-                return ("REDUCED", base, getattr(_frame, function.__name__, function))
-            case Gradient():
-                return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
-            case CacheEntry(key=key):
-                return ("CACHE_ENTRY", base, key)
-            case ArrayMemory():
-                return ("ARRAY_MEMORY", base, torch.from_numpy, sys.modules["numpy"].ndarray)
-        raise TypeError(f"not a source: {source!r}")
+    def native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the C function that does the same: the extension names it like the Python one."""
+        twin: Callable[..., Any] = getattr(_frame, function.__name__, function)
+        return twin
 
     def check(self, guard: Guard) -> None:
         """Append the steps of one guard."""

@@ -153,7 +153,7 @@ def _to(
     own: torch.device,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    asked: Any,
+    asked: object,
     device_of: Callable[[torch.Tensor], torch.device],
 ) -> Placement:
     target, rest = own, args[1:]

@@ -96,7 +96,7 @@ def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
     return all(extent == 1 or ours == wanted for extent, ours, wanted in sides)
 
 
-def refuse_sparse(computed: Any) -> None:
+def refuse_sparse(computed: object) -> None:
     """Raise DataDependent if a gradient is sparse: its number of rows depends on the data."""
     if any(tensor.layout is not torch.strided for tensor in tensors_in(computed)):
         raise DataDependent("a gradient is sparse")
@@ -136,7 +136,7 @@ def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
     return seen
 
 
-def is_stale(node: Any) -> bool:
+def is_stale(node: object) -> bool:
     """Return whether an autograd node has saved a tensor that was written to since, so that it
     raises when it runs.
     """
@@ -157,7 +157,7 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(names) if names or not hasattr(kind, "saved_tensors") else ("saved_tensors",)
 
 
-def _refusal(node: Any, name: str) -> str:
+def _refusal(node: object, name: str) -> str:
     """Return the error message of unpacking a saved tensor, which compares versions; "" if there is
     none.
     """

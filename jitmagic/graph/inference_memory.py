@@ -6,8 +6,6 @@ tensor there. A view shares the state of its storage, wherever it is taken.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from .memory import storage_under, storages_in
@@ -26,7 +24,7 @@ class InferenceMemory:
         self.is_on = self.used = False
         self._made_inside: dict[int, bool] = {}
 
-    def note(self, value: Any, is_input: bool) -> None:
+    def note(self, value: object, is_input: bool) -> None:
         """Record the storages of a node's value; storages that are known already keep their
         state.
         """
@@ -34,7 +32,7 @@ class InferenceMemory:
         for memory in storages_in(value):
             self._made_inside.setdefault(memory, inside)
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether the tensor's storage was created under inference mode."""
         if not self.used or not isinstance(value, torch.Tensor):
             return False

@@ -61,7 +61,7 @@ def with_code(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _write_then_run(self: LazyModule, *args: Any) -> Any:
+def _write_then_run(self: LazyModule, *args: object) -> Any:
     self.write()
     return self.forward(*args)
 

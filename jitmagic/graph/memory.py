@@ -8,7 +8,6 @@ An id is valid as long as a node, or the caller, holds a tensor with that storag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -29,7 +28,7 @@ def storage_of(node: Node) -> int | None:
     return storage_under(value) if isinstance(value, torch.Tensor) else None
 
 
-def storages_in(value: Any) -> set[int]:
+def storages_in(value: object) -> set[int]:
     """Return the ids of the storages of a nested value's tensors."""
     return {storage_under(tensor) for tensor in tensors_in(value)}
 

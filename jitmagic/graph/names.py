@@ -44,7 +44,7 @@ def _is_found(function: Callable[..., Any]) -> bool:
 
 
 def _under_another_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    def original(*args: Any, **kwargs: Any) -> Any:
+    def original(*args: object, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     original.__name__ = f"original_{function.__name__}"

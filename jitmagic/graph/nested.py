@@ -16,7 +16,7 @@ from .node_meta import is_number, tensors_in
 __all__ = ["map_nodes", "map_tensors", "nodes_in", "rebuilt", "tensor_nodes_in"]
 
 
-def nodes_in(value: Any) -> list[Node]:
+def nodes_in(value: object) -> list[Node]:
     found: dict[Node, None] = {}
 
     def note(node: Node) -> Node:
@@ -27,12 +27,12 @@ def nodes_in(value: Any) -> list[Node]:
     return list(found)
 
 
-def tensor_nodes_in(value: Any) -> list[Node]:
+def tensor_nodes_in(value: object) -> list[Node]:
     """Return the nodes that stand for tensors, not for sizes or numbers."""
     return [node for node in nodes_in(value) if not is_number(node)]
 
 
-def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+def map_nodes(value: object, change: Callable[[Node], Any]) -> Any:
     """Return the nested arguments with `change(node)` in place of each node."""
     if isinstance(value, Node):
         return change(value)
@@ -47,7 +47,7 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
     return value
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return the nested result with `change(tensor)` in place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)

@@ -1,25 +1,7 @@
-"""Lists the keys of `node.meta` in a torch-level graph, and reads them.
+"""Declares the keys of `node.meta`, and reads them.
 
-  val             the meta tensor, or a tuple/list structure with meta tensors in it, that the call
-                  returns; for a number that calls read, its value in the traced call
-  spec            TensorSpec with the real device; the same structure for several results; None
-                  without tensors
-  lines           tuple[UserLine, ...]: the user's line, then the lines it was inlined from
-                  (innermost first)
-  step            int: the tracer's number of the root frame's instruction that the call is part of
-  mutates         tuple[Node, ...]: arguments written in place
-  freed           True: an output whose history a backward in the graph has freed
-  data_dependent  True: a tensor created by the call has a data-dependent size, or the call has no
-                  compiled backward: it runs in eager, between partitions of the graph
-  expects         True: eager raises unless a data-dependent size has the value that the call needs
-  python          True: a 0-dim tensor that stands for a Python number
-  number          True: such a tensor, filled with a Size (an int computed from sizes)
-  range           Interval around a float in which the call that reads it behaves alike
-  random          True: the call draws from the random number generator
-  checkpoint      the `Recomputed` region (recomputed.py) that the call is part of
-  inference       True: a tensor created under inference mode
-  enters          dict[Rerun, int]: the tensor's position among the inputs of checkpointed regions
-
+`KEYS` has every key that a node of a torch-level graph or a joint graph may carry. tests/graph/
+test_meta_keys.py compares the table with the package's code; `check_keys` compares a node with it.
 Meta tensors are live: an in-place op on a view changes the `val` of its base's node, as in eager.
 `spec` is a snapshot of the moment when the node was created.
 """
@@ -28,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ..errors import UserLine
+from ..errors import UserLine, VerifyError
 from ..spec import TensorSpec
+from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size
 from .operators.foreign import is_foreign
@@ -42,7 +25,10 @@ from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions
 
 __all__ = [
+    "KEYS",
+    "MetaKey",
     "changes_mode",
+    "check_keys",
     "device_of",
     "devices_in",
     "is_effectful",
@@ -57,6 +43,63 @@ __all__ = [
     "tensors_in",
     "value_of",
 ]
+
+
+class MetaKey(NamedTuple):
+    """The meaning of one key; a missing one of type bool is False."""
+
+    stage: Literal["trace", "joint", "both"]  # the graphs whose nodes carry it
+    type: type
+    meaning: str
+
+
+KEYS: dict[str, MetaKey] = {
+    "val": MetaKey("trace", object, "the meta tensor, or a structure of them, that the call "
+                   "returns; for a number that calls read, its value in the traced call"),
+    "spec": MetaKey("both", object, "TensorSpec with the real device; the same structure for "
+                    "several results; None without tensors"),
+    "lines": MetaKey("both", tuple, "UserLines: the user's, then those it was inlined from "
+                     "(innermost first)"),
+    "step": MetaKey("trace", int, "the tracer's number of the root frame's instruction that the "
+                    "call is part of"),
+    "mutates": MetaKey("trace", tuple, "nodes of arguments that are written in place"),
+    "freed": MetaKey("trace", bool, "an output whose history a backward in the graph has freed"),
+    "data_dependent": MetaKey("trace", bool, "a new tensor has a data-dependent size, or the call "
+                              "has no compiled backward: it runs in eager, between partitions"),
+    "expects": MetaKey("trace", bool, "eager raises unless a data-dependent size has the value "
+                       "that the call needs"),
+    "python": MetaKey("trace", bool, "a 0-dim tensor that stands for a Python number"),
+    "number": MetaKey("trace", bool, "such a tensor, filled with a Size (computed from sizes)"),
+    "range": MetaKey("trace", Interval, "of a float in which the call that reads it behaves alike"),
+    "random": MetaKey("trace", bool, "the call draws from the random number generator"),
+    "inference": MetaKey("trace", bool, "a tensor created under inference mode"),
+    "speculated": MetaKey("trace", bool, "an assertion that a data-dependent branch goes as in "
+                          "the traced call"),
+    "mask_kind": MetaKey("trace", tuple, "of an attention mask made of constants: the count of "
+                         "writes when it was read, then 'nothing', 'causal' or None"),
+    "checkpoint": MetaKey("both", object, "the `Recomputed` region (recomputed.py) that the call "
+                          "is part of"),
+    "enters": MetaKey("trace", dict, "Rerun -> the tensor's position among the inputs of that "
+                      "checkpointed region"),
+    "entered": MetaKey("joint", bool, "a value that a checkpointed region reads: the partition "
+                       "saves it for the second run"),
+    "again": MetaKey("joint", bool, "computed by the second run of a checkpointed region"),
+    "tangents": MetaKey("joint", tuple, "positions of the tangents that it depends on, if data "
+                        "flow hides them (custom autograd functions)"),
+    "traced_float": MetaKey("joint", float, "of a node that reads a varying number: its value "
+                            "in this trace"),
+    "traced_stride": MetaKey("joint", tuple, "of a placeholder that kernels lay out in another "
+                             "way: its strides in the trace"),
+}  # fmt: skip
+
+
+def check_keys(node: Node) -> None:
+    """Raise VerifyError if a node carries an undeclared key, or a value of another type."""
+    for name, value in node.meta.items():
+        if (key := KEYS.get(name)) is None:
+            raise VerifyError(f"graph: node {node.name}: node_meta.KEYS does not declare {name!r}")
+        if not isinstance(value, key.type):
+            raise VerifyError(f"graph: node {node.name}: {name!r} is a {type(value).__name__}")
 
 
 def value_of(node: Node) -> Any:
@@ -121,7 +164,7 @@ def specs_in(node: Node) -> Iterator[TensorSpec]:
     yield from _specs(node.meta.get("spec"))
 
 
-def _specs(spec: Any) -> Iterator[TensorSpec]:
+def _specs(spec: object) -> Iterator[TensorSpec]:
     if isinstance(spec, TensorSpec):
         yield spec
     elif isinstance(spec, tuple | list):
@@ -140,7 +183,7 @@ def symbols_in(node: Node) -> Iterator[Symbol]:
                 yield from symbols_of(size.expr)
 
 
-def spec_on(value: Any, device: torch.device) -> Any:
+def spec_on(value: object, device: torch.device) -> Any:
     """Return the spec of a meta tensor that really lives on `device`; structures are mapped."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(
@@ -172,7 +215,7 @@ def is_number_like(value: torch.Tensor) -> bool:
     return not value.dim() and value.dtype in (torch.int64, torch.float64, torch.bool)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in a nested structure of tuples, lists, dicts and slices, in order."""
     if isinstance(value, torch.Tensor):
         yield value

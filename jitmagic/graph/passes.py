@@ -98,7 +98,7 @@ def _storages_of_outputs(graph: Graph) -> set[int]:
     return leaving
 
 
-def _freeze(value: Any) -> Any:
+def _freeze(value: object) -> Any:
     """Return a hashable form that distinguishes 1, 1.0, True and -0.0."""
     if isinstance(value, Node):
         return value

@@ -116,7 +116,7 @@ class _Context:
     more argument.
     """
 
-    def __init__(self, real: Any, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, real: object, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes, _real=real)
 
     @property

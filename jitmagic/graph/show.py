@@ -90,7 +90,7 @@ def _arguments(args: Any, kwargs: Any) -> str:
     return ", ".join([*map(_text, args), *(f"{key}={_text(item)}" for key, item in kwargs.items())])
 
 
-def _index(key: Any) -> str:
+def _index(key: object) -> str:
     if type(key) is tuple and key:
         return ", ".join(map(_index, key))
     if isinstance(key, slice):
@@ -99,7 +99,7 @@ def _index(key: Any) -> str:
     return _text(key)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Node):
         return value.name
     if isinstance(value, tuple):
@@ -118,7 +118,7 @@ def _remark(node: Node) -> str:
     return "  ".join(part for part in (_spec_text(node.meta.get("spec")), where) if part)
 
 
-def _spec_text(spec: Any) -> str:
+def _spec_text(spec: object) -> str:
     if isinstance(spec, TensorSpec):
         return str(spec)
     if isinstance(spec, tuple):

@@ -46,7 +46,7 @@ class Pattern:
     spec: Any  # torch.utils._pytree.TreeSpec
 
     @staticmethod
-    def of(structure: Any) -> Pattern:
+    def of(structure: object) -> Pattern:
         """Return the pattern of a call's result: tensors, and functions over tensors, become
         Slots.
         """
@@ -61,7 +61,7 @@ class Pattern:
         return tree_unflatten(leaves, self.spec)
 
 
-def _is_output(leaf: Any) -> bool:
+def _is_output(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor | types.FunctionType)
 
 
@@ -75,7 +75,7 @@ class _OverTensors:
         self.settings = dict(settings)
         self.made: Pattern | None = None
 
-    def _flat(self, result: Any) -> tuple[Any, ...]:
+    def _flat(self, result: object) -> tuple[Any, ...]:
         if self.made is None:
             self.made = Pattern.of(result)
         leaves, _ = tree_flatten(result)
@@ -122,7 +122,7 @@ class Transformed(_OverTensors):
             return self.transform(function, **self.settings)(*args, **kwargs)
         return self.transform(function, *args, **self.settings, **kwargs)
 
-    def _function(self, captured: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def _function(self, captured: Sequence[Any], *args: object, **kwargs: Any) -> Any:
         self.runs += 1
         leaves, _ = tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import VerifyError
 from ..spec import TensorSpec
+from .node_meta import check_keys
 
 __all__ = ["verify"]
 
@@ -41,6 +42,7 @@ def verify(module: GraphModule) -> None:
         raise VerifyError(f"graph: {error}") from error
     _check_order(graph)
     for node in graph.nodes:
+        check_keys(node)
         if node.op == "output":
             _check_output(node)
         elif node.op == "placeholder":
@@ -90,7 +92,7 @@ def _check_call(node: Node) -> None:
     _check_spec(node, node.meta["val"], node.meta["spec"])
 
 
-def _check_argument(node: Node, value: Any) -> None:
+def _check_argument(node: Node, value: object) -> None:
     if isinstance(value, dict):
         for item in value.values():
             _check_argument(node, item)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .read import is_array_scalar
+from .live_objects import is_array_scalar
 
 __all__ = ["exact_name", "is_constant", "same_constant"]
 

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..symbols.scalar import rounding_error
-from .source import Joined, Length, Part, Reduced
 
-__all__ = ["SIZED", "item_at", "length_of", "read_contents", "rounded_sum", "sum_compensation"]
+__all__ = [
+    "SIZED",
+    "item_at",
+    "length_of",
+    "of_numbers",
+    "plain_sequence",
+    "rounded_sum",
+    "sum_compensation",
+]
 
 SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
@@ -38,21 +45,18 @@ def item_at(sequence: Any, index: Any) -> Any:
     return sequence[index]
 
 
-def read_contents(source: Length | Part | Reduced | Joined, container: Any) -> Any:
-    """Read the source from its base."""
-    if isinstance(source, Joined):
-        if type(container) is not str:
-            raise TypeError("no str")
-        return f"{source.before}{container}{source.after}"
-    if isinstance(source, Length):
-        return length_of(container)
+def plain_sequence(container: Any) -> Any:
+    """Return the container if it is an exact list or tuple."""
     if type(container) not in (list, tuple):
         raise TypeError("neither a list nor a tuple")
-    if isinstance(source, Part):
-        return container[source.start : source.stop]
-    if any(type(item) not in (float, int) for item in container):
+    return container
+
+
+def of_numbers(container: Any) -> Any:
+    """Return the container if it is a list or tuple of floats and ints."""
+    if any(type(item) not in (float, int) for item in plain_sequence(container)):
         raise TypeError("contains something other than floats and ints")
-    return source.function(container)
+    return container
 
 
 def rounded_sum(numbers: Sequence[Any]) -> float:

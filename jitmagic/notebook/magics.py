@@ -138,7 +138,7 @@ class CompileMagics(Magics):
         cell = _Cell()
         try:
             return await self._run_parts(parts, tagger, cell)
-        except BaseException:
+        except BaseException:  # the cell's error, an interrupt too: only its traceback is changed
             trim_traceback(self.shell, CompileMagics._run_parts.__code__)
             raise
         finally:

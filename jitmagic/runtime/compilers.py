@@ -47,7 +47,7 @@ def run(command: Sequence[str], seconds: float, cancel: threading.Event | None =
         raise ToolchainError(command[0], " ".join(command), str(error)) from error
     try:
         output = process.wait_for_stderr(seconds, cancel)
-    except BaseException:
+    except BaseException:  # an interrupt too must leave no compiler running
         process.kill_group()
         raise
     if output is None:

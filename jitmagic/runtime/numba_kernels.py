@@ -30,8 +30,7 @@ def _built(text: str, symbols: Sequence[str]) -> Mapping[str, Any]:
     """Cache per process: numba has no disk cache for functions without a file."""
     try:
         names = dict(_names())
-    # a numba built for another numpy raises other errors than ImportError
-    except Exception as error:
+    except Exception as error:  # numba built for another numpy: not always an ImportError
         hint = "  hint: python -m pip install numba"
         raise ToolchainError("numba", "import numba", f"{error}\n{hint}") from error
     try:

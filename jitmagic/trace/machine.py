@@ -290,9 +290,10 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        line, held = self.root.line(), names_kept_bound(self)
-        state = stack, locals_, cells, held, line, passes_last_reference(self)
-        return Break(self.stop.reason, self.stop.where or line, self.root.at, *state)
+        reason, line, at = self.stop.reason, self.root.line(), self.root.at
+        held, callee_holds = names_kept_bound(self), passes_last_reference(self)
+        where = self.stop.where or line
+        return Break(reason, where, at, stack, locals_, cells, held, line, callee_holds)
 
     # -- frames ----------------------------------------------------------------------------------
 

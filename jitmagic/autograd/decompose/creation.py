@@ -86,7 +86,7 @@ def _ones_like(
 def _full_like(
     r: Recorder,
     x: Sym,
-    value: Any,
+    value: object,
     *,
     dtype: Any = None,
     device: Any = None,
@@ -125,7 +125,7 @@ def _new_full(
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step, complex_too=True)
-def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+def _arange(r: Recorder, *bounds: object, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
     if dtype is None:
         # As in eager: one float among the bounds makes the range floating-point, also if it is 2.0.

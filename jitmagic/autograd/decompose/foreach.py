@@ -22,14 +22,14 @@ _CLAMPS = {"clamp_min": aten.clamp_min, "clamp_max": aten.clamp_max}
 _UNARY = ("sqrt", "neg", "exp", "abs", "reciprocal", "sign", "log", "rsqrt")
 
 
-def _spread(value: Any, count: int) -> list[Any]:
+def _spread(value: object, count: int) -> list[Any]:
     return value if isinstance(value, list) else [value] * count
 
 
 # One operation per tensor lets horizontal fusion put a whole optimizer step into few kernels, which
 # a single call of eager's foreach kernel would keep apart.
 def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any] | None]:
-    def rule(r: Recorder, first: list[Any], *rest: Any, **kwargs: Any) -> list[Any] | None:
+    def rule(r: Recorder, first: list[Any], *rest: object, **kwargs: Any) -> list[Any] | None:
         if _has_own_kernel(first):
             return None
         columns = [_spread(value, len(first)) for value in (first, *rest)]
@@ -78,7 +78,7 @@ def _register() -> None:
 
 def _fused(op: Any) -> Callable[..., list[Any] | None]:
     def rule(
-        r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: Any = 1
+        r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: object = 1
     ) -> list[Any] | None:
         if _has_own_kernel(x):
             return None

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 @rule(aten.mkldnn_rnn_layer.default)
-def _layer(r: Recorder, *args: Any) -> Any:
+def _layer(r: Recorder, *args: object) -> Any:
     """Record the layer as differentiable, so that it saves what its backward needs in whatever grad
     mode the compiled forward runs.
     """
@@ -24,7 +24,7 @@ def _layer(r: Recorder, *args: Any) -> Any:
 
 
 @rule(aten.mkldnn_rnn_layer_backward.default)
-def _layer_backward(r: Recorder, *args: Any) -> Any:
+def _layer_backward(r: Recorder, *args: object) -> Any:
     """Copy the bias gradient: the kernel returns one tensor as the gradient of both biases."""
     # A gradient that shares memory with another would be accumulated into twice by AccumulateGrad.
     made = r.call(aten.mkldnn_rnn_layer_backward.default, *args)

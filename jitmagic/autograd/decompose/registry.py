@@ -44,7 +44,7 @@ def moments_dtype(x: Sym) -> torch.dtype | None:
     return torch.float64 if x.device.type == "cpu" and x.dtype == torch.float32 else None
 
 
-def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable[[Rule], Rule]:
+def rule(*ops: object, opmath: bool = False, complex_too: bool = False) -> Callable[[Rule], Rule]:
     """Register a decomposition for the overloads."""
 
     def register(function: Rule) -> Rule:
@@ -63,7 +63,7 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
 # Declining means None: the recorder then keeps the ATen call, whose kernel is right by definition.
 def _real_only(function: Decomposition) -> Decomposition:
     @wraps(function)
-    def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+    def declining(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
         if any(isinstance(a, Sym) and a.dtype.is_complex for a in (*args, *kwargs.values())):
             return None
         return function(recorder, *args, **kwargs)
@@ -81,7 +81,7 @@ def _known_reductions_only(function: Decomposition) -> Decomposition:
     takes = signature(function)
 
     @wraps(function)
-    def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+    def declining(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
         bound = takes.bind(recorder, *args, **kwargs)
         bound.apply_defaults()
         known = bound.arguments["reduction"] in (0, 1, 2)
@@ -92,7 +92,7 @@ def _known_reductions_only(function: Decomposition) -> Decomposition:
 
 def _with_opmath(function: Decomposition) -> Decomposition:
     @wraps(function)
-    def rounded(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+    def rounded(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
         syms = [a for a in (*args, *kwargs.values()) if isinstance(a, Sym)]
         # The dtype of the arguments, before they become fp32, is the one that eager's kernel rounds
         # to.

@@ -154,7 +154,7 @@ def _filled(
 
 
 def _quantile(
-    function: Callable[..., Any], input: torch.Tensor, q: Any, *args: Any, **options: Any
+    function: Callable[..., Any], input: torch.Tensor, q: object, *args: object, **options: Any
 ) -> Any:
     """Check that q is in [0, 1]: unchecked, a negative q would select the first elements."""
     if isinstance(q, torch.Tensor):

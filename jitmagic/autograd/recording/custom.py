@@ -30,7 +30,7 @@ def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
     return tangents_by_node(results, _is_programs)
 
 
-def _is_programs(node: Any) -> bool:
+def _is_programs(node: object) -> bool:
     # Python autograd functions only: nodes of C++ functions are torch's formulas, which are linear.
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 

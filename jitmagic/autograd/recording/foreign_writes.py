@@ -112,7 +112,7 @@ def _copied(given: Any) -> Any:
     return None if given is None else given.clone()
 
 
-def flat(given: Any) -> Iterator[Any]:
+def flat(given: object) -> Iterator[Any]:
     """Yield the tensors of an argument that is a tensor, a list of them or None."""
     if isinstance(given, (list, tuple)):
         for item in given:

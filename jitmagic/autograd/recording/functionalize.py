@@ -63,7 +63,7 @@ class Functionalizer(DispatchMode):
         """Return a tensor with memory of its own that holds the value."""
         return self._own(sym, Cell(sym), False)
 
-    def again(self, tensor: Traced, region: Any) -> Traced:
+    def again(self, tensor: Traced, region: object) -> Traced:
         """Return the tensor as the second run of a checkpointed region computes it."""
         sym = tensor.sym
         with torch._C._DisableTorchDispatch():  # metas are no tensors of the trace
@@ -118,7 +118,7 @@ class Functionalizer(DispatchMode):
             func, args = _as_plain_tensor_formula(node, func, args)
         return _handler(func)(self, func, args, kwargs or {})
 
-    def _tangents_of(self, node: Any, func: Any) -> tuple[int, ...]:
+    def _tangents_of(self, node: object, func: Any) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The
         gradient of round(), for example, is zeros_like, which reads no tangent.
         """
@@ -133,7 +133,7 @@ class Functionalizer(DispatchMode):
     def traced(self, tensor: torch.Tensor) -> Traced:
         return tensor if isinstance(tensor, Traced) else self.constant(tensor)
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Any:
         """Replace tensors in arguments by their current values."""
         if isinstance(value, Traced):
             return self._numbers[id(value)][0] if id(value) in self._numbers else value.sym
@@ -151,7 +151,7 @@ class Functionalizer(DispatchMode):
             **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
         )
 
-    def wrap(self, value: Any) -> Any:
+    def wrap(self, value: object) -> Any:
         """Return fresh tensors for results."""
         if isinstance(value, Sym):
             return self.fresh(value)
@@ -224,7 +224,7 @@ def _mutate(
     return target
 
 
-def _on_device_of(mode: Functionalizer, target: Traced, value: Any) -> Any:
+def _on_device_of(mode: Functionalizer, target: Traced, value: object) -> Any:
     """Return a 0-dim CPU operand as a tensor on the device of the target. torch wraps the number of
     `x[i] = 5` in a CPU tensor; a copy between devices cannot be recorded in a CUDA graph.
     """

@@ -66,10 +66,10 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
     )
 
 
-def _is_repeated(node: Node, region: Any) -> bool:
+def _is_repeated(node: Node, region: object) -> bool:
     """Return whether a second run of the region computes the node; draws do not run twice."""
     root = alias_root(node)
-    if root.meta.get("checkpoint") is not region or "number" in root.meta:
+    if root.meta.get("checkpoint") is not region or "traced_float" in root.meta:
         return False
     made = root.all_input_nodes[0] if root.target is operator.getitem else root
     return bool(made.all_input_nodes) and not runs_once(made)
@@ -115,7 +115,7 @@ def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
     return "layout", root, numbers, meta.dtype
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     """Return a hashable stand-in; numbers differ by type and by the sign of zero."""
     if isinstance(value, Sym):
         return value.node
@@ -165,7 +165,7 @@ class Recorder:
         self._label(node, meta, tensor.device)
         return Sym(self, node, meta, tensor.device)
 
-    def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def emit(self, op: Any, *args: object, **kwargs: Any) -> Any:
         """Record `op`, decomposed if the table has a rule for it."""
         rule = self.table.get(op)
         if rule is not None:
@@ -222,7 +222,7 @@ class Recorder:
             copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
 
-    def again(self, sym: Sym, region: Any) -> Sym:
+    def again(self, sym: Sym, region: object) -> Sym:
         """Return the value as the backward recomputes it in a second run of a checkpointed region.
 
         The second run starts from the values that enter the region and the random numbers drawn in
@@ -311,7 +311,7 @@ class Recorder:
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
-    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
+    def _item(self, node: Node, index: int, meta: object, device: torch.device) -> Any:
         # Sizes and flags among the results (max_q of attention) depend on the arguments' shapes
         # alone, which are fixed in a graph: the meta kernel's values hold.
         if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
@@ -414,7 +414,7 @@ def _is_factory(op: Any) -> bool:
     )
 
 
-def _to_node(value: Any) -> Any:
+def _to_node(value: object) -> Any:
     if isinstance(value, Sym):
         return value.node
     if isinstance(value, tuple):
@@ -424,7 +424,7 @@ def _to_node(value: Any) -> Any:
     return as_dimension(value)
 
 
-def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
+def _device_of(op: Any, args: object, kwargs: Mapping[str, Any]) -> torch.device:
     """Return the result's device; refuses the mixtures that eager refuses (0-dim CPU may join)."""
     named = kwargs.get("device")
     if named is not None:

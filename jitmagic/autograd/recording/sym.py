@@ -23,7 +23,7 @@ aten = torch.ops.aten
 class Graphs(Protocol):
     """The interface of the recorder that Sym needs (recorder.py)."""
 
-    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def call(self, op: Any, *args: object, **kwargs: Any) -> Any: ...
     def copied(self, sym: Sym) -> Sym: ...
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym: ...
 
@@ -58,7 +58,7 @@ class Sym:
         spec: TensorSpec = self.node.meta["spec"]
         return spec
 
-    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, op: Any, *args: object, **kwargs: Any) -> Any:
         """Record `op(self, ...)` without decomposing it."""
         return self.recorder.call(op, self, *args, **kwargs)
 
@@ -67,7 +67,7 @@ class Sym:
             return self
         return self.one(aten._to_copy.default, dtype=dtype)
 
-    def one(self, op: Any, *args: Any, **kwargs: Any) -> Sym:
+    def one(self, op: Any, *args: object, **kwargs: Any) -> Sym:
         """Do `call` for an operation with a single tensor result."""
         result: Sym = self.recorder.call(op, self, *args, **kwargs)
         return result
@@ -195,7 +195,7 @@ def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def to_meta(value: Any) -> Any:
+def to_meta(value: object) -> Any:
     if isinstance(value, Sym):
         return value.meta
     if isinstance(value, (list, tuple)):

@@ -66,7 +66,7 @@ def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[
                 yield from ((node, tensor) for tensor in _traced(_read(node, name)))
 
 
-def _read(node: Any, name: str) -> Any:
+def _read(node: object, name: str) -> Any:
     try:
         return getattr(node, name)
     except RuntimeError as error:
@@ -74,5 +74,5 @@ def _read(node: Any, name: str) -> Any:
         raise CompileFailed("a tensor needed for gradient computation was modified") from error
 
 
-def _traced(value: Any) -> Iterator[Traced]:
+def _traced(value: object) -> Iterator[Traced]:
     return (tensor for tensor in tensors_in(value) if isinstance(tensor, Traced))

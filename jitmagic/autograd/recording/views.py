@@ -66,7 +66,7 @@ def is_conjugate(path: Sequence[ViewStep]) -> bool:
     return sum(step is CONJUGATE for step in path) % 2 == 1
 
 
-def _reshaped(base: Sym, value: Sym, *args: Any) -> Sym:
+def _reshaped(base: Sym, value: Sym, *args: object) -> Sym:
     return value.view(*base.shape)
 
 

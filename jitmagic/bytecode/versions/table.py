@@ -1,9 +1,9 @@
 """VersionTable: all differences between CPython versions, as data.
 
-One instance per supported version is in v3xx.py. It has the kind of each opcode's argument, inline
-cache sizes, jump directions, superinstructions, comparison encoding and portable names for decode,
-flow, assemble and build. Invariant: no other file of the package compares `sys.version_info`. A
-test checks each table against the interpreter it describes.
+It has the kind of each opcode's argument, inline cache sizes, jump directions, superinstructions,
+comparison encoding and portable names for decode, flow, assemble and build. v311.py is the base;
+each later v3xx.py has only the changes to the version before it. Invariant: no other file of the
+package compares `sys.version_info`. A test checks each table against the interpreter it describes.
 
 A new version is one new module here, one line in `__init__.py`, and the interpreter's struct
 layouts in `extensions/frame/cpython/`. A new opcode with a plain int argument needs no entry; the
@@ -13,9 +13,10 @@ handler that traces it is in `trace/opcodes/`.
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from typing import Any
 
 __all__ = ["BINARY_OPERATORS", "COMPARE_OPERATORS", "Kind", "VersionTable"]
 
@@ -73,21 +74,35 @@ class VersionTable:
     """Stack effects that dis.stack_effect gets wrong: it omits the value pushed by a resume."""
     null_first: bool
     """A call's NULL goes below the callable (else above it)."""
-    precall: bool
-    """Calls are PRECALL + CALL, methods have LOAD_METHOD."""
     call_kw: bool
     """Keyword calls are CALL_KW with the names on the stack (else KW_NAMES before CALL)."""
-    function_attributes: bool
-    """MAKE_FUNCTION gets defaults and closure through SET_FUNCTION_ATTRIBUTE."""
-    explicit_bool: bool
-    """Conditional jumps and `not` need a bool, made by TO_BOOL."""
-    checked_loads: bool
-    """LOAD_FAST does not check for an unbound variable, LOAD_FAST_CHECK does."""
+    spellings: Mapping[str, tuple[str, ...]]
+    """Opcode that `build` writes -> this version's opcodes, each with the same argument."""
     opcodes: Mapping[str, int] = field(default_factory=dict)
     """Name -> number for the running interpreter; empty for the others."""
 
     _kinds: dict[str, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cache of `kind`, which a compile calls ten times per instruction."""
+
+    def changed(self, removed: Iterable[str] = (), **changes: Any) -> VersionTable:
+        """Return the table of the next version.
+
+        Sets and mappings in `changes` are added to those here, without the opcodes in `removed`;
+        other values take the place of those here.
+        """
+        gone = frozenset(removed)
+        result: dict[str, Any] = {}
+        for entry in fields(self):
+            old, new = getattr(self, entry.name), changes.pop(entry.name, None)
+            if isinstance(old, frozenset):
+                result[entry.name] = (old - gone) | (new or frozenset())
+            elif isinstance(old, Mapping) and entry.init:
+                left = {op: value for op, value in old.items() if op not in gone}
+                result[entry.name] = {**left, **(new or {})}
+            elif new is not None:
+                result[entry.name] = new
+        assert not changes, f"no such fields: {sorted(changes)}"
+        return replace(self, **result)
 
     def kind(self, op: str) -> Kind:
         """Return the meaning of the argument of `op` (real or portable name)."""

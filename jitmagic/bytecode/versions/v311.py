@@ -1,4 +1,4 @@
-"""CPython 3.11: directed conditional jumps, PRECALL + CALL, LOAD_METHOD, no END_FOR."""
+"""CPython 3.11, complete: the base that the tables of later versions change."""
 
 from __future__ import annotations
 
@@ -88,9 +88,6 @@ TABLE = VersionTable(
     loop_landing=(),
     effects={"RETURN_GENERATOR": 1},
     null_first=True,
-    precall=True,
     call_kw=False,
-    function_attributes=False,
-    explicit_bool=False,
-    checked_loads=False,
+    spellings={"CALL": ("PRECALL", "CALL"), "LOAD_FAST_CHECK": ("LOAD_FAST",), "TO_BOOL": ()},
 )

@@ -108,7 +108,7 @@ def compare_with_plain(before: Arguments, captured: Results, traces: Sequence[Tr
 def _results_of(arguments: Arguments) -> Results:
     try:
         return arguments.results(arguments.call())
-    except Exception as error:
+    except Exception as error:  # the user's code may raise anything
         raise Refusal(f"as plain Python it raises {type(error).__name__}: {error}") from error
 
 
@@ -148,9 +148,5 @@ def _target(effect: Effect) -> Recipe | None:
 
 def _leads_to_argument(source: Source) -> bool:
     """Return whether the path begins at a parameter; closure cells do not count."""
-    while not isinstance(source, Argument):
-        base = getattr(source, "base", None)
-        if base is None or isinstance(source, CellContents):
-            return False
-        source = base
-    return True
+    in_cell = any(isinstance(each, CellContents) for each in source.path())
+    return isinstance(source.root, Argument) and not in_cell

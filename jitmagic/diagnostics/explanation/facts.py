@@ -8,7 +8,6 @@ counted, because programs hardly ever change them between calls.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 
 from ...figures import count
 from ...guards.check import show_guard
@@ -91,13 +90,9 @@ def _sentence(guard: Guard) -> str:
 
 def _bases(source: Source) -> Iterable[Source]:
     """Yield the source and all sources that it is reached through."""
-    waiting: list[object] = [source]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, Source):
-            yield found
-            if is_dataclass(found):
-                waiting += [getattr(found, each.name) for each in fields(found)]
+    yield source
+    for base in source.bases:
+        yield from _bases(base)
 
 
 def _is_held(source: Source) -> bool:

@@ -144,9 +144,18 @@ def _code(listing: Listing, number_of: dict[int, int], scale: float, is_open: bo
     rows = []
     for row, parts in zip(listing.rows, pieces, strict=True):
         badges = dict.fromkeys(number_of[each] for each in row.kernels if each in number_of)
-        bars = row.eager / scale, row.compiled / scale
         chosen = tuple(sorted(list(badges)[:_MOST_BADGES]))
-        times = row.eager, row.compiled, bars
-        more = len(badges) - len(chosen)
-        rows.append(CodeRow(row.number, row.text, parts, *times, chosen, more, row.breaks))
+        rows.append(
+            CodeRow(
+                row.number,
+                row.text,
+                parts,
+                eager=row.eager,
+                compiled=row.compiled,
+                bars=(row.eager / scale, row.compiled / scale),
+                badges=chosen,
+                more_badges=len(badges) - len(chosen),
+                breaks=row.breaks,
+            )
+        )
     return Code(listing.name, tuple(rows), is_open, listing.eager, listing.compiled)

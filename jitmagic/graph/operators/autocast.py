@@ -302,7 +302,7 @@ def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     return sized[0].device if sized else torch.device("cpu")
 
 
-def _held(value: Any) -> Any:
+def _held(value: object) -> Any:
     if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
@@ -314,7 +314,7 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _show(value: Any, device: torch.device, owners: Mapping[int, _DeviceTensor]) -> Any:
+def _show(value: object, device: torch.device, owners: Mapping[int, _DeviceTensor]) -> Any:
     if isinstance(value, torch.Tensor):
         known = owners.get(id(value))
         return _DeviceTensor.make(value, device, False) if known is None else known
@@ -323,7 +323,7 @@ def _show(value: Any, device: torch.device, owners: Mapping[int, _DeviceTensor])
     return value
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> Any:
     """Return the properties of an argument by which two runs are compared."""
     if isinstance(value, torch.Tensor):
         return "tensor", value.dtype, tuple(value.shape)
@@ -419,7 +419,7 @@ def _watch(
     seen = _RecordedRun()
     shown: dict[int, _DeviceTensor] = {}
 
-    def show(value: Any) -> Any:
+    def show(value: object) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) not in shown:
                 shown[id(value)] = _shown_like(value, device_of(value))
@@ -454,7 +454,7 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
         taken.add(storage)
 
 
-def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
+def _filled(result: object, tensors: Iterator[torch.Tensor]) -> Any:
     """Return the nested result with `tensors` in place of its tensors."""
     if isinstance(result, torch.Tensor):
         return next(tensors)

@@ -60,7 +60,7 @@ def _is_elementwise(op: Any) -> bool:
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 
-def _is_alike(made: Any, known: Any) -> bool:
+def _is_alike(made: object, known: object) -> bool:
     if isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor):
         return (made.shape, made.stride(), made.dtype) == (known.shape, known.stride(), known.dtype)
     if isinstance(made, tuple | list) and isinstance(known, tuple | list):

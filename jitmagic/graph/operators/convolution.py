@@ -121,7 +121,7 @@ class _StandIn(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, *rest: Any) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, *rest: object) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{func} of a tensor without data")
 
 

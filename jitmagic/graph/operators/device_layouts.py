@@ -32,7 +32,7 @@ _LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
 _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 
-def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: Any) -> Any:
+def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: object) -> Any:
     """Return the meta results `made` of an operator in the layout of the device's kernel."""
     layout = None if device.type == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)

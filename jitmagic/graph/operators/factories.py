@@ -52,7 +52,7 @@ def _is_single_or_index(dtype: torch.dtype) -> bool:
     return dtype in (torch.float32, torch.float64, torch.int64)
 
 
-def _drawn(size: Sequence[int], *args: Any, **options: Any) -> Tensor | None:
+def _drawn(size: Sequence[int], *args: object, **options: Any) -> Tensor | None:
     """Infer rand, randn."""
     return _made(size, _is_float, torch.get_default_dtype(), options)
 
@@ -85,7 +85,7 @@ def _spaced(start: Any, end: Any, steps: int, *base: float, **options: Any) -> T
     return _made((steps,), _is_float, torch.get_default_dtype(), options)
 
 
-def _window(length: int, *args: Any, **options: Any) -> Tensor | None:
+def _window(length: int, *args: object, **options: Any) -> Tensor | None:
     return _made((length,), _is_float, torch.get_default_dtype(), options)
 
 
@@ -133,13 +133,13 @@ def _alike(x: Tensor) -> Tensor | None:
     return torch.empty(x.shape, dtype=x.dtype, device=META) if plain else None
 
 
-def _like_first(x: Tensor, *args: Any, generator: Any = None) -> Tensor | None:
+def _like_first(x: Tensor, *args: object, generator: object = None) -> Tensor | None:
     """Infer poisson."""
     return _alike(x)
 
 
-def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: Any,
-           generator: Any = None) -> Tensor | None:  # fmt: skip
+def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: object,
+           generator: object = None) -> Tensor | None:  # fmt: skip
     """Infer rrelu_with_noise: row-major, whatever the layout of x."""
     if not _is_float(x.dtype) or low > high or not same_shape(noise.shape, x.shape):
         return None
@@ -165,7 +165,7 @@ def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tenso
 
 
 def _categories(
-    x: Tensor, count: int, replacement: bool = False, *, generator: Any = None
+    x: Tensor, count: int, replacement: bool = False, *, generator: object = None
 ) -> Tensor | None:
     """Infer multinomial."""
     most = x.shape[-1] if x.dim() in (1, 2) else 0
@@ -192,7 +192,7 @@ def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> 
     return torch.empty((*x.shape[:-1], side, side), dtype=x.dtype, device=META)
 
 
-def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
+def _unviewed(grad: Tensor, size: Sequence[int], *args: object) -> Tensor:
     """Infer the gradient of a view: zeros of the base's size, with the view's part filled in."""
     return torch.empty(size, dtype=grad.dtype, device=META)
 
@@ -203,7 +203,7 @@ def _unviewed(grad: Tensor, size: Sequence[int], *args: Any) -> Tensor:
 def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
     """Return a rule of an in-place draw, which returns the tensor itself."""
 
-    def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
+    def rule(x: Tensor, *args: object, generator: object = None, **named: Any) -> Tensor | None:
         writable = _is_float(x.dtype) and x.is_contiguous()
         return x if writable and legal(*args, **named) else None
 
@@ -213,7 +213,7 @@ def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
 def _refilled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
     """Return a rule of the functional form of an in-place draw, which returns a new tensor."""
 
-    def rule(x: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor | None:
+    def rule(x: Tensor, *args: object, generator: object = None, **named: Any) -> Tensor | None:
         return _alike(x) if legal(*args, **named) else None
 
     return rule
@@ -257,7 +257,7 @@ def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None
     return torch.empty((count,), dtype=dtype, device=META)
 
 
-def _single(value: Any, **kwargs: Any) -> Tensor | None:
+def _single(value: object, **kwargs: Any) -> Tensor | None:
     return _made((), lambda dtype: True, None, kwargs)
 
 

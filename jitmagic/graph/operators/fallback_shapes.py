@@ -35,7 +35,7 @@ def refuse_repeated(dims: Sequence[int]) -> None:
         raise RuntimeError("a dimension appears multiple times in the list of dims")
 
 
-def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+def _same(x: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
     """Return a result of the first argument's shape and dtype."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
@@ -75,7 +75,7 @@ def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | 
     return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))
 
 
-def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+def _scattered(x: Tensor, dim: int, index: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
     source = args[0] if args else None
     fits = index.dim() == x.dim() and _in_range(dim, x) and index.dtype is torch.int64
     fits = fits and _no_longer(index, x, dim % max(x.dim(), 1))
@@ -97,7 +97,7 @@ def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
     return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.int64)
 
 
-def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
+def _top(x: Tensor, k: int, dim: int = -1, *args: object) -> tuple[Tensor, Tensor] | None:
     if (
         not _usual(x)
         or not _in_range(dim, x)
@@ -156,7 +156,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _index_put(
-    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, *args: Any
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, *args: object
 ) -> Tensor | None:
     whole = all(i is None or i.dtype in (torch.int64, torch.int32) for i in indices)
     return _same(x) if whole and values.dtype is x.dtype else None
@@ -171,7 +171,7 @@ def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
     return fresh_meta(shape, x.dtype)
 
 
-def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: Any) -> Tensor:
+def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: object) -> Tensor:
     return fresh_meta((rows, grad.shape[-1]), grad.dtype)
 
 
@@ -209,7 +209,7 @@ def _average_pool(
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
-    *args: Any,
+    *args: object,
 ) -> Tensor | None:
     shape = _pool_shape(x, kernel, stride, padding, (1,), ceil_mode)
     return None if shape is None else fresh_meta(shape, x.dtype)
@@ -236,7 +236,7 @@ def _pool_shape(
     return [*x.shape[:2], *extents] if all(extent > 0 for extent in extents) else None
 
 
-def _pool_gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
+def _pool_gradient(grad: Tensor, x: Tensor, *args: object) -> Tensor | None:
     return _same(x) if x.dim() == 4 else None
 
 
@@ -253,7 +253,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor | None:
     return fresh_meta((), a.dtype) if a.dtype is b.dtype and same_shape(a.shape, b.shape) else None
 
 
-def _drawn_like(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+def _drawn_like(x: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
     if kwargs.get("memory_format") not in (None, torch.preserve_format) or not _usual(x):
         return None
     return fresh_meta(x.shape, kwargs.get("dtype") or x.dtype)
@@ -272,7 +272,7 @@ def _entropy(
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
     """Infer the CPU's flash attention: query's layout, log-sum-exp as (batch, length, heads)."""
     batch, heads, length, _ = query.shape
@@ -294,7 +294,7 @@ def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _attention_gradient(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: Any
 ) -> tuple[Tensor, ...]:
     return tuple(
         _swapped((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype)
@@ -302,7 +302,7 @@ def _attention_gradient(
     )
 
 
-def _row_major(x: Tensor, *args: Any) -> Tensor:
+def _row_major(x: Tensor, *args: object) -> Tensor:
     """Infer backwards of softmax: row-major whatever the layout of the arguments."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return fresh_meta(x.shape, dtype)
@@ -317,12 +317,12 @@ def _angle(x: Tensor) -> Tensor | None:
     return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
-def _found(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _found(x: Tensor, *args: object, **kwargs: Any) -> Tensor:
     """Return row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
     return fresh_meta(x.shape, torch.bool)
 
 
-def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
+def _kept_layout(x: Tensor, *args: object) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not is_dense_in(x, order):
         return None

@@ -48,7 +48,7 @@ def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ma
     return made if known is None else _relaid(made, iter(known))
 
 
-def _kernel_formats(op: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> Any:
+def _kernel_formats(op: Any, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
     """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):

@@ -124,7 +124,7 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
     return made
 
 
-def _mapped(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
+def _mapped(value: object, stand_ins: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return stand_ins[id(value)]
     if isinstance(value, (list, tuple)):
@@ -134,7 +134,7 @@ def _mapped(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
     return torch.device("cpu") if value == torch.device("meta") else value
 
 
-def _as_meta(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
+def _as_meta(value: object, given: Mapping[int, torch.Tensor]) -> Any:
     """Return the results as meta tensors; an argument that is written and returned stays itself."""
     if isinstance(value, torch.Tensor):
         if id(value) in given:

@@ -103,7 +103,7 @@ def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
 def _updated(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule of the functional form, which returns new running statistics."""
 
-    def functional(x: Tensor, weight: Any, bias: Any, mean: Tensor, *args: Any) -> Any:
+    def functional(x: Tensor, weight: object, bias: object, mean: Tensor, *args: object) -> Any:
         made = rule(x, weight, bias, mean, *args)
         return None if made is None else (*made, _like(mean), _like(mean))
 
@@ -158,7 +158,7 @@ def _logsumexp(x: Tensor, dims: Any, keepdim: bool = False) -> Tensor | None:
 
 
 def _vector_norm(
-    x: Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **kwargs: Any
+    x: Tensor, order: object = 2, dims: Any = None, keepdim: bool = False, **kwargs: Any
 ) -> Tensor | None:
     return None if kwargs.get("dtype") is not None else _reduced(x, dims, keepdim)
 
@@ -182,7 +182,7 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
-def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
+def _padded(x: Tensor, pads: Sequence[int], value: object = 0) -> Tensor | None:
     """Infer constant_pad_nd: pairs (before, after) from the last dimension on. A padded result is
     row-major except for images; without padding it is a copy.
     """
@@ -252,7 +252,7 @@ def _places(
     return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in ways]
 
 
-def _resized(x: Tensor, size: Sequence[int], *how: Any) -> Tensor | None:
+def _resized(x: Tensor, size: Sequence[int], *how: object) -> Tensor | None:
     fits = x.dim() == len(size) + 2 and _usual(x) and has_elements(x)
     if not fits or any(n < 1 for n in size):
         return None
@@ -260,7 +260,7 @@ def _resized(x: Tensor, size: Sequence[int], *how: Any) -> Tensor | None:
 
 
 def _resized_gradient(
-    grad: Tensor, size: Sequence[int], given: Sequence[int], *how: Any
+    grad: Tensor, size: Sequence[int], given: Sequence[int], *how: object
 ) -> Tensor | None:
     fits = same_shape(grad.shape, (*given[:2], *size))
     return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
@@ -279,7 +279,7 @@ def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
     return rules
 
 
-def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
+def _masked(x: Tensor, mask: Tensor, value: object) -> Tensor | None:
     """Infer masked_fill with a number: row-major whatever x's layout; the mask is broadcast to
     x.
     """
@@ -318,7 +318,7 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
 # -- losses ----------------------------------------------------------------------------------------
 
 
-def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor | None:
+def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: object) -> Tensor | None:
     """Infer mse_loss and similar losses of two tensors of one shape and dtype."""
     if (
         not _usual(x, target)

@@ -74,7 +74,7 @@ def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
     return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
 
 
-def _is_basic(index: Any) -> bool:
+def _is_basic(index: object) -> bool:
     """Return whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     plain = all(part is None or part is Ellipsis or type(part) in _BASIC for part in parts)

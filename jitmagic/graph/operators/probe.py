@@ -313,7 +313,7 @@ def _holds_integer(limits: torch.iinfo, number: float) -> bool:
 Described = tuple[Any, ...]
 
 
-def _described(value: Any, elementwise: bool, extent: int) -> Described | None:
+def _described(value: object, elementwise: bool, extent: int) -> Described | None:
     """Return the properties that a kernel is chosen by: dtype and shape (elementwise: if 0-dim), or
     the value.
     """

@@ -101,11 +101,11 @@ def _divisor(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if name.startswith("__r") else args[1]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
-def _looks_up(index: Any) -> bool:
+def _looks_up(index: object) -> bool:
     """Return whether an index has a tensor or a list; slices and integers were checked already."""
     inside = index if isinstance(index, tuple) else (index,)
     listed = any(
@@ -114,7 +114,7 @@ def _looks_up(index: Any) -> bool:
     return listed or any(True for _ in _nodes(index))
 
 
-def _nodes(value: Any) -> Iterator[Node]:
+def _nodes(value: object) -> Iterator[Node]:
     if isinstance(value, Node):
         yield value
     elif isinstance(value, slice):

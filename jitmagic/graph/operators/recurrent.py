@@ -44,7 +44,7 @@ RECURRENT: Mapping[Any, Any] = {  # function -> the operator that it calls
 _SCHEMA = str(aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::mkldnn_rnn_layer")
 
 
-def _train_layer(*args: Any) -> Any:
+def _train_layer(*args: object) -> Any:
     with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args)
 
@@ -55,7 +55,7 @@ if not is_registered("lstm_layer"):  # it stays registered if jitmagic is import
 LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
 
 
-def is_fused_lstm(operator: Any, input: Tensor, states: Sequence[Tensor]) -> bool:
+def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> bool:
     """Return whether torch runs an LSTM on the CPU by oneDNN, layer by layer
     (ATen/native/RNN.cpp).
     """

@@ -68,7 +68,7 @@ class CallSignature:
     target: Hashable
     place: Silence
 
-    def key(self, arguments: Any) -> Hashable:
+    def key(self, arguments: object) -> Hashable:
         """Return a key of the arguments that `_at` reads; None if the result cannot be cached."""
         modes = torch.is_grad_enabled(), torch.get_default_dtype()
         described = self.target, modes, _described(arguments, {})
@@ -97,7 +97,7 @@ class _SampledCall:
         return _replaced(self.like, iter(fresh))
 
 
-def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None = None) -> Any:
+def shapes_by_sampling(run: Run, arguments: object, signature: CallSignature | None = None) -> Any:
     """Return the result of `run(arguments)` with Sizes, or None. `run` returns results and the
     memory written to.
     """
@@ -126,7 +126,7 @@ def shapes_by_sampling(run: Run, arguments: Any, signature: CallSignature | None
 
 def _sampled_if_equal(
     run: Run,
-    arguments: Any,
+    arguments: object,
     context: Context,
     symbols: Sequence[Symbol],
     pair: tuple[Expr, Expr],
@@ -142,7 +142,7 @@ def _sampled_if_equal(
     return sampled
 
 
-def _raises(run: Run, arguments: Any) -> bool:
+def _raises(run: Run, arguments: object) -> bool:
     try:
         run(arguments)
     except NotImplementedError:
@@ -152,7 +152,7 @@ def _raises(run: Run, arguments: Any) -> bool:
     return False
 
 
-def _possibly_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
+def _possibly_equal(arguments: object) -> list[tuple[Expr, Expr]]:
     """Return pairs of different tensor dimensions, one of them data-dependent."""
     tensors = list(tensors_in(arguments))
     found = dict.fromkeys(size for x in tensors for size in as_dimensions(x.shape))
@@ -162,7 +162,7 @@ def _possibly_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
 
 
 def _sampled(
-    run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]
+    run: Run, arguments: object, context: Context, symbols: Sequence[Symbol]
 ) -> _SampledCall | None:
     sampled = _read(run, arguments, context, symbols, _samples(context, symbols), None)
     if sampled is None and (windows := candidate_sizes(arguments)):
@@ -173,7 +173,7 @@ def _sampled(
 
 def _read(
     run: Run,
-    arguments: Any,
+    arguments: object,
     context: Context,
     symbols: Sequence[Symbol],
     samples: list[SizeValues],
@@ -213,7 +213,7 @@ def _read(
 
 
 def _holds_in_any_order(
-    made: Any, run: Run, arguments: Any, context: Context, hints: SizeValues
+    made: object, run: Run, arguments: object, context: Context, hints: SizeValues
 ) -> bool:
     """Return whether the result holds for smaller sizes and other orders of sizes. If not, it may
     be the lesser of two sizes (`diag`): their order is guarded and the check repeated.
@@ -229,7 +229,7 @@ def _holds_in_any_order(
 
 
 def _holds_reordered(
-    made: Any, run: Run, arguments: Any, context: Context, hints: SizeValues
+    made: object, run: Run, arguments: object, context: Context, hints: SizeValues
 ) -> bool:
     return all(_holds_for(made, run, arguments, known) for known in _reordered(context, hints))
 
@@ -280,7 +280,7 @@ def _outcomes(
     return dict(sorted(made.items()))
 
 
-def with_sizes_of_call(arguments: Any) -> Any:
+def with_sizes_of_call(arguments: object) -> Any:
     """Return the arguments with the sizes of this call, as fresh tensors."""
     known: SizeValues = {
         symbol: size.context.hint_of(symbol)
@@ -290,11 +290,11 @@ def with_sizes_of_call(arguments: Any) -> Any:
     return _at(arguments, known, {})
 
 
-def _holds_for(made: Any, run: Run, arguments: Any, known: SizeValues) -> bool:
+def _holds_for(made: object, run: Run, arguments: object, known: SizeValues) -> bool:
     """Return whether the results have these shapes at `known`, or the call raises there."""
     try:
         found, _ = run(_at(arguments, known, {}))
-    except Exception:
+    except Exception:  # the call is invalid at these sizes, so no shape is wrong
         return True
     pairs = zip(tensors_in(made), tensors_in(found), strict=True)
     return all(
@@ -374,7 +374,7 @@ def _tensor_at(value: torch.Tensor, known: SizeValues) -> torch.Tensor:
     return made.requires_grad_() if value.requires_grad else made
 
 
-def _described(value: Any, seen: dict[int, int]) -> Hashable:
+def _described(value: object, seen: dict[int, int]) -> Hashable:
     """Return the properties that `_at` reads; equal if it builds the same tensors."""
     if isinstance(value, torch.Tensor):
         if id(value) in seen:
@@ -466,7 +466,7 @@ def _laid_out(
     return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
 
 
-def _replaced(value: Any, after: Iterator[torch.Tensor]) -> Any:
+def _replaced(value: object, after: Iterator[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return next(after)
     if isinstance(value, tuple | list):

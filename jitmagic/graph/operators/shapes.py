@@ -92,14 +92,14 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
     return result
 
 
-def number_dtype(value: Any) -> torch.dtype:
+def number_dtype(value: object) -> torch.dtype:
     """Return the dtype of a tensor made of a bool, an int, a float or a size."""
     if isinstance(value, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if is_integer(value) else torch.get_default_dtype()
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Return whether torch takes a number for an int, as it does symbolic sizes."""
     return isinstance(value, int | torch.SymInt | Size)
 
@@ -117,7 +117,7 @@ def _real(values: Sequence[Any]) -> bool:
 def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:
     """Return the elementwise rule over the first `operands` arguments (tensors or numbers)."""
 
-    def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    def rule(*args: object, **kwargs: Any) -> torch.Tensor | None:
         values = [value for value in args[:operands] if value is not None]
         values += [v for k, v in kwargs.items() if k in ("other", "min", "max") and v is not None]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -134,7 +134,7 @@ def _gradient(values_first: bool) -> Rule:
     """
 
     def rule(
-        grad: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
+        grad: torch.Tensor, values: torch.Tensor, *args: object, **kwargs: Any
     ) -> torch.Tensor | None:
         if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
             return None
@@ -162,7 +162,7 @@ def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tenso
     return made
 
 
-def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
+def _power_of_number(base: object, exponent: torch.Tensor) -> torch.Tensor | None:
     """Infer pow.Scalar: row-major, unlike other elementwise results and its meta function."""
     if not _real((base, exponent)):
         return None
@@ -248,23 +248,23 @@ def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
     return rule
 
 
-def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor | None:
+def _full(size: Sequence[int], value: object = None, **kwargs: Any) -> torch.Tensor | None:
     dtype = kwargs.get("dtype")
     return None if dtype is None else fresh_meta(size, dtype)
 
 
-def _filled(x: torch.Tensor, value: Any, **kwargs: Any) -> torch.Tensor | None:
+def _filled(x: torch.Tensor, value: object, **kwargs: Any) -> torch.Tensor | None:
     return like(x, **kwargs)
 
 
-def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
+def _scattered(x: torch.Tensor, *args: object) -> torch.Tensor:
     if dense(x.shape, x.stride()):
         return fresh_meta(x.shape, x.dtype, x.stride())
     return fresh_meta(x.shape, x.dtype)
 
 
 def _gathered(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any
+    x: torch.Tensor, dim: int, index: torch.Tensor, *args: object, **kw: Any
 ) -> torch.Tensor | None:
     if index.dim() != x.dim() or not x.dim():
         return None
@@ -274,7 +274,7 @@ def _gathered(
     return fresh_meta(index.shape, x.dtype)
 
 
-def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor | None:
+def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: object) -> torch.Tensor | None:
     if weight.dim() != 2:
         return None
     return fresh_meta((*indices.shape, *weight.shape[1:]), weight.dtype)
@@ -295,7 +295,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     return fresh_meta(shape, promoted(tensors))
 
 
-def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _same_layout(x: torch.Tensor, *args: object, **kwargs: Any) -> torch.Tensor:
     """Infer activations with parameters: elementwise over the first argument."""
     return elementwise([x], x.dtype)
 
@@ -307,7 +307,7 @@ def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
     return like(x, dtype=x.dtype.to_real()) if x.dtype.is_complex else elementwise([x], x.dtype)
 
 
-def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
+def _contiguous(x: torch.Tensor, dim: int, *args: object) -> torch.Tensor | None:
     """Infer softmax and similar: a contiguous result."""
     _wrapped(dim, x.dim())
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)

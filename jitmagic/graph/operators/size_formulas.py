@@ -30,7 +30,7 @@ class ResultsDiffer(Exception):
     """Raised if the results at two size tuples differ in more than sizes."""
 
 
-def candidate_sizes(arguments: Any) -> list[Expr]:
+def candidate_sizes(arguments: object) -> list[Expr]:
     """Return the candidate sizes for windows, steps or parts of the number along a dimension.
 
     The number is guarded to be positive.
@@ -48,7 +48,7 @@ def candidate_sizes(arguments: Any) -> list[Expr]:
     return list(map(expr_of, made))
 
 
-def _numbers_in(value: Any) -> Iterator[Any]:
+def _numbers_in(value: object) -> Iterator[Any]:
     """Yield the symbolic numbers that are not sizes of a tensor."""
     if isinstance(value, torch.SymInt):
         number = as_dimension(value)

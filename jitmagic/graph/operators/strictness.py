@@ -167,7 +167,7 @@ def _places(name: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
+def check_out(name: str, targets: object, results: object, written: Sequence[torch.Tensor]) -> None:
     """Raise EagerRaises unless `out=targets` takes exactly the result of the call without it.
 
     Which dtypes are cast differs between kernels.
@@ -273,7 +273,7 @@ def _check_draws(
 
 
 def _argument(
-    args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: Any = None
+    args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: object = None
 ) -> Any:
     return args[position] if len(args) > position else kwargs.get(name, default)
 

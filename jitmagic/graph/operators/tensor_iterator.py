@@ -39,7 +39,7 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 
-def has_insignificant_strides(value: Any) -> bool:
+def has_insignificant_strides(value: object) -> bool:
     """Return whether it is a tensor with insignificant strides, those of extents 0 and 1.
 
     It depends on the kernel whether they are kept: a number that it wraps as a tensor, say, is an

@@ -42,7 +42,7 @@ def only_writes(op: Any) -> bool:
     return not any(map(op.has_kernel_for_dispatch_key, _KNOWN_BY))
 
 
-def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
+def _gradient(grad: Tensor, x: Tensor, *args: object) -> Tensor | None:
     """Infer gradients of losses and pools: row-major, of the input's shape."""
     if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
         return None

@@ -106,7 +106,7 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     """
     known, copies, graph = dict(values), dict[Node, Node](), Graph()
 
-    def moved(part: Any) -> Any:
+    def moved(part: object) -> Any:
         if isinstance(part, Node):
             return copies[part]
         if isinstance(part, Size):
@@ -180,7 +180,7 @@ def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, A
         copy.meta["mutates"] = tuple(made[target] for target in written)
 
 
-def _specs_at(spec: Any, known: dict[Expr, Any]) -> Any:
+def _specs_at(spec: object, known: dict[Expr, Any]) -> Any:
     if isinstance(spec, TensorSpec):
         return _moved_spec(spec, known)
     return tuple(_specs_at(part, known) for part in spec) if isinstance(spec, tuple) else spec

@@ -38,7 +38,7 @@ class _Sizes:
     def __init__(self, fresh: NewSize) -> None:
         self._fresh = fresh
 
-    def up_to(self, most: Any, least: int = 0) -> Any:
+    def up_to(self, most: object, least: int = 0) -> Any:
         made = self._fresh(least, min(upper_bound(as_dimension(most)), _MOST))
         if made is None:
             raise _Refused
@@ -145,7 +145,7 @@ def _counted(
 
 
 def _ctc_loss(
-    sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: Any
+    sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: object
 ) -> tuple[Tensor, Tensor] | None:
     """Infer the loss, and the saved table whose length is that of the longest target."""
     if log_probs.dim() not in (2, 3) or not log_probs.dtype.is_floating_point:

@@ -139,7 +139,7 @@ def _is_exact(made: torch.Tensor) -> bool:
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
-def _on_cpu(value: Any) -> Any:
+def _on_cpu(value: object) -> Any:
     """Return the arguments of a call on another device, adapted to the CPU."""
     if isinstance(value, dict):
         return {

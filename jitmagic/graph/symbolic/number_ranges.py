@@ -90,12 +90,12 @@ class _Outcome:
 
     steps: list[tuple[Any, list[float]]] = field(default_factory=list)
 
-    def note(self, what: Any) -> None:
+    def note(self, what: object) -> None:
         floats: list[float] = []
         self.steps.append((_described(what, floats), floats))
 
 
-def _described(value: Any, floats: list[float]) -> Any:
+def _described(value: object, floats: list[float]) -> Any:
     """Return a comparable form without the floats, which are appended to `floats`."""
     if type(value) is float:
         floats.append(value)
@@ -328,7 +328,7 @@ class _OnTheCpu(TorchFunctionMode):
         return func(*map(_moved, args), **named)
 
 
-def _moved(argument: Any) -> Any:
+def _moved(argument: object) -> Any:
     return _CPU if isinstance(argument, torch.device) else argument
 
 

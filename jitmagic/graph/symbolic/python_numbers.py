@@ -94,7 +94,7 @@ class _Rewriter:
         operands = tuple(self._operand(arg) for arg in node.args)
         return self.graph.call_function(_BY_PYTHON[node.target], operands)
 
-    def _operand(self, arg: Any) -> Any:
+    def _operand(self, arg: object) -> Any:
         if not isinstance(arg, Node):
             return arg
         made = self._made[arg]

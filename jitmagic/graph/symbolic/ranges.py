@@ -101,7 +101,7 @@ class _Reader:
         read = partial(self._part, place=call)
         return rule(Call(name, call.args, call.kwargs, value, read, self._margin, self._finite))
 
-    def _part(self, part: Any, place: Node) -> Interval:
+    def _part(self, part: object, place: Node) -> Interval:
         if isinstance(part, Node):
             return self.at(part, place)
         is_nan = isinstance(part, float) and math.isnan(part)

@@ -44,7 +44,7 @@ def size_in(tensor: torch.Tensor) -> int:
     return size
 
 
-def expected_in(value: Any) -> int:
+def expected_in(value: object) -> int:
     """Return the number of expectations on data-dependent sizes in nested arguments."""
     size = next(sizes_in(value), None)
     return 0 if size is None else len(size.context.expected)
@@ -111,7 +111,7 @@ class SizeNodes:
         return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
 
     def in_call(
-        self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
+        self, target: Target, arguments: object, lines: tuple[UserLine, ...], step: int
     ) -> Any:
         """Return the nested arguments with a node for each size. Raises Specialize for a float that
         the shape of the result may depend on.

@@ -65,7 +65,7 @@ def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _interpolate(
     x: torch.Tensor,
     size: Any = None,
-    scale_factor: Any = None,
+    scale_factor: object = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
@@ -95,7 +95,7 @@ def _interpolate(
     return made
 
 
-def _max_pool1d(x: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+def _max_pool1d(x: torch.Tensor, *args: object, return_indices: bool = False, **kwargs: Any) -> Any:
     """Run max_pool2d over rows of height one (ATen/native/Pooling.cpp), which reads no size."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -154,7 +154,7 @@ def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torc
 
 
 def _diagonal(
-    x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1
+    x: torch.Tensor, offset: object = 0, dim1: int = 0, dim2: int = 1
 ) -> torch.Tensor | None:
     """Take the diagonal of a narrowed tensor: torch's offset must be an int, a start need not."""
     if not isinstance(offset, torch.SymInt):

@@ -46,7 +46,7 @@ def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Seque
     return True
 
 
-def is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
+def is_dense(order: object, sizes: list[Dimension], strides: list[Dimension]) -> bool:
     """Return whether some order of the dimensions is dense."""
     moving = [place for place, size in enumerate(sizes) if usually("!=", size, 1)]
     if any(usually("==", sizes[place], 0) for place in moving):

@@ -46,7 +46,7 @@ _NAMES: dict[Comparison, str] = {
 }  # fmt: skip
 
 
-def as_torch(value: Any) -> Any:
+def as_torch(value: object) -> Any:
     """Return a size as a SymInt; ints and everything else unchanged. A float computed from sizes
     becomes its value in this call: `SizeNodes` admits it only to calls whose shapes do not depend
     on it.
@@ -56,7 +56,7 @@ def as_torch(value: Any) -> Any:
     return torch.SymInt(SizeNode(value)) if isinstance(value, Size) else value
 
 
-def as_dimension(value: Any) -> Any:
+def as_dimension(value: object) -> Any:
     """Return torch's size as an int or a Size; other values unchanged."""
     return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
@@ -95,7 +95,7 @@ def expected_to_hold(op: str, a: Any, b: Any) -> bool:
     return expected(op, as_dimension(a), as_dimension(b))
 
 
-def sizes_in(value: Any) -> Iterator[Size]:
+def sizes_in(value: object) -> Iterator[Size]:
     """Yield the sizes in a nested structure of tensors, SymInts, tuples, lists, dicts and
     slices.
     """
@@ -227,7 +227,7 @@ class SizeNode(SymbolicNode):
 
     truediv = int_truediv
 
-    def _refused(self, *args: Any) -> NoReturn:
+    def _refused(self, *args: object) -> NoReturn:
         raise refusal(self.value, "its value as a float")
 
     float_truediv = float_pow = guard_float = _refused

@@ -20,7 +20,7 @@ __all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 _LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
 
 
-def refusal(value: Any, what: str) -> Specialize:
+def refusal(value: object, what: str) -> Specialize:
     return Specialize(symbols_of(value.expr) if isinstance(value, Size) else (), what)
 
 

@@ -145,7 +145,7 @@ def _reshape_alias(x: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:
     return _strided(x, as_dimensions(size), as_dimensions(stride), _layout(x)[2])
 
 
-def _expand(x: torch.Tensor, size: Sequence[Any], *args: Any) -> torch.Tensor | None:
+def _expand(x: torch.Tensor, size: Sequence[Any], *args: object) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     wanted = list(as_dimensions(size))
     missing = len(wanted) - len(shape)
@@ -216,7 +216,7 @@ def _bound(at: Dimension, size: Dimension) -> Dimension:
     return min_size(at, size)
 
 
-def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
+def _select(x: torch.Tensor, dim: int, index: object) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, at = _dim(dim, len(shape)), as_dimension(index)
     if place is None:
@@ -325,7 +325,7 @@ def _copied(rule: Callable[..., Any]) -> Callable[..., Any]:
     own.
     """
 
-    def copies(*args: Any) -> Any:
+    def copies(*args: object) -> Any:
         made = rule(*args)
         if made is None or isinstance(made, torch.Tensor):
             return made if made is None else _fresh(made)

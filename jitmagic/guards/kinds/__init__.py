@@ -3,7 +3,7 @@
 A row is a class that lowers, checks and words one kind (row.py). The sentence that a user reads
 when a guard fails is made by the row's `differs` or `value_differs`. A new kind needs a record in
 guard.py, a row here and, if none of the native steps fits, an opcode in
-extensions/frame/guard_program.cpp.
+extensions/frame/guard_steps.h.
 """
 
 from . import containers, names, objects, process, tensors

@@ -9,7 +9,8 @@ from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
 from ..contents import SIZED, length_of
 from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, HasKeyAt, KeyAbsent, LengthIs, SetHas
-from ..read import UNREADABLE, entries_of, instance_dict, read_source
+from ..live_objects import entries_of, instance_dict
+from ..read import UNREADABLE, read_source
 from ..source import InstanceDict, Source, describe
 from ..words import difference, short
 from .row import Kind, OfSource, Registers, Step, missing, row

@@ -60,7 +60,7 @@ class _TypeIs(OfSource[TypeIs]):
         return f"type({describe(guard.source)}) is {short(guard.type)}"
 
     def keep(self, guard: TypeIs, name: str, value: Any) -> str:
-        if isinstance(_outermost(guard.source), Global):
+        if isinstance(guard.source.root, Global):
             return _keep_object(guard.source, name, value)
         return f"have one type of {name} in all calls, or a tagged function for each"
 
@@ -285,7 +285,7 @@ def _keep_number(name: str, value: Any) -> str:
 
 
 def _keep_object(source: Source, name: str, value: object) -> str:
-    owner = _outermost(source)
+    owner = source.root
     if isinstance(owner, Global):
         return f"do not bind the global {owner.name} anew between calls, or pass it as an argument"
     function = isinstance(source, FunctionPart) or type(value) is types.FunctionType
@@ -301,9 +301,3 @@ def _holder(source: Source) -> str:
     while isinstance(source, FunctionPart):
         source = source.base
     return describe(source)
-
-
-def _outermost(source: Source) -> Source:
-    while (base := getattr(source, "base", None)) is not None:
-        source = base
-    return source

@@ -1,6 +1,6 @@
 """Kind: the operations on one kind of guard, registered under its record class by `@row`.
 
-    lower     returns the steps that check it natively (opcodes: extensions/frame/guard_program.cpp)
+    lower     returns the steps that check it natively (opcodes: extensions/frame/guard_steps.h)
     differs   checks it in Python: None if it holds, else a sentence that says what is different. It
               agrees with the native check for every guard and frame
     show      returns the condition in one readable line
@@ -15,28 +15,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...bytecode import FrameSnapshot
 from ..guard import Guard
 from ..read import UNREADABLE, read_source
-from ..source import Source, describe
+from ..source import Registers, Source, Step, describe
 
 __all__ = ["KINDS", "Kind", "OfSource", "Registers", "Step", "missing", "row"]
 
-Step = tuple[Any, ...]
 G = TypeVar("G", bound=Guard)
-
-
-class Registers(Protocol):
-    """The native program under construction; a register holds the value at one path."""
-
-    namespace: dict[str, Any]
-    builtins: dict[str, Any]
-
-    def register(self, source: Source) -> int: ...
-
-    def registers(self, sources: tuple[Source, ...]) -> tuple[int, ...]: ...
 
 
 class Kind(ABC, Generic[G]):

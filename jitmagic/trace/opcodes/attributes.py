@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
-from ..values.base import Value
+from ..values.base import Machine, Value
 from ..values.containers.sequences import SliceValue
 from ..values.objects.class_facts import load_attribute
 from .registry import opcode
@@ -27,7 +25,7 @@ def _push_callable(frame: Frame, value: Value) -> None:
 
 
 @opcode("LOAD_ATTR")
-def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_attr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
     value = load_attribute(machine, owner, str(instruction.arg))
     if instruction.flag:
@@ -38,13 +36,13 @@ def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 # 3.12 merged it into LOAD_ATTR, whose lowest argument bit (`flag`) asks for the method form.
 @opcode("LOAD_METHOD", until=(3, 11))
-def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_method(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
     _push_callable(frame, load_attribute(machine, owner, str(instruction.arg)))
 
 
 @opcode("LOAD_SUPER_ATTR", since=(3, 12))
-def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_super_attr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Load `super().name`; the stack holds super, the class and the object."""
     # The compiler emits it wherever the source says `super().x`. If the program has rebound
     # `super`, CPython calls that object, so the callable on the stack is called here too.
@@ -59,49 +57,49 @@ def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> Non
 
 
 @opcode("STORE_ATTR")
-def store_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_attr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
     # Lazy: a value that is only stored needs no guard. It is realized when something reads it.
     owner.set_attr(machine, str(instruction.arg), frame.pop_lazy())
 
 
 @opcode("DELETE_ATTR")
-def delete_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def delete_attr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.pop(machine).del_attr(machine, str(instruction.arg))
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def binary_subscr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     key = frame.pop_lazy()
     # The container decides whether the key must be guarded: a varying index may stay symbolic.
     frame.push(frame.pop(machine).get_item_lazily(machine, key))
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_subscr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     owner, key = frame.pop_pair(machine)
     owner.set_item(machine, key, frame.pop_lazy())
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def delete_subscr(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     owner, key = frame.pop_pair(machine)
     owner.del_item(machine, key)
 
 
 @opcode("BINARY_SLICE", since=(3, 12))
-def binary_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def binary_slice(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     bounds = frame.pop_many(2)
     frame.push(frame.pop(machine).get_item(machine, _slice(machine, bounds)))
 
 
 @opcode("STORE_SLICE", since=(3, 12))
-def store_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_slice(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     bounds = frame.pop_many(2)
     owner = frame.pop(machine)
     owner.set_item(machine, _slice(machine, bounds), frame.pop_lazy())
 
 
-def _slice(machine: Any, bounds: list[Value]) -> SliceValue:
+def _slice(machine: Machine, bounds: list[Value]) -> SliceValue:
     # These opcodes exist for slices without a step only.
     return SliceValue([*bounds, machine.constant(None)])

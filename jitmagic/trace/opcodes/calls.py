@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
-from ..values.base import Value
+from ..values.base import Machine, Value
 from ..values.containers.mappings import DictValue
 from ..values.objects.operators import unpack
 from .registry import opcode
@@ -16,7 +14,7 @@ __all__: list[str] = []
 
 
 @opcode("KW_NAMES", until=(3, 12))
-def kw_names(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def kw_names(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, tuple)
     # 3.11 and 3.12 keep the names in the frame between KW_NAMES and CALL; 3.13 pushes them for
     # CALL_KW.
@@ -24,20 +22,20 @@ def kw_names(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("CALL")
-def call(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def call(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     names, frame.keyword_names = frame.keyword_names, ()
     assert isinstance(instruction.arg, int)
     _call(machine, frame, instruction.arg, names)
 
 
 @opcode("CALL_KW", since=(3, 13))
-def call_kw(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def call_kw(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     names = frame.pop(machine).as_constant(machine)
     assert isinstance(instruction.arg, int)
     _call(machine, frame, instruction.arg, names)
 
 
-def _call(machine: Any, frame: Frame, count: int, names: tuple[str, ...]) -> None:
+def _call(machine: Machine, frame: Frame, count: int, names: tuple[str, ...]) -> None:
     args = frame.pop_many(count)
     callee, extra = _pop_callee(frame)
     values = [*extra, *args]
@@ -57,7 +55,7 @@ def _pop_callee(frame: Frame) -> tuple[Value, list[Value]]:
 
 
 @opcode("CALL_FUNCTION_EX")
-def call_function_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def call_function_ex(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, int)
     keywords: dict[str, Value] = {}
     if instruction.arg & 1:

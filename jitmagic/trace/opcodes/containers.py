@@ -6,13 +6,11 @@ a resume function, after a break inside the comprehension, that list is an argum
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ..builtins.python.set_methods import operand_of
 from ..builtins.python.texts import formatted
 from ..state import Frame
-from ..values.base import Value
+from ..values.base import Machine, Value
 from ..values.containers.dict_objects import mapping_pairs
 from ..values.containers.mappings import DictValue
 from ..values.containers.sequences import ListValue, SliceValue, TupleValue
@@ -31,28 +29,28 @@ def _count(instruction: Instruction) -> int:
 
 
 @opcode("BUILD_TUPLE")
-def build_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_tuple(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(TupleValue(frame.pop_many(_count(instruction))))
 
 
 @opcode("BUILD_LIST")
-def build_list(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_list(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(ListValue(frame.pop_many(_count(instruction))))
 
 
 @opcode("BUILD_SET")
-def build_set(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_set(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(SetValue.of(machine, frame.pop_many(_count(instruction))))
 
 
 @opcode("BUILD_MAP")
-def build_map(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_map(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     flat = frame.pop_many(2 * _count(instruction))
     frame.push(DictValue.of(machine, zip(flat[::2], flat[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
-def build_const_key_map(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_const_key_map(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop(machine)
     assert isinstance(keys, TupleValue)
     values = frame.pop_many(_count(instruction))
@@ -60,14 +58,14 @@ def build_const_key_map(machine: Any, frame: Frame, instruction: Instruction) ->
 
 
 @opcode("BUILD_SLICE")
-def build_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_slice(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     parts = frame.pop_many(_count(instruction))
     # Two or three parts: the step is None if it is not written.
     frame.push(SliceValue([*parts, machine.constant(None)][:3]))
 
 
 @opcode("BUILD_STRING")
-def build_string(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def build_string(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     pieces = frame.pop_many(_count(instruction))
     if (text := joined_text(machine, pieces)) is not None:
         frame.push(text)
@@ -80,7 +78,7 @@ def _joined(*pieces: str) -> str:
 
 
 @opcode("LIST_APPEND")
-def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def list_append(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
@@ -88,7 +86,7 @@ def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("SET_ADD")
-def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def set_add(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, SetValue)
@@ -96,7 +94,7 @@ def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("MAP_ADD")
-def map_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def map_add(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.pop_many(2)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, DictValue)
@@ -104,7 +102,7 @@ def map_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("LIST_EXTEND")
-def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def list_extend(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
@@ -112,7 +110,7 @@ def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("SET_UPDATE")
-def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def set_update(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     operand = operand_of(machine, frame.pop(machine))
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, SetValue)
@@ -120,7 +118,7 @@ def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
-def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def dict_update(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Execute `{**x}` and `f(**x)`; only the latter rejects repeated keys."""
     source = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
@@ -139,7 +137,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))
-def list_to_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def list_to_tuple(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop(machine)
     assert isinstance(items, ListValue)
     # `(*a, b)` is built as a list first; 3.12 made the conversion an intrinsic.
@@ -147,7 +145,7 @@ def list_to_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("UNPACK_SEQUENCE")
-def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def unpack_sequence(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     items = unpack(machine, frame.pop(machine))
     wanted = _count(instruction)
     if len(items) > wanted:
@@ -162,7 +160,7 @@ def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> Non
 
 
 @opcode("UNPACK_EX")
-def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def unpack_ex(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Execute `a, *b, c = x`; the argument has the counts before (low byte) and after the star."""
     before, after = _count(instruction) & 255, _count(instruction) >> 8
     items = unpack(machine, frame.pop(machine))
@@ -176,7 +174,7 @@ def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("FORMAT_VALUE", until=(3, 12))
-def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def format_value(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     flags = _count(instruction)
     spec = frame.pop(machine) if flags & 4 else None
     # 3.13 split FORMAT_VALUE into three opcodes, of which only CONVERT_VALUE has this number.
@@ -184,7 +182,7 @@ def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
     frame.push(_formatted(machine, frame.pop_lazy(), conversion, spec))
 
 
-def _formatted(machine: Any, value: Value, conversion: str, spec: Value | None) -> Value:
+def _formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:
     """Return the text of a replacement field; a str of the call needs no conversion."""
     plain = conversion in ("", "s") and spec is None
     text = joined_text(machine, (value,)) if plain else None
@@ -192,17 +190,17 @@ def _formatted(machine: Any, value: Value, conversion: str, spec: Value | None) 
 
 
 @opcode("CONVERT_VALUE", since=(3, 13))
-def convert_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def convert_value(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     conversion = ("", "s", "r", "a")[_count(instruction)]
     frame.push(_formatted(machine, frame.pop_lazy(), conversion, None))
 
 
 @opcode("FORMAT_SIMPLE", since=(3, 13))
-def format_simple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def format_simple(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(_formatted(machine, frame.pop_lazy(), "", None))
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))
-def format_with_spec(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def format_with_spec(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     spec = frame.pop(machine)
     frame.push(formatted(machine, frame.pop(machine), "", spec))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
-from ..values.base import Value
+from ..values.base import Machine, Value
 from ..values.containers.mappings import DictValue
 from ..values.containers.sequences import TupleValue
 from ..values.objects.functions import FunctionValue
@@ -18,13 +17,13 @@ __all__: list[str] = []
 _DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
 
 
-def _new_function(machine: Any, frame: Frame) -> FunctionValue:
+def _new_function(machine: Machine, frame: Frame) -> FunctionValue:
     code = frame.pop(machine).as_constant(machine)
     assert isinstance(code, CodeType)
     return FunctionValue(code, frame.globals)
 
 
-def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) -> None:
+def _set_part(machine: Machine, function: FunctionValue, part: int, value: Value) -> None:
     if part == _DEFAULTS:
         # The tuple itself, unread: a default that no call uses needs no guard.
         function.defaults = value
@@ -43,7 +42,7 @@ def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) ->
 
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
-def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def make_function(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Make a function of the code on top; bits of the argument say which parts are below it.
 
     They are defaults, keyword defaults, annotations and closure.
@@ -58,12 +57,12 @@ def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("MAKE_FUNCTION", since=(3, 13))
-def make_function_313(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def make_function_313(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(_new_function(machine, frame))
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
-def set_function_attribute(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def set_function_attribute(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Set one part of a function; 3.13 moved the parts here from MAKE_FUNCTION."""
     function = frame.pop(machine)
     assert isinstance(function, FunctionValue)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ...guards.source import ImportedModule
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..builtins.registry import load_named
 from ..state import Frame
-from ..values.base import ObservedError, Value
+from ..values.base import Machine, ObservedError, Value
 from .registry import opcode
 
 __all__: list[str] = []
 
 
-def _module(machine: Any, name: str) -> Value:
+def _module(machine: Machine, name: str) -> Value:
     """Return the Value of a loaded module; an import that would run code is a graph break."""
     # torch imports some of its modules when a program reads them (`__getattr__`); so does this.
     load_named(name)
@@ -31,7 +30,7 @@ def _module(machine: Any, name: str) -> Value:
 
 
 @opcode("IMPORT_NAME")
-def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def import_name(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Import a module: `import a.b` gives a, `from a.b import c` gives a.b.
 
     Relative names count from the package.
@@ -49,7 +48,7 @@ def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
     frame.push(target)
 
 
-def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
+def _absolute(machine: Machine, frame: Frame, name: str, level: int) -> str:
     found = frame.globals.find(machine, "__package__")
     package = found.realize(machine).as_constant(machine) if found is not None else None
     if not isinstance(package, str) or not package:
@@ -60,7 +59,7 @@ def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
 
 
 @opcode("IMPORT_FROM")
-def import_from(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def import_from(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Load a name of the module, which stays on the stack; a missing name may be a submodule."""
     module = frame.peek(1, machine)
     name = str(instruction.arg)

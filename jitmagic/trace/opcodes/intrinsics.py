@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..state import Frame
+from ..values.base import Machine
 from ..values.containers.sequences import ListValue, TupleValue
 from ..values.objects.exceptions import ExceptionValue
 from .registry import opcode
@@ -19,7 +18,7 @@ STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrins
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
-def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def call_intrinsic_1(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     operand = frame.pop(machine)
     if instruction.arg == _UNARY_POSITIVE:
         frame.push(operand.unary(machine, "+"))
@@ -36,7 +35,7 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
 
 
 @opcode("CALL_INTRINSIC_2", since=(3, 12))
-def call_intrinsic_2(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def call_intrinsic_2(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Break: these helpers are for exception groups and type parameters."""
     why = f"intrinsic {instruction.arg} is not modelled"
     raise GraphBreak(UnsupportedOpcode.of(opcode=instruction.op, why=why))

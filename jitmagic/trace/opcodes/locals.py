@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import LOCAL_TWIN, Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
-from ..values.base import Value
+from ..values.base import Machine, Value
 from ..values.objects.functions import CellValue
 from .registry import opcode
 
@@ -27,7 +25,7 @@ _FREE = (
 )
 
 
-def unbound(machine: Any, name: str, text: str = _LOCAL) -> Exception:
+def unbound(machine: Machine, name: str, text: str = _LOCAL) -> Exception:
     """Return the error for a name without a value, in CPython's words (3.11 and later)."""
     kind = UnboundLocalError if text is _LOCAL else NameError
     named = text.format(name.removesuffix(LOCAL_TWIN))
@@ -39,7 +37,7 @@ def unbound(machine: Any, name: str, text: str = _LOCAL) -> Exception:
 # LOAD_FAST may rely on the compiler's proof that the variable is bound, but a resume function
 # starts after that proof: the check costs nothing here.
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
-def load_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_fast(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
     if name not in frame.slots:
         raise unbound(machine, name)
@@ -47,13 +45,13 @@ def load_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_fast_and_clear(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Save an outer variable around an inlined comprehension; an unbound one is a NULL."""
     frame.push(frame.slots.pop(name_of(instruction), None))
 
 
 @opcode("STORE_FAST")
-def store_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_fast(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()
     if value is None:  # restoring what LOAD_FAST_AND_CLEAR found unbound
         frame.slots.pop(name_of(instruction), None)
@@ -62,36 +60,36 @@ def store_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("DELETE_FAST")
-def delete_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def delete_fast(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     if frame.slots.pop(name_of(instruction), None) is None:
         raise unbound(machine, name_of(instruction))
 
 
 @opcode("MAKE_CELL")
-def make_cell(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def make_cell(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     name = name_of(instruction)
     # A parameter that an inner function captures moves into its cell: the slot now holds the cell.
     frame.slots[name] = CellValue(frame.slots.get(name))
 
 
-def _cell(machine: Any, frame: Frame, instruction: Instruction) -> CellValue:
+def _cell(machine: Machine, frame: Frame, instruction: Instruction) -> CellValue:
     """Return the cell in a slot: the frame's own, or one that came as a plain argument."""
     cell = frame.slots[name_of(instruction)].realize(machine)
     assert isinstance(cell, CellValue)
     return cell
 
 
-def _empty(machine: Any, frame: Frame, name: str) -> Exception:
+def _empty(machine: Machine, frame: Frame, name: str) -> Exception:
     own = name in frame.program.body.cellvars
     return unbound(machine, name, _LOCAL if own else _FREE)
 
 
 @opcode("LOAD_DEREF")
-def load_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_deref(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(cell_contents(machine, frame, instruction))
 
 
-def cell_contents(machine: Any, frame: Frame, instruction: Instruction) -> Value:
+def cell_contents(machine: Machine, frame: Frame, instruction: Instruction) -> Value:
     """Return the contents of the cell that the instruction names."""
     contents = _cell(machine, frame, instruction).load(machine)
     if contents is None:
@@ -100,12 +98,12 @@ def cell_contents(machine: Any, frame: Frame, instruction: Instruction) -> Value
 
 
 @opcode("STORE_DEREF")
-def store_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_deref(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     _cell(machine, frame, instruction).store(machine, frame.pop_lazy())
 
 
 @opcode("DELETE_DEREF")
-def delete_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def delete_deref(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     cell = _cell(machine, frame, instruction)
     contents = cell.load(machine)
     if contents is None:
@@ -115,7 +113,7 @@ def delete_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("LOAD_GLOBAL")
-def load_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_global(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     value = global_named(machine, frame, name_of(instruction))
     if instruction.flag and RUNNING.null_first:
         frame.push(None)
@@ -124,7 +122,7 @@ def load_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
         frame.push(None)
 
 
-def global_named(machine: Any, frame: Frame, name: str) -> Value:
+def global_named(machine: Machine, frame: Frame, name: str) -> Value:
     """Return a global of the frame, or a builtin."""
     found = frame.globals.find(machine, name)
     if found is None:
@@ -138,12 +136,12 @@ def global_named(machine: Any, frame: Frame, name: str) -> Value:
 
 
 @opcode("STORE_GLOBAL")
-def store_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def store_global(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.globals.store(machine, name_of(instruction), frame.pop_lazy())
 
 
 @opcode("DELETE_GLOBAL")
-def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def delete_global(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     found = frame.globals.find(machine, name_of(instruction))
     if found is None:
         raise unbound(machine, name_of(instruction), NO_NAME)
@@ -152,6 +150,6 @@ def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def load_assertion_error(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     # A constant although it is a builtin: this opcode ignores a rebinding of the name.
     frame.push(machine.constant(AssertionError))

@@ -6,12 +6,10 @@ and calls.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
-from ..values.base import ObservedError, Value
+from ..values.base import Machine, ObservedError, Value
 from ..values.containers.mappings import DictValue
 from ..values.containers.sequences import TupleValue
 from ..values.objects.class_facts import has_flag, is_instance, load_attribute
@@ -25,25 +23,25 @@ _SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
 @opcode("GET_LEN")
-def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def get_len(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(machine.constant(frame.peek(1, machine).length(machine)))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def match_sequence(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Push whether the subject's class is a sequence, by its flags (deques, abc.Sequence)."""
     kind = frame.peek(1, machine).python_type(machine)
     frame.push(machine.constant(has_flag(machine, kind, _SEQUENCE)))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def match_mapping(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     kind = frame.peek(1, machine).python_type(machine)
     frame.push(machine.constant(has_flag(machine, kind, _MAPPING)))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def match_keys(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Push the values under the keys as a tuple, or None if one is missing; both operands stay."""
     keys, subject = frame.peek(1, machine), frame.peek(2, machine)
     if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
@@ -58,7 +56,7 @@ def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("MATCH_CLASS")
-def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def match_class(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Match `case Kind(a, b, name=c)`: push the sub-patterns' subjects as a tuple, or None."""
     names = frame.pop(machine)
     kind = frame.pop(machine)
@@ -75,7 +73,9 @@ def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
     frame.push(machine.constant(None) if found is None else TupleValue(found))
 
 
-def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> list[Value | str]:
+def _positional(
+    machine: Machine, subject: Value, kind: ClassValue, count: int
+) -> list[Value | str]:
     """Return the subjects of positional sub-patterns: the subject itself, or attribute names."""
     if not count:
         return []
@@ -92,7 +92,9 @@ def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> l
     return [str(one.as_constant(machine)) for one in names.realized(machine)[:count]]
 
 
-def _with_attributes(machine: Any, subject: Value, wanted: list[Value | str]) -> list[Value] | None:
+def _with_attributes(
+    machine: Machine, subject: Value, wanted: list[Value | str]
+) -> list[Value] | None:
     """Return the subjects of the sub-patterns in order; None: an attribute is missing."""
     names = [one for one in wanted if isinstance(one, str)]
     if len(set(names)) < len(names):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ..state import Frame
+from ..values.base import Machine
 from ..values.objects.exceptions import TracebackValue
 from .registry import opcode
 
@@ -13,7 +12,7 @@ __all__: list[str] = []
 
 
 @opcode("BEFORE_WITH")
-def before_with(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def before_with(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     # CPython looks up both methods before it calls `__enter__`: an object without `__exit__` is
     # never entered.
     leave, entered = frame.pop(machine).enter(machine)
@@ -22,7 +21,7 @@ def before_with(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def with_except_start(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Call `__exit__`; the stack holds it, lasti, the previous exception and the exception."""
     error = frame.peek(1, machine)
     leave = frame.peek(4, machine)

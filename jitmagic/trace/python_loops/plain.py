@@ -35,7 +35,7 @@ from ..library_files import is_installed
 from ..restarts import Restart, Stop
 from ..result import BreakReason, OpenLoop
 from ..state import Frame, GuardBook
-from ..values.base import Lazy
+from ..values.base import Lazy, Machine
 from ..values.containers.iterators import IteratorValue
 from .training import check_iteration
 
@@ -85,7 +85,7 @@ class SeenLoop:
     is_idle: bool = True
     facts: list[tuple[int, int]] = field(default_factory=list)
 
-    def see(self, machine: Any, run: LoopRun) -> None:
+    def see(self, machine: Machine, run: LoopRun) -> None:
         """Record the end of an iteration."""
         self.is_idle &= run.work == _work(machine)
         if self.facts and self.facts[-1][0] == run.facts:
@@ -105,18 +105,18 @@ class LoopWatch:
         self.returned: dict[CodeType, int] = {}  # functions: the effort at their call
 
 
-def effort_of(machine: Any) -> int:
+def effort_of(machine: Machine) -> int:
     """Return the cost of the trace and of its nodes in later stages, in instructions."""
     effort: int = machine.instructions + _NUMBER_NODE * machine.graph.root.arithmetic
     return effort
 
 
-def _work(machine: Any) -> int:
+def _work(machine: Machine) -> int:
     work: int = machine.graph.root.work
     return work
 
 
-def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def go_back(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Follow a backward jump to the next iteration of a loop, or break if Python shall run that."""
     frame.goes_back = True
     machine.watch.trips += 1
@@ -126,7 +126,7 @@ def go_back(machine: Any, frame: Frame, instruction: Instruction) -> None:
     check_iteration(machine, frame)
 
 
-def check_instruction(machine: Any, frame: Frame) -> None:
+def check_instruction(machine: Machine, frame: Frame) -> None:
     """End the graph if it would become too long, or the compile if its time is up."""
     if machine.loops.may_leave and frame.at in _loops_of(machine, frame):
         _arrive_at_head(machine, frame)
@@ -139,14 +139,14 @@ def check_instruction(machine: Any, frame: Frame) -> None:
             _check_stretch(machine)
 
 
-def found_loops(machine: Any, breaks: bool) -> tuple[Any, ...]:
+def found_loops(machine: Machine, breaks: bool) -> tuple[Any, ...]:
     """Return the fields of a Trace about loops, from `plain_loops` on."""
     left: LeftToPython = machine.watch.left_to_python
     plain = frozenset(left.heads), tuple(left.callees)
     return *plain, _idle_loops(machine), _open_loops(machine) if breaks else {}
 
 
-def _idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
+def _idle_loops(machine: Machine) -> dict[int, tuple[Guard, ...]]:
     """Return the loops of the root frame that were unrolled and recorded nothing, by their heads.
 
     The values are the guards that their iterations have added.
@@ -160,7 +160,7 @@ def _idle_loops(machine: Any) -> dict[int, tuple[Guard, ...]]:
     }
 
 
-def _open_loops(machine: Any) -> dict[int, OpenLoop]:
+def _open_loops(machine: Machine) -> dict[int, OpenLoop]:
     """Return the loops of the root frame that contain the end of the trace, by their heads."""
     root: Frame = machine.root
     found = {}
@@ -172,7 +172,7 @@ def _open_loops(machine: Any) -> dict[int, OpenLoop]:
     return found
 
 
-def _loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
+def _loops_of(machine: Machine, frame: Frame) -> Mapping[int, frozenset[int]]:
     """Return the loops of a frame's code, by the indices of their heads.
 
     A resume function may begin inside of a loop, so its loops are those of the root's code.
@@ -181,7 +181,7 @@ def _loops_of(machine: Any, frame: Frame) -> Mapping[int, frozenset[int]]:
     return known if frame is machine.root and known is not None else frame.program.loops_of()
 
 
-def _arrive_at_head(machine: Any, frame: Frame) -> None:
+def _arrive_at_head(machine: Machine, frame: Frame) -> None:
     """Record that a frame is at the head of a loop: its entry, or (`goes_back`) an iteration."""
     run, goes_back = frame.loops.get(frame.at), frame.goes_back
     frame.goes_back = False
@@ -196,13 +196,13 @@ def _arrive_at_head(machine: Any, frame: Frame) -> None:
     _estimate(machine, frame, run)
 
 
-def _started_run(machine: Any) -> LoopRun:
+def _started_run(machine: Machine) -> LoopRun:
     """Return the record of a loop that is entered now."""
-    done = effort_of(machine), _work(machine)
-    return LoopRun(machine.step, *done, len(machine.guards), trips=machine.watch.trips)
+    effort, facts, trips = effort_of(machine), len(machine.guards), machine.watch.trips
+    return LoopRun(machine.step, effort, _work(machine), facts, trips=trips)
 
 
-def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
+def _estimate(machine: Machine, frame: Frame, run: LoopRun) -> None:
     """End the graph if unrolling the remaining iterations would take too long."""
     done, left = effort_of(machine) - run.effort, _iterations_left(frame)
     if run.work != _work(machine) and _are_many_and_small(machine, frame, run, done, left):
@@ -218,7 +218,7 @@ def _estimate(machine: Any, frame: Frame, run: LoopRun) -> None:
         _break_at_second(machine, frame, run, reason)
 
 
-def _break_at_second(machine: Any, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
+def _break_at_second(machine: Machine, frame: Frame, run: LoopRun, reason: BreakReason) -> NoReturn:
     """Break at the second iteration, whose resume function is compiled once for all that follow."""
     if frame is not machine.root or not run.step:
         raise GraphBreak(reason)
@@ -235,7 +235,7 @@ def _expected_growth(frame: Frame, run: LoopRun, left: int | None) -> float:
 
 
 def _are_many_and_small(
-    machine: Any, frame: Frame, run: LoopRun, done: int, left: int | None
+    machine: Machine, frame: Frame, run: LoopRun, done: int, left: int | None
 ) -> bool:
     """Return whether the iterations of a loop are many and small, and would take long to compile.
 
@@ -259,7 +259,7 @@ def _iterations_left(frame: Frame) -> int | None:
     return iterator.items_left() if isinstance(iterator, IteratorValue) else None
 
 
-def _check_stretch(machine: Any) -> None:
+def _check_stretch(machine: Machine) -> None:
     """End the graph if no node was recorded for many instructions; called every 256 of them."""
     if _work(machine) != machine.watch.stretch.work:
         machine.watch.stretch = _started_run(machine)
@@ -267,7 +267,7 @@ def _check_stretch(machine: Any) -> None:
         _leave_to_python(machine)
 
 
-def _leave_to_python(machine: Any) -> None:
+def _leave_to_python(machine: Machine) -> None:
     """Break before the outermost running loop of the root frame that has recorded nothing.
 
     If there is none, break at the call that runs the loop.
@@ -297,7 +297,7 @@ def _line_at(frame: Frame, at: int) -> UserLine:
     return replace(line, lineno=frame.program.body.instructions[at].lineno or line.lineno)
 
 
-def _leave_callees(machine: Any, since: LoopRun) -> None:
+def _leave_callees(machine: Machine, since: LoopRun) -> None:
     """Leave functions to Python that returned since then without recording anything."""
     started: dict[CodeType, int] = machine.watch.returned
     machine.watch.left_to_python.callees.update(

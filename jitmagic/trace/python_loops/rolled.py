@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from ...bytecode.instruction import Instruction
 from ...bytecode.snapshot import FrameSnapshot
@@ -34,7 +34,7 @@ from ..residual.resume import STORES, FlatCode, Root, item_name
 from ..residual.resume_facts import without_index
 from ..restarts import Restart, Stop
 from ..result import Break, Trace
-from ..values.base import Value
+from ..values.base import Machine, Value
 
 __all__ = [
     "UNROLLED",
@@ -89,7 +89,7 @@ class _StartedLoops:
         self.heads: set[int] = set()
 
 
-def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoReturn:
+def trip_count_varies(machine: Machine, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise: the program asks an iterable of varying length for its next item."""
     symbols = tuple(symbols)
     undecided = any(map(hintless, symbols)) and not _is_speculated(machine)
@@ -98,7 +98,7 @@ def trip_count_varies(machine: Any, symbols: Iterable[Symbol], what: str) -> NoR
     raise Specialize(symbols, f"the trip count of a loop ({what})", is_trip_count=True)
 
 
-def check_head(machine: Any) -> None:
+def check_head(machine: Machine) -> None:
     """Break if the root frame's next instruction is the head of a loop that Python runs."""
     at, loops = machine.root.at, machine.loops
     if at in loops.calling:
@@ -121,20 +121,20 @@ def _begins_here(iterator: Value | None) -> bool:
     return iterator is not None and iterator.source is None
 
 
-def peels(machine: Any) -> bool:
+def peels(machine: Machine) -> bool:
     """Return whether the trace may take the first item of an iterable of varying length."""
     here = machine.frame is machine.root
     return here and machine.loops.peels and machine.loops.may_roll and _can_end(machine)
 
 
-def check_filled(machine: Any, source: Source | None) -> None:
+def check_filled(machine: Machine, source: Source | None) -> None:
     """Break before all items of a list are read, if a loop whose trip count varies filled it."""
     filled = machine.loops.filled
     if filled and source is not None and without_index(source) in filled:
         raise GraphBreak(FilledList.of())
 
 
-def _can_end(machine: Any) -> bool:
+def _can_end(machine: Machine) -> bool:
     """Return whether the trace may end at the current loop head.
 
     It may not in the graph of a transformed function or a backward, which must be whole, nor in a
@@ -151,7 +151,7 @@ def _can_end(machine: Any) -> bool:
     return not (frame is machine.root and frame.at in machine.loops.unrolled)
 
 
-def _is_speculated(machine: Any) -> bool:
+def _is_speculated(machine: Machine) -> bool:
     """Return whether data-dependent branches are speculated (values/numbers/speculation.py)."""
     return machine.may_speculate is not None and machine.may_speculate(
         machine.frame.program.body.filename
@@ -172,14 +172,17 @@ def loops_of(
         return frozenset(index for index, head in flat.at.items() if head in heads)
 
     calling = {**dict.fromkeys(numbers(root.calling), ()), **(calling or {})}
-    plain = may_leave, numbers(root.plain).union(calling), calling, _bodies(flat)
+    plain = numbers(root.plain).union(calling)
+    loops = Loops(may_leave=may_leave, plain=plain, calling=calling, bodies=_bodies(flat))
     if not may_roll and not root.rolled and not root.counting:
-        return Loops(False, False, frozenset(), frozenset(), frozenset(), *plain)
+        return loops
     filled = frozenset(root.resume_facts.filled)
     if flat.head in root.counting and flat.item is not None:
         filled |= {Argument(-1, flat.item)}
     heads, unrolled = numbers(root.rolled - root.plain), numbers(root.unrolled)
-    return Loops(may_roll, peels, heads, unrolled, filled, *plain)
+    return replace(
+        loops, may_roll=may_roll, peels=peels, heads=heads, unrolled=unrolled, filled=filled
+    )
 
 
 def _bodies(flat: FlatCode) -> dict[int, frozenset[int]]:

@@ -8,10 +8,10 @@ iteration had kernels of its own. A loop with few iterations left is unrolled in
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from ..breaks import GraphBreak, TrainingLoop
 from ..state import Frame
+from ..values.base import Machine
 from ..values.containers.iterators import IteratorValue
 
 __all__ = ["check_iteration", "note_gradients"]
@@ -19,13 +19,13 @@ __all__ = ["check_iteration", "note_gradients"]
 _MOST_NODES = 300  # nodes of the graph if the remaining iterations were unrolled
 
 
-def note_gradients(machine: Any) -> None:
+def note_gradients(machine: Machine) -> None:
     """Record that backward() runs at the current instruction of each frame."""
     for frame in machine.frames:
         frame.gradients.add(frame.at)
 
 
-def check_iteration(machine: Any, frame: Frame) -> None:
+def check_iteration(machine: Machine, frame: Frame) -> None:
     """Break before the next iteration of a training loop; called at each backward jump.
 
     The root frame breaks at the loop's head and resumes there. An inlined frame cannot: the graph
@@ -46,7 +46,7 @@ def check_iteration(machine: Any, frame: Frame) -> None:
     frame.rolls_at = frame.next
 
 
-def _may_break(machine: Any, frame: Frame) -> bool:
+def _may_break(machine: Machine, frame: Frame) -> bool:
     """Return whether the trace may end here: not in an inner graph, nor in a generator."""
     if machine.options.fullgraph or machine.graph is not machine.graph.root:
         return False

@@ -137,7 +137,7 @@ def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
     """Return code for `return plain(*arguments)`."""
     arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
     return [
-        *build.push_callable_then(build.load_const(plain), *arguments),
+        *build.call(plain, *arguments),
         *build.return_value(),
     ]
 
@@ -270,7 +270,7 @@ def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) 
     make_error = partial(NameError, f"{text} in enclosing scope", name=name)
     cell = build.load_fast(str(name), bound=True)
     check = [
-        *build.push_callable_then(build.load_const(_is_empty), cell),
+        *build.call(_is_empty, cell),
         *build.pop_jump_if_false(breaking),
         *build.push_callable(build.load_const(make_error)),
         *build.call_function(0),

@@ -120,13 +120,7 @@ def _held_object(machine: Any, value: Value) -> object:
         return live
     taken_out = type(live) in _CONTAINERS and machine.effects.mutated
     tells = taken_out or hasattr(type(live), "__del__")
-    return live if tells and _is_handed(value.source) else None
-
-
-def _is_handed(source: Source) -> bool:
-    while hasattr(source, "base"):
-        source = source.base
-    return isinstance(source, Argument)
+    return live if tells and isinstance(value.source.root, Argument) else None
 
 
 def _contents(value: Value | None) -> Value | None:

@@ -33,7 +33,8 @@ import torch
 
 from ...bytecode import FrameSnapshot
 from ...guards.function_cache import LRU_CACHE
-from ...guards.read import UNREADABLE, instance_dict
+from ...guards.live_objects import instance_dict
+from ...guards.read import UNREADABLE
 
 __all__ = ["callees_may_read_locals", "callees_may_read_namespace"]
 

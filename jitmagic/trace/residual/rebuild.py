@@ -7,54 +7,15 @@ read after an effect would see the new state. Each recipe object becomes one Pyt
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from types import CellType, FunctionType
 from typing import Any
 
-import torch
-
 from ...bytecode import Instruction, build
-from ...guards.contents import read_contents
-from ...guards.function_cache import cached_result
 from ...guards.guard import Guard, TypeIs
-from ...guards.iterator_parts import iterator_parts
-from ...guards.read import attribute_at, entries_of, entry_of, int_of, referent_of
-from ...guards.source import (
-    Argument,
-    ArrayMemory,
-    AttributeAt,
-    Builtin,
-    CacheEntry,
-    CellContents,
-    Contents,
-    DictEntry,
-    DictKeyAt,
-    DictValueAt,
-    Drawn,
-    FunctionPart,
-    Global,
-    Gradient,
-    ImportedModule,
-    InstanceDict,
-    IntOf,
-    Item,
-    ItemAt,
-    IteratorParts,
-    Joined,
-    Length,
-    ModuleAttr,
-    Part,
-    Reduced,
-    Referent,
-    SlotAttr,
-    Source,
-    TypeAttr,
-    TypeOf,
-)
+from ...guards.source import Drawn, Source, drawn_variable
 from ..autocast_cache import cache_cast
 from ..random_states import set_states, states_of
 from ..result import (
@@ -122,6 +83,10 @@ class Writer:
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 
+    @property
+    def parameters(self) -> Sequence[str]:
+        return self.flat.parameters
+
     def put(self, *parts: Code) -> None:
         for part in parts:
             self.code.extend(part)
@@ -163,13 +128,13 @@ def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
     for generator in generators:
         writer.make(generator)
     if draws:
-        states = _call(states_of, *map(writer.load, dict.fromkeys(generators)))
+        states = build.call(states_of, *map(writer.load, dict.fromkeys(generators)))
         writer.put(states, build.store_fast(_STATES))
     begin = len(writer.code)
     for index, draw in enumerate(draws):
         writer.make(draw.generator)
-        drawn = _call(draw.perform, writer.load(draw.generator))
-        writer.put(drawn, build.store_fast(_drawn(index)))
+        drawn = build.call(draw.perform, writer.load(draw.generator))
+        writer.put(drawn, build.store_fast(drawn_variable(index)))
     return begin
 
 
@@ -182,26 +147,22 @@ def rewind(draws: Sequence[Draw]) -> Code:
     """Return code that undoes the draws."""
     if not draws:
         return []
-    return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
+    return [*build.call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
 
 
 def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
     """Write code that has autocast cache the casts of the leaves."""
     for leaf in leaves:
         writer.make(leaf)
-        writer.put(_call(cache_cast, writer.load(leaf)), build.pop_top())
-
-
-def _drawn(index: int) -> str:
-    return f".drawn{index}"
+        writer.put(build.call(cache_cast, writer.load(leaf)), build.pop_top())
 
 
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
     if graph is None:
         return
     sources = (*(entry.source for entry in trace.inputs), *trace.held)
-    inputs = [_load_source(source, writer) for source in sources]
-    writer.put(build.push_callable_then(build.load_const(graph), *inputs), build.store_fast(_GRAPH))
+    inputs = [source.emit(writer) for source in sources]
+    writer.put(build.call(graph, *inputs), build.store_fast(_GRAPH))
 
 
 def make_values(writer: Writer, trace: Trace) -> None:
@@ -217,7 +178,7 @@ def make_values(writer: Writer, trace: Trace) -> None:
     for recipe in order:
         writer.make(recipe)
     for index in range(len(trace.draws)):
-        writer.put(build.delete_fast(_drawn(index)))
+        writer.put(build.delete_fast(drawn_variable(index)))
     if any(isinstance(i.arg, str) and i.arg == _GRAPH for i in writer.code):
         writer.put(build.delete_fast(_GRAPH))
 
@@ -268,7 +229,7 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
     """Return code that pushes the value of a recipe whose parts are made."""
     match recipe:
         case FromSource(source):
-            return _load_source(source, writer)
+            return source.emit(writer)
         case FromGraph(index):
             graph = build.load_fast(_GRAPH, bound=True)
             return [*graph, *build.load_const(index), *build.binary_subscr()]
@@ -284,18 +245,14 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
             return [*_loads(writer, pairs), *build.build_map(len(keys))]
         case BuildCell(contents):
-            return _call(CellType, *(() if contents is None else (writer.load(contents),)))
+            return build.call(CellType, *(() if contents is None else (writer.load(contents),)))
         case BuildFunction():
             return _build_function(recipe, writer)
         case NewInstance(cls):
-            return _call(object.__new__, writer.load(cls))
+            return build.call(object.__new__, writer.load(cls))
         case Invoke(callee, args, kwargs):
             return _invoke(writer, callee, args, kwargs)
     raise CannotRestore(f"no way to build {type(recipe).__name__}")
-
-
-def _call(callee: Callable[..., Any], *arguments: Code) -> Code:
-    return build.push_callable_then(build.load_const(callee), *arguments)
 
 
 def _invoke(
@@ -312,7 +269,7 @@ def _invoke(
 def _build_function(recipe: BuildFunction, writer: Writer) -> Code:
     optional = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
     given = [build.load_const(None) if part is None else writer.load(part) for part in optional]
-    return _call(
+    return build.call(
         _make_function,
         build.load_const((recipe.code, recipe.name, recipe.qualname)),
         writer.load(recipe.globals),
@@ -336,86 +293,6 @@ def _make_function(
     if annotations:
         made.__annotations__ = annotations
     return made
-
-
-# ------------------------------------------------------------------------------------------ sources
-
-
-_READERS: Mapping[type, Callable[[Any], object]] = {
-    TypeOf: type,
-    Contents: tuple,
-    IteratorParts: iterator_parts,
-    ArrayMemory: torch.from_numpy,
-    IntOf: int_of,
-    Referent: referent_of,
-}
-
-
-def _load_source(source: Source, writer: Writer) -> Code:
-    """Return code that reads a source, without running user code wherever that is possible."""
-    match source:
-        case Argument(index=index):
-            return build.load_fast(writer.flat.parameters[index], bound=True)
-        case Global(name=name):
-            return build.load_global(name)
-        case Builtin(name=name) | ImportedModule(name=name):
-            names = writer.builtins if isinstance(source, Builtin) else sys.modules
-            table = build.load_const(names)
-            return [*table, *build.load_const(name), *build.binary_subscr()]
-        case Drawn(index=index):
-            return build.load_fast(_drawn(index), bound=True)
-        case InstanceDict(base=base) if base in writer.with_getattribute:
-            return _call(_own_dict, _load_source(base, writer))
-        case InstanceDict(base=base):
-            return [*_load_source(base, writer), *build.load_attr("__dict__")]
-        case ModuleAttr(base=base, name=name):
-            table = [*_load_source(base, writer), *build.load_attr("__dict__")]
-            return [*table, *build.load_const(name), *build.binary_subscr()]
-        case Item(base=Contents(base=base), key=int(index)) if index >= 0:
-            return _call(_nth, _load_source(base, writer), build.load_const(index))
-        case Item(base=base, key=key):
-            container = _load_source(base, writer)
-            return [*container, *build.load_const(key), *build.binary_subscr()]
-        case DictEntry(base=base, key=key) | CacheEntry(base=base, key=key):
-            find = entry_of if isinstance(source, DictEntry) else cached_result
-            return _call(find, _load_source(base, writer), build.load_const(key))
-        case DictKeyAt(base=base, index=index) | DictValueAt(base=base, index=index):
-            part = build.load_const(int(isinstance(source, DictValueAt)))
-            return _call(_entry_at, _load_source(base, writer), build.load_const(index), part)
-        case TypeOf() | Contents() | IteratorParts() | ArrayMemory() | IntOf() | Referent():
-            return _call(_READERS[type(source)], _load_source(source.base, writer))
-        case Length() | Part() | Reduced() | Joined():
-            container = _load_source(source.base, writer)
-            return _call(read_contents, build.load_const(source), container)
-        case ItemAt(base=base, index=place) | AttributeAt(base=base, index=place):
-            both = _load_source(base, writer), _load_source(place, writer)
-            if isinstance(source, ItemAt):
-                return [*both[0], *both[1], *build.binary_subscr()]
-            return _call(attribute_at, *both, build.load_const(source.tables))
-        case TypeAttr(base=base, name=name):
-            return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
-        case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):
-            return [*_load_source(base, writer), *build.load_attr(name)]
-        case CellContents() | Gradient():
-            name = "grad" if isinstance(source, Gradient) else "cell_contents"
-            return [*_load_source(source.base, writer), *build.load_attr(name)]
-    raise CannotRestore(f"no way to read {source!r} again")
-
-
-def _own_dict(owner: object) -> object:
-    return object.__getattribute__(owner, "__dict__")
-
-
-def _nth(items: Iterable[object], index: int) -> object:
-    return next(islice(items, index, None))
-
-
-def _entry_at(table: dict[Any, Any], index: int, part: int) -> object:
-    return entries_of(table)[index][part]
-
-
-def _raw_attribute(cls: type, name: str) -> object:
-    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
 
 
 # ------------------------------------------------------------------------------------------ effects
@@ -471,7 +348,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
         case ReplaceDict(target, keys, values):
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
             new = [*_loads(writer, pairs), *build.build_map(len(keys))]
-            return [*_call(_replace_dict, load(target), new), *build.pop_top()]
+            return [*build.call(_replace_dict, load(target), new), *build.pop_top()]
         case Perform(callee, args, kwargs):
             return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
     raise CannotRestore(f"no way to replay {type(effect).__name__}")

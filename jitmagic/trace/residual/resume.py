@@ -215,7 +215,7 @@ def call_release(release: Callable[[], None] | None) -> list[Instruction]:
     """Return code for `release()`, if the frame must hold the only references to its arguments."""
     if release is None:
         return []
-    return [*build.push_callable_then(build.load_const(release)), *build.pop_top()]
+    return [*build.call(release), *build.pop_top()]
 
 
 def _head_before(root: Root, key: ResumeKey) -> Instruction | None:

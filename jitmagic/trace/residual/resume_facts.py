@@ -24,7 +24,7 @@ from ...bytecode.snapshot import FrameSnapshot
 from ...graph.symbolic.sym_node import as_dimensions
 from ...guards.guard import TensorMatch
 from ...guards.read import UNREADABLE, read_source
-from ...guards.source import Argument, Item, Source
+from ...guards.source import Argument, Derived, Item, Source
 from ...symbols.interval import INT64, Interval
 from ...symbols.size import Size, SizeOf, StrideOf, origin_at, stride_place
 from ..breaks import RolledLoop, TensorBranch, TensorItem
@@ -142,9 +142,9 @@ def without_index(source: Source) -> Source:
     """Return a path without argument positions, which differ between resume functions."""
     if isinstance(source, Argument):
         return Argument(-1, source.name)
-    base = getattr(source, "base", None)
-    named: Source = source if base is None else replace(source, base=without_index(base))  # type: ignore[call-arg]
-    return named
+    if isinstance(source, Derived):
+        return replace(source, base=without_index(source.base))
+    return source
 
 
 def _with_index(source: Source, places: Mapping[str, int]) -> Source | None:
@@ -152,11 +152,10 @@ def _with_index(source: Source, places: Mapping[str, int]) -> Source | None:
     if isinstance(source, Argument):
         index = places.get(source.name)
         return None if index is None else Argument(index, source.name)
-    base = getattr(source, "base", None)
-    if base is None:
+    if not isinstance(source, Derived):
         return source
-    found = _with_index(base, places)
-    return None if found is None else replace(source, base=found)  # type: ignore[call-arg]
+    found = _with_index(source.base, places)
+    return None if found is None else replace(source, base=found)
 
 
 def _is_number(value: object) -> bool:

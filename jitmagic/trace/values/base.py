@@ -10,8 +10,7 @@ read or build the object, and effects replay the side effects (trace/result.py).
 
 Conventions
   * The first parameter is the machine: it holds the guards, the effects and the graph of the trace.
-  * A method that reads a fact about a sourced object installs the guard at once:
-    `machine.guard(...)`.
+  * A method that reads a fact about a sourced object calls `machine.guard(...)` at once.
   * Code that cannot be traced raises `GraphBreak(reason)` (breaks.py). An exception of the traced
     program itself is raised with `raise machine.error(KeyError, key)`.
   * Arguments, container items and locals may be `Lazy`: objects not yet inspected, hence without
@@ -54,16 +53,7 @@ from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
 from ..varying.symbolic import Symbols
 
-__all__ = [
-    "Args",
-    "Builder",
-    "Kwargs",
-    "Lazy",
-    "Machine",
-    "ObservedError",
-    "Unrestorable",
-    "Value",
-]
+__all__ = ["Args", "Builder", "Kwargs", "Lazy", "Machine", "ObservedError", "Unrestorable", "Value"]
 
 
 class Builder(Protocol):
@@ -156,11 +146,15 @@ class Machine(Protocol):
     notes: GraphNotes  # of the current graph
     symbols: Symbols  # symbolic numbers, and the assumptions of the trace about them
     aliased_dicts: AliasedDicts  # dictionaries that are also the `__dict__` of an object
-    owners: dict[
-        int, Any
-    ]  # TableStore id to the object whose attributes it holds, which avoids a reference cycle
+    owners: dict[int, Any]  # TableStore id -> the object with these attributes (a reference cycle)
     entry_state: StateFacts  # global state that guards the entry
-    frames: list[Any]  # the Python frames being traced, the root first
+    frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
+    root: Any  # the first of them
+    literals: dict[int, Value]  # of mutable constants in code, by their ids
+    loops: Any  # the Loops that the trace knows beforehand (python_loops/rolled.py)
+    watch: Any  # the LoopWatch (python_loops/plain.py)
+    instructions: int  # number of interpreted instructions
+    may_speculate: Callable[[str], bool] | None  # on data-dependent branches, in that file
     known: Any  # the Knowledge: maps each live object to its one Value
     backward_facts: Any  # the BackwardFacts of a user backward while it is traced, else None
     autocast: AutocastDetails | None  # set by traced code (trace/builtins/pytorch/autocast.py)
@@ -168,6 +162,12 @@ class Machine(Protocol):
     @property
     def graph(self) -> GraphBuilder:
         """The graph that records calls."""
+
+    @property
+    def frame(self) -> Any: ...  # the Frame being interpreted
+
+    @property
+    def guards(self) -> Any: ...  # the GuardBook of the trace
 
     @property
     def effects(self) -> Effects:

@@ -207,7 +207,7 @@ def depth_inside_a_loop():
 @check
 def uneven_depths_are_refused():
     end = Instruction("RETURN_VALUE")
-    code = [*build.prologue(), *build.load_const(1), *build.pop_jump_if_true(end)]
+    code = [*build.prologue(), *build.load_const(1), *build.pop_jump_if_false(end)]
     code += [*build.load_const(1), end]
     raises("values on the stack", stack_depths, Body(code))
     raises("empty stack", stack_depths, Body([*build.prologue(), *build.pop_top(), end]))
@@ -276,7 +276,7 @@ def unbound_loads_are_secured():
     body.instructions.insert(at, Instruction("POP_TOP"))
     secure_loads(body)
     ops = {i.arg: i.op for i in body.instructions if i.op.startswith("LOAD_FAST")}
-    if RUNNING.checked_loads:
+    if "LOAD_FAST_CHECK" in RUNNING.opcodes:
         assert ops == {"a": "LOAD_FAST", "b": "LOAD_FAST", "c": "LOAD_FAST", "d": "LOAD_FAST_CHECK"}
     try:
         types.FunctionType(assemble(body), {})(1, 2)

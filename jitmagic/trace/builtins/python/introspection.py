@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....guards.guard import IdentityIs, TypeIs
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
@@ -98,7 +96,7 @@ def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(globals)
-def _globals(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _globals(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     names: GlobalsValue = machine.frame.globals
     return names.table(machine)
 
@@ -177,7 +175,7 @@ def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(super)
-def _super(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _super(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     start, obj = args if args else _implicit_super(machine)
     if not isinstance(start, ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="super", what="not a class"))
@@ -192,7 +190,7 @@ def _super(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     return SuperValue(start.live, obj, owner)
 
 
-def _implicit_super(machine: Any) -> tuple[Value, Value]:
+def _implicit_super(machine: Machine) -> tuple[Value, Value]:
     """Model `super()`: uses the __class__ cell and the first argument of the calling frame."""
     frame = machine.frame
     cell = frame.slots.get("__class__")

@@ -56,7 +56,7 @@ def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(warnings.warn)
-def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _warn(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Warn at the line that `stacklevel` names, which must be a traced one."""
     given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
     level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1

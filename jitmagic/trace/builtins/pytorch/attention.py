@@ -138,9 +138,9 @@ def _is_square(scores: tuple[Any, ...]) -> bool:
 
 def _read(graph: GraphBuilder, node: Node) -> Literal["nothing", "causal"] | None:
     """Return the kind of a mask made of constants; saved, because every layer asks for it."""
-    found: tuple[int, Any] = node.meta.get("attends", (-1, None))
+    found: tuple[int, Any] = node.meta.get("mask_kind", (-1, None))
     if found[0] != graph.writes.count:
-        found = node.meta["attends"] = (graph.writes.count, _come_to(known_mask(graph, node)))
+        found = node.meta["mask_kind"] = (graph.writes.count, _come_to(known_mask(graph, node)))
     said: Literal["nothing", "causal"] | None = found[1]
     return said
 

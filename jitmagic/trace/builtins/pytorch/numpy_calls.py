@@ -18,7 +18,7 @@ import torch
 
 from ....graph.node_meta import device_of
 from ....guards.guard import IdentityIs, TypeIs
-from ....guards.read import array_memory
+from ....guards.live_objects import array_memory
 from ....guards.source import ArrayMemory, Source
 from ...breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
 from ...values.base import Args, Kwargs, Machine, Value

@@ -1,7 +1,7 @@
 """Records the facts about Python state that the backward of an autograd function relies on.
 
 Input: the values that the forward stored on `ctx`, and the class. Output: separate Values for the
-backward, whose sources are the objects that a call saves for it (`SavedRef`, guards/source.py), and
+backward, whose sources are the objects that a call saves for it (`SavedRef`, guards/source/), and
 the facts read from them. These are guards of the frame and of each run of the backward. If one
 fails when the backward runs, the user's own backward runs, on a rebuilt `ctx` (rebuilt_objects.py).
 
@@ -223,7 +223,7 @@ class BackwardFacts:
     def book_for(self, guard: Guard) -> GuardBook:
         """Return the guard book, the frame's or the backward's, that a new guard belongs to."""
         sources = KINDS[type(guard)].sources(guard)
-        roots = [_root(source) for source in sources]
+        roots = [source.root for source in sources]
         # InRange guards are about sizes of the call, which are fixed, or a saved object's length.
         if isinstance(guard, _OF_CALL) and not any(isinstance(root, SavedRef) for root in roots):
             return self._frame.book
@@ -278,8 +278,8 @@ class BackwardFacts:
         """Raise GraphBreak if the backward has changed an object that the frame created."""
         if any(_has_changed(made, contents) for made, contents in self._copies):
             raise self.refused("it has side effects")
-        if any(_root(entry.source) is not None and isinstance(_root(entry.source), SavedRef)
-               for entry in self._machine.notes.root.inputs.values()):  # fmt: skip
+        inputs = self._machine.notes.root.inputs.values()
+        if any(isinstance(entry.source.root, SavedRef) for entry in inputs):
             raise self.refused("it reads the memory of an array")
 
     def refused(self, why: str) -> GraphBreak:
@@ -349,10 +349,3 @@ def _parts(value: Value) -> Iterator[Value]:
     yield from value.parts()
     if isinstance(value, DictValue):
         yield from value.keys()
-
-
-def _root(source: Source) -> Source:
-    at: Any = source
-    while (base := getattr(at, "base", None)) is not None:
-        at = base
-    return at  # type: ignore[no-any-return]

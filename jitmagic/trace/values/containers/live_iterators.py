@@ -130,11 +130,8 @@ def _advance(iterator: Iterator[Any], count: int) -> None:
 
 def _is_on_stack(source: Source) -> bool:
     """Return whether only an operand stack of the program holds the iterator."""
-    while not isinstance(source, Argument):
-        if not hasattr(source, "base"):
-            return False
-        source = source.base
-    return carries_stack(source.name)
+    root = source.root
+    return isinstance(root, Argument) and carries_stack(root.name)
 
 
 # ----------------------------------------------------------------------------------------- models

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ....guards.guard import TypeIs
-from ....guards.read import referent_of
+from ....guards.live_objects import referent_of
 from ....guards.source import Referent, Source
 from ...breaks import GraphBreak, UnknownObject
 from ...result import Recipe

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....guards.guard import ANY_KEY, DictKeysAre, HasKeyAt, KeyAbsent, LengthIs
-from ....guards.read import entries_of
+from ....guards.live_objects import entries_of
 from ....guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt, Source
 from ...breaks import GraphBreak, UnknownObject
 from ...result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem

@@ -45,7 +45,7 @@ _LONGEST = 100  # instructions that make the message of an error
 _BOOL_CONVERSIONS = ("TO_BOOL", "COMPARE_OP")
 
 
-def asserted_truth(machine: Any, node: Node) -> bool | None:
+def asserted_truth(machine: Machine, node: Node) -> bool | None:
     """Return the truth of `node` with which the trace continues; the graph asserts it.
 
     None if neither side of the branch raises, or user code catches the error. A caught error may
@@ -66,19 +66,19 @@ def asserted_truth(machine: Any, node: Node) -> bool | None:
     return wanted
 
 
-def _speculated_truth(machine: Any, node: Node) -> bool | None:
+def _speculated_truth(machine: Machine, node: Node) -> bool | None:
     number = number_in_this_call(machine, node)
     return None if number is None else _speculate(machine, node, bool(number))
 
 
-def _speculate(machine: Any, node: Node, wanted: bool) -> bool:
+def _speculate(machine: Machine, node: Node, wanted: bool) -> bool:
     assert_data(machine, node, wanted)
     machine.graph.assertions[-1].meta["speculated"] = True
     _require_restart(machine, node)
     return wanted
 
 
-def speculated_int(machine: Any, node: Node) -> int | None:
+def speculated_int(machine: Machine, node: Node) -> int | None:
     """Return the integer in a tensor in this call, which the graph asserts; None if speculation is
     not allowed here.
     """
@@ -92,7 +92,7 @@ def speculated_int(machine: Any, node: Node) -> int | None:
     return number
 
 
-def speculated_list(machine: Any, node: Node) -> list[Any] | None:
+def speculated_list(machine: Machine, node: Node) -> list[Any] | None:
     """Return `tolist()` of integers in this call, which the graph asserts; None if speculation is
     not allowed here.
     """
@@ -114,14 +114,14 @@ def speculated_list(machine: Any, node: Node) -> list[Any] | None:
     return numbers
 
 
-def _require_restart(machine: Any, node: Node) -> None:
+def _require_restart(machine: Machine, node: Node) -> None:
     notes: GraphNotes = machine.notes.root
     owner = notes.owners.get(node)  # numbers read from tensors have no owner
     reason = TensorBranch.of(what="a number in a tensor" if owner is None else owner.describe())
     require_restart(machine, notes.graph, can_assert, "a branch on data", reason)
 
 
-def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
+def assert_data(machine: Machine, node: Node, wanted: bool = True) -> bool:
     """Make the graph raise unless the truth of a one-element tensor is `wanted`.
 
     Returns False if the tensor has several elements, for which `bool()` itself raises.

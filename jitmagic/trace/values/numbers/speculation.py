@@ -33,7 +33,7 @@ from ....spec import TensorSpec
 from ....symbols.size import Size, hint_of
 from ...graph_notes import GraphNotes
 from ...result import BreakReason, GraphInput
-from ..base import Builder, Unrestorable
+from ..base import Builder, Machine, Unrestorable
 
 __all__ = ["number_in_this_call", "require_restart", "tensor_in_this_call"]
 
@@ -43,7 +43,7 @@ _MOST_NODES = 4096  # that one query runs
 _MOST_ELEMENTS = 1 << 24
 
 
-def number_in_this_call(machine: Any, node: Node) -> Any:
+def number_in_this_call(machine: Machine, node: Node) -> Any:
     """Return `tensor.item()` as this call computes it, or None without speculation."""
     if node.meta["val"].numel() != 1:
         return None
@@ -51,7 +51,7 @@ def number_in_this_call(machine: Any, node: Node) -> Any:
     return None if found is None else found.item()
 
 
-def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
+def tensor_in_this_call(machine: Machine, node: Node) -> torch.Tensor | None:
     """Return the tensor as this call computes it, or None without speculation."""
     notes: GraphNotes = machine.notes
     graph = notes.graph
@@ -66,7 +66,7 @@ def tensor_in_this_call(machine: Any, node: Node) -> torch.Tensor | None:
 
 
 def require_restart(
-    machine: Any,
+    machine: Machine,
     graph: GraphBuilder,
     can_restart: Callable[[Iterable[TensorSpec]], bool],
     what: str,

@@ -229,7 +229,7 @@ def _is_exact(node: Node, number: float) -> bool:
 
 
 def read_counter(
-    machine: Any, node: Node, live: torch.Tensor | None, source: Source | None
+    machine: Machine, node: Node, live: torch.Tensor | None, source: Source | None
 ) -> Value | None:
     """Return the value of `tensor.item()`, or None for a graph break.
 

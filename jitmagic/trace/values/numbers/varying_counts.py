@@ -42,7 +42,7 @@ def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
     return tuple(symbol for number in numbers for symbol in number.symbols(machine))
 
 
-def loop_test_position(machine: Any, symbol: Symbol) -> tuple[int, int] | None:
+def loop_test_position(machine: Machine, symbol: Symbol) -> tuple[int, int] | None:
     """Return (instruction of the root frame, trace step) of a read that may test a `while` loop.
 
     None inside a `for` loop or an inlined function. If the loop may be rolled, the same read in a

@@ -16,7 +16,7 @@ from typing import TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
-from ....guards.read import referent_of
+from ....guards.live_objects import referent_of
 from ....guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
 from ...breaks import Finalizer, GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ...builtins.registry import handler_of

@@ -203,7 +203,8 @@ def _live(machine: Machine, value: Value) -> Any:
         found = real.identity()
         return _UNKNOWN if found is real else found
     if isinstance(real, InstanceValue) and token is real and real.source is not None:
-        if _is_given(real.source):
+        # Such an object may be new in each call: a guard on its identity would fail.
+        if isinstance(real.source.root, Argument):
             return _UNKNOWN
         machine.guard(IdentityIs(real.source, real.live))
         return real.live
@@ -211,15 +212,6 @@ def _live(machine: Machine, value: Value) -> Any:
         items = tuple(_live(machine, item) for item in real.items)
         return _UNKNOWN if any(item is _UNKNOWN for item in items) else items
     return _UNKNOWN
-
-
-def _is_given(source: Source) -> bool:
-    """Return whether the source starts at an argument, which may be a new object in each call."""
-    at: Any = source
-    while (base := getattr(at, "base", None)) is not None:
-        at = base
-    # A guard on its identity would fail in most calls.
-    return isinstance(at, Argument)
 
 
 def _is_atom(machine: Machine, value: Value) -> bool:

@@ -83,7 +83,7 @@ class NewReference(WithoutOperators):
         return "weak reference"
 
 
-def _is_held(machine: Any, target: Value) -> bool:
+def _is_held(machine: Machine, target: Value) -> bool:
     """Return whether a variable or stack of a traced frame holds a strong reference to it."""
     pending = [v for frame in machine.frames for v in (*frame.slots.values(), *frame.stack)]
     seen = set[int]()
@@ -100,13 +100,13 @@ def _is_held(machine: Any, target: Value) -> bool:
     return False
 
 
-def _is_in_library(machine: Any) -> bool:
+def _is_in_library(machine: Machine) -> bool:
     """Return whether library code is running, which does not test if the referent is alive."""
     return is_library(machine.frame.program.body.filename)
 
 
 @handles(weakref.ref)
-def _make_reference(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     made_here = bool(args) and args[0].source is None
     kind = args[0].python_type(machine) if made_here else object
     of_layer = issubclass(kind, torch.Tensor)  # a torch.nn module also holds it
