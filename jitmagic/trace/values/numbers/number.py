@@ -114,6 +114,11 @@ class NumberValue(VaryingValue):
         """True for an int or float of Python."""
         return self.kind is int or self.kind is float
 
+    @property
+    def is_numpy(self) -> bool:
+        """True for an integer of numpy, whose scalar is an int."""
+        return self.kind is not self.scalar.kind
+
     def symbols(self, machine: Machine) -> Iterable[Symbol]:
         return symbols_of(self.scalar.expr)
 
@@ -121,10 +126,6 @@ class NumberValue(VaryingValue):
         if self.kind is bool and not isinstance(self.scalar.expr, Symbol):
             return truth(machine, self.scalar)
         return super().as_constant(machine)
-
-    @property
-    def is_numpy(self) -> bool:
-        return self.kind is not self.scalar.kind
 
     def operand(self, machine: Machine) -> Value:
         return self._as_python()
