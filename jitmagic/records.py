@@ -258,6 +258,7 @@ class CompileRecord:
     frame: int = 0  # Handle.serial of its handle
     number: int = 0  # variant number, from 1 on; a backward has its forward's
     occasion: Occasion = Occasion()
+    asked: tuple[Any, ...] = ()  # what was learnt by trying (symbols/probe.py)
 
     @property
     def seconds(self) -> float:
@@ -308,6 +309,7 @@ class Recording:
     later: list[Any] = field(default_factory=list)  # weak references to lazy backwards
     kernels: int = 0
     cache_hits: int = 0
+    asked: list[Any] = field(default_factory=list)  # what was learnt by trying
     wanted: list[Any] | None = None  # to build in the background; None: build in this compile
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost stage that the last error came from
@@ -348,6 +350,7 @@ class Recording:
             frame=self.frame,
             number=self.number,
             occasion=self.occasion,
+            asked=tuple(self.asked),
         )
         self.journal.records.append(record)
         return record

@@ -176,7 +176,7 @@ def _check_cast(node: Node, value: object) -> None:
 
 def _check_spec(node: Node, spec: object, value: object) -> None:
     """Check that a result has the dtype and shape that the trace inferred for all sizes. Those may
-    be a guess (graph/operators/shape_sampling.py); comparing sizes here proves or guards them.
+    be a guess (graph/operators/symbolic_shapes.py); comparing sizes here proves or guards them.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):

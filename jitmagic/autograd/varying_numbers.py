@@ -6,7 +6,7 @@ Such a float is an argument that must be a Python number (dropout's p). In `x * 
 In: the trace function, and a torch-level graph with such numbers (graph/symbolic/number_ranges.py).
 Out: the joint graph, where READS_NUMBER of a 0-dim tensor replaces each number. torch's C++ has no
 symbolic floats, so the graph is traced twice, with numbers that no program contains. Where the two
-traces differ, a float is a function of these numbers (symbols/float_reading.py). The joint graph
+traces differ, a float is a function of these numbers (symbols/probe.py). The joint graph
 computes it in float64, as C++ does. Raises for differences that are not such a function.
 """
 
@@ -26,8 +26,8 @@ from ..graph.symbolic.number_ranges import READS_NUMBER, number_in
 from ..graph.symbolic.unify_graphs import GraphsDiffer, merge_graphs, same
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.float_reading import read_float
-from ..symbols.interval import ANY_FLOAT, Interval
+from ..symbols.interval import ANY_FLOAT
+from ..symbols.probe import read_float, unlikely_float
 from ..symbols.scalar import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recording.recorder import Sym
@@ -36,10 +36,6 @@ from .result import EagerSaved, Joint
 __all__ = ["Numbers", "for_all_numbers"]
 
 aten = torch.ops.aten
-# One value for each region of graph/symbolic/number_ranges.py; the values within a graph differ.
-_LOW = (0.31830988618379067, 0.14159265358979312, 0.27182818284590452)
-_HIGH = (0.69314718055994531, 0.57721566490153286, 0.91596559417721902)
-_APART = 0.0026179938779914941
 _NODES: Mapping[str, Any] = {
     "+": aten.add.Tensor, "-": aten.sub.Tensor, "*": aten.mul.Tensor, "/": aten.div.Tensor,
     "neg": aten.neg.default, "sqrt": aten.sqrt.default,
@@ -57,26 +53,12 @@ class Numbers:
     def read(self, node: Node, tensor: Sym) -> float:
         """Return the number that the calls get in place of the tensor's value."""
         count = len(self.values)
-        value = _value(node.meta["range"], count, self._which)
+        value = unlikely_float(node.meta["range"], count, self._which)
         self.values[Symbol(f"n{count}", float, ANY_FLOAT, "number")] = value
         reader = tensor.node.graph.call_function(READS_NUMBER, (tensor.node,))
         reader.meta.update(spec=None, lines=lines_of(node), traced_float=value)
         self.readers.append(reader)
         return value
-
-
-def _value(range: Interval, count: int, which: int) -> float:
-    """Return a number of many digits in the range. The two traces take values on both sides of the
-    constants that code compares with, if the range has both.
-    """
-    inside = (_LOW, _HIGH)[which][count % 3] + count // 3 * _APART
-    if range.low <= 0.01 and range.high >= 0.99:
-        return inside
-    if range.high > 4 and range.low < 2:
-        return 1.0 + inside
-    if range.low < -4 and range.high > -1e-6:
-        return -inside
-    return range.low + (range.high - range.low) * inside
 
 
 def for_all_numbers(gm: GraphModule, trace: Callable[[Numbers | None], Joint]) -> Joint:

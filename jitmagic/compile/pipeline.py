@@ -41,6 +41,7 @@ from ..options import Options
 from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
 from ..runtime.native import Executable
 from ..spec import TensorSpec
+from ..symbols.probe import noting
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Trace
@@ -84,7 +85,8 @@ def compile_frame(
         record.wanted = []
     options, earlier = handle.options, len(record.stages)
     try:
-        with sandbox(), within(options.budget):  # no mode, hook or observer sees the compile
+        # No mode, hook or observer of the user sees the compile.
+        with sandbox(), within(options.budget), noting(record.asked):
             return _compile_frame(handle, snapshot, record)
     except OutOfTime as over:
         failed = TookTooLong.after(options.budget, record.stages[earlier:])

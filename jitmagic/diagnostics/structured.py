@@ -120,6 +120,8 @@ def _rendered(recording: Recording, stage: RunningStage) -> Entries:
 def _emitted(recording: Recording, stage: RunningStage) -> Entries:
     if missed := _recompiled(recording):
         yield _artifact("recompile_reasons", recording), missed
+    if recording.asked:
+        yield _artifact("probes", recording), "\n".join(map(str, recording.asked))
     times = "\n".join(f"{s.stage}: {s.seconds * 1e3:.3f} ms" for s in recording.stages)
     yield _artifact("stage_times", recording), times
 

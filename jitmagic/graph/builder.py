@@ -35,7 +35,7 @@ from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
 from .operators.autocast import DEVICES, OFF, Autocast, CastCache, cast_result, read_autocast
 from .operators.foreign import is_foreign
-from .operators.probe import check_dtypes
+from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .operators.target_traits import draws, statistics_written
 from .passes import drop_dead_code

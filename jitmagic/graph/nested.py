@@ -5,7 +5,7 @@ Input: tuples, lists, dicts and slices. Output: their items, or the same structu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from torch.fx import Node
 
 from .node_meta import is_number, tensors_in
 
-__all__ = ["map_nodes", "map_tensors", "nodes_in", "rebuilt", "tensor_nodes_in"]
+__all__ = [
+    "frozen", "map_leaves", "map_nodes", "map_tensors", "nodes_in", "rebuilt", "tensor_nodes_in",
+]  # fmt: skip
 
 
 def nodes_in(value: object) -> list[Node]:
@@ -54,6 +56,32 @@ def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, tuple | list) and next(tensors_in(value), None) is not None:
         return rebuilt(value, [map_tensors(item, change) for item in value])
     return value
+
+
+def map_leaves(value: object, change: Callable[[Any], Any]) -> Any:
+    """Return the nested arguments with `change(item)` in place of each item."""
+    if isinstance(value, tuple | list):
+        return rebuilt(value, [map_leaves(item, change) for item in value])
+    if isinstance(value, dict):
+        return {key: map_leaves(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(map_leaves(part, change) for part in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def frozen(value: object, described: Callable[[Any], Hashable]) -> Hashable:
+    """Return a hashable form of nested arguments, with `described(item)` for tensors and others for
+    which it is not None. Numbers differ by type and by the sign of zero.
+    """
+    if isinstance(value, dict):
+        return tuple((key, frozen(item, described)) for key, item in value.items())
+    if isinstance(value, slice):
+        value = (slice, value.start, value.stop, value.step)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(frozen(item, described) for item in value)
+    if (special := described(value)) is not None:
+        return special
+    return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
 def rebuilt(like: Any, items: list[Any]) -> Any:

@@ -25,14 +25,17 @@ from ..symbols.scalar import symbols_of
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
-from .operators.checked_rules import infer_symbolic
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.image_formats import in_kernel_format
-from .operators.kernel_probing import kernel_result
+from .operators.kernel_probing import in_kernel_format, kernel_result
 from .operators.recurrent import by_one_step
-from .operators.shape_sampling import CallSignature, shapes_by_sampling, with_sizes_of_call
 from .operators.shapes import infer, infer_in_place
+from .operators.symbolic_shapes import (
+    CallSignature,
+    infer_symbolic,
+    shapes_by_sampling,
+    with_sizes_of_call,
+)
 from .operators.without_meta import WITHOUT_META, only_writes
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
 from .symbolic.sized_calls import call_with_sizes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numbers
 import types
 from collections.abc import Sequence
+from reprlib import recursive_repr
 from typing import Any
 
 import torch
@@ -60,7 +61,10 @@ def _own_name(value: Any) -> object:
     return value.__qualname__
 
 
+@recursive_repr()
 def _short_container(value: Any) -> str:
+    if type(value) is dict and "__builtins__" in value:
+        return f"the globals of {value.get('__name__')}"
     if type(value) is dict:
         return "{" + ", ".join(f"{short(k)}: {short(v)}" for k, v in list(value.items())[:8]) + "}"
     inner = ", ".join(short(item) for item in value[:8])

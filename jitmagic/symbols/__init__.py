@@ -17,5 +17,5 @@ torch's ShapeEnv, without sympy. Nothing here depends on tensors or graphs.
     compiled       expressions of sizes as a natively evaluated program
     floats         comparisons of floats as a program: guards run it
     reading        the expression of a number seen at two size tuples
-    float_reading  the function of which a float is a value
+    probe          answers, examples and formulas for what is learnt by trying
 """

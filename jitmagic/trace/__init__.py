@@ -28,6 +28,5 @@
     region          graphs within a graph: backwards, functions under torch.func transforms
     input_memory    guards and breaks for in-place writes to graph inputs
     dead_calls      probes the kernels of calls that dead-code elimination would drop
-    aliased_dicts   breaks where a dictionary is reached both as a namespace and as an object
     inventory       imports every module that registers handlers; new ones get a line there
 """

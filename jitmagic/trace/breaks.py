@@ -7,7 +7,7 @@ safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
-The other exceptions that leave a handler, `ObservedError` and `Unrestorable`, are in
+The other exceptions that leave a handler, `ObservedError` and `CannotRebuild`, are in
 values/base.py.
 """
 
@@ -47,7 +47,6 @@ __all__ = [
     "Reason",
     "RefusedTorchCall",
     "RolledLoop",
-    "SharedNamespace",
     "StateSet",
     "StatefulCall",
     "TensorBranch",
@@ -151,14 +150,6 @@ class StatefulCall(Reason):
     template = "{name}() has a result that differs from call to call"
     explanation = "Addresses, clocks, random numbers and frames cannot be baked into a trace."
     advice = "compute it outside and pass it in"
-
-
-class SharedNamespace(Reason):
-    title = "A dictionary that also holds attributes or globals"
-    rests_on = "nothing"
-    template = "a dictionary is changed whose entries are also used as attributes or globals"
-    explanation = "The dictionary and the attributes have separate models in a trace."
-    advice = "use getattr and setattr, or the dictionary alone"
 
 
 class UnknownObject(Reason):

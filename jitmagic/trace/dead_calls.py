@@ -3,9 +3,9 @@
 Meta functions accept some arguments that kernels refuse. That matters for two kinds of calls. A
 call that dead-code elimination drops never runs its kernel, so its error would be lost. And a graph
 that has written to its inputs cannot start over as plain Python when a kernel raises. For both,
-this module runs the kernel on stand-in inputs. If it raises, Unrestorable ends the frame before the
-call, and eager raises the error. Calls that raise depending on data stay in the graph, whose writes
-are undone then (residual/undo.py).
+this module runs the kernel on stand-in inputs. If it raises, CannotRebuild ends the frame before
+the call, and eager raises the error. Calls that raise depending on data stay in the graph, whose
+writes are undone then (residual/undo.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..graph.builder import GraphBuilder
 from ..graph.memory import storage_of
 from ..graph.nested import map_nodes
 from ..graph.node_meta import specs_in, value_of
-from ..graph.operators.probe import why_refused
+from ..graph.operators.kernel_refusals import kernel_refusal
 from ..graph.passes import dead_calls
 from ..graph.propagate import call_name, target_name
 from ..graph.symbolic.sym_node import as_torch
 from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
 from .residual.undo import may_raise
-from .values.base import Unrestorable
+from .values.base import CannotRebuild
 
 __all__ = ["check_dead_calls"]
 
@@ -34,7 +34,7 @@ _MOST = 1 << 14  # elements of a probed call, so that its stand-ins cost only mi
 
 
 def check_dead_calls(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where eager would raise at a call that the graph may not reach."""
+    """Raise CannotRebuild where eager would raise at a call that the graph may not reach."""
     for node in (*reversed(dead_calls(graph.graph, graph.is_output)), *_without_return(graph)):
         if node.op not in ("call_function", "call_method") or _is_part(node) or _is_view(node):
             continue
@@ -42,7 +42,7 @@ def check_dead_calls(graph: GraphBuilder) -> None:
         if error is not None:
             what = f"{type(error).__name__}: {error}"
             reason = TorchCallFailed.of(name=call_name(node.target), error=what)
-            raise Unrestorable("a call", node.meta["step"], reason)
+            raise CannotRebuild("a call", node.meta["step"], reason)
 
 
 def _without_return(graph: GraphBuilder) -> list[Node]:
@@ -69,7 +69,7 @@ def _refusal(node: Node) -> Exception | None:
         return None
     args, kwargs = map_nodes((node.args, node.kwargs), lambda arg: as_torch(value_of(arg)))
     name = target_name(node.target)  # type: ignore[arg-type]
-    return why_refused(node.target, name, args, kwargs, spec.device)  # type: ignore[arg-type]
+    return kernel_refusal(node.target, name, args, kwargs, spec.device)  # type: ignore[arg-type]
 
 
 def _is_part(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 While the trace runs, a Value that is written to changes its own model and logs the write in the
 `EffectLog`. At the exit of the trace, the `ExitBuilder` makes one recipe per value and lists the
-effects in program order. Attributes and globals are written in the order of the program, a
+effects in program order. Attributes are written in the order of the program, a
 container once, with its contents at the exit. Effects that fill new objects come first. Every
 FromSource is read before the first effect.
 """
@@ -22,7 +22,6 @@ from .result import (
     BreakReason,
     Constant,
     DelAttr,
-    DelGlobal,
     Draw,
     Effect,
     FromGraph,
@@ -31,9 +30,8 @@ from .result import (
     Perform,
     Recipe,
     SetAttr,
-    SetGlobal,
 )
-from .values.base import Builder, Lazy, Machine, Unrestorable, Value
+from .values.base import Builder, CannotRebuild, Lazy, Machine, Value
 from .values.containers.dict_objects import DictObjectValue
 from .values.containers.mappings import DictValue
 from .values.containers.table_store import TableStore
@@ -79,19 +77,6 @@ class EffectLog:
             self.changes += 1
             self.mutated[id(target)] = target
             self._erase(target, name, lambda builder: DelAttr(builder(target), name))
-
-    def set_global(self, namespace: Value, name: str, value: Value | None) -> None:
-        """Record a write to a global (None: it was deleted)."""
-        self.changes += 1
-        if value is None:
-            self._erase(namespace, name, lambda builder: DelGlobal(builder(namespace), name))
-            return
-        written = value
-        self._write(
-            namespace,
-            name,
-            lambda builder: SetGlobal(builder(namespace), name, builder(written)),
-        )
 
     def contents(self, container: Any) -> None:
         """Record that a container or cell has new contents, which `container.replace` describes."""
@@ -266,11 +251,11 @@ class ExitBuilder:
 
     def output(self, value: Value, node: Any) -> FromGraph:
         if isinstance(node, EscapedNode):
-            raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
+            raise CannotRebuild("a tensor at a level of torch.func", node.born, node.reason)
         if node.graph is not self._graph.graph:
             why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)
-            raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
+            raise CannotRebuild("a number at a level of torch.func", node.meta["step"], reason)
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 

@@ -24,7 +24,7 @@ from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
-from .values.base import Machine, Unrestorable
+from .values.base import CannotRebuild, Machine
 from .values.tensors.autograd_leaves import check_leaves
 from .values.tensors.tensor_hooks import check_hooks
 
@@ -49,7 +49,7 @@ def check_written_inputs(machine: Machine, notes: GraphNotes) -> None:
 
 
 def check_histories(notes: GraphNotes) -> None:
-    """Raise Unrestorable where the graph writes to a tensor that autograd has saved before.
+    """Raise CannotRebuild where the graph writes to a tensor that autograd has saved before.
 
     Eager raises when it differentiates a saved tensor that was written to; inside one compiled
     graph that error would be lost, so the write goes into the next graph. New leaves and hooks are
@@ -68,7 +68,7 @@ def check_histories(notes: GraphNotes) -> None:
     if not met and any(map(is_stale, graph.history(outputs))):
         met = written
     if met:
-        raise Unrestorable("a tensor written to", _step_between(graph, met), reason)
+        raise CannotRebuild("a tensor written to", _step_between(graph, met), reason)
 
 
 def _step_between(graph: GraphBuilder, written: list[Node]) -> int:

@@ -72,10 +72,9 @@ from .values.containers import namedtuples as _namedtuples
 from .values.contexts import context_vars as _context_vars
 from .values.contexts import contexts as _contexts
 from .values.contexts import inference as _inference
-from .values.contexts import library_flags as _library_flags
 from .values.contexts import random_streams as _random_streams
-from .values.contexts import record_function as _record_function
 from .values.contexts import threads as _threads
+from .values.contexts import torch_contexts as _torch_contexts
 from .values.modules import hook_handles as _hook_handles
 from .values.modules import new_modules as _made_modules
 from .values.modules import nn_module as _nn_module
@@ -110,6 +109,6 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _number, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _torch_generators, _record_function, _random_streams, _torchscript, _inference, _library_flags,
+    _torch_generators, _random_streams, _torchscript, _inference, _torch_contexts,
     _hook_handles, _exit_stacks, _residual_calls, _spectral, _numpy_numbers, _nested,
 )  # fmt: skip

@@ -24,7 +24,6 @@ class Knowledge:
     book: GuardBook = field(default_factory=GuardBook)
     memo: dict[int, tuple[object, Value]] = field(default_factory=dict)
     classes: dict[type, Any] = field(default_factory=dict)  # ClassValues
-    globals: dict[int, Any] = field(default_factory=dict)  # GlobalsValues
     keys: dict[int, Value] = field(default_factory=dict)  # dict keys that hash by identity
     found: list[tuple[Lazy, Source]] = field(default_factory=list)  # existed when it was looked up
 
@@ -39,9 +38,8 @@ class Knowledge:
 
     def has_written(self, other: Knowledge, mutated: dict[int, Any]) -> bool:
         """Return whether a value that `other` knows was written to, by the ids in `mutated`."""
-        objects = (at for at, (_, value) in self.memo.items() if id(value) in mutated)
-        names = (at for at, names in self.globals.items() if names.written)
-        return any(at in other.memo for at in objects) or any(at in other.globals for at in names)
+        written = (at for at, (_, value) in self.memo.items() if id(value) in mutated)
+        return any(at in other.memo for at in written)
 
 
 def reached_again(machine: Machine, obj: object, value: Value, source: Source) -> Value:

@@ -19,14 +19,13 @@ from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import AutocastDetails, Guard
+from ..guards.guard import AutocastDetails, Guard, IdentityIs
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_details, read_state
 from ..options import Options
 from ..symbols.context import Specialize
 from ..symbols.size import Size
 from . import inventory
-from .aliased_dicts import AliasedDicts
 from .breaks import (
     EscapingException,
     GraphBreak,
@@ -61,8 +60,9 @@ from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
-from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
+from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
 from .values.containers.generators import GeneratorValue
+from .values.containers.mappings import DictValue
 from .values.numbers.varying_counts import loop_test_position
 from .values.objects.binding import bind_arguments
 from .values.objects.classes import ClassValue, class_value
@@ -70,7 +70,7 @@ from .values.objects.constants import ATOMS
 from .values.objects.exceptions import ExceptionValue
 from .values.objects.fresh import fresh_value
 from .values.objects.functions import FunctionValue
-from .values.objects.namespaces import GlobalsValue
+from .values.objects.namespaces import frame_globals
 from .values.tensors.autograd_leaves import output_leaves
 from .varying.symbolic import (
     Constants,
@@ -159,7 +159,6 @@ class Machine:
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
-        self.aliased_dicts = AliasedDicts()
         # Read once, at the entry: later changes of these modes are recorded in the graph.
         self.entry_state = read_state()
         self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
@@ -250,7 +249,7 @@ class Machine:
             check_histories(self.notes)
             output_leaves(self.graph)
             check_dead_calls(self.graph)
-        except Unrestorable as lost:
+        except CannotRebuild as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
             where = None if lost.reason else self.root.line()
@@ -307,8 +306,7 @@ class Machine:
             name: self.lazy(value, Argument(index, name))
             for index, (name, value) in enumerate(zip(names, values, strict=True))
         }
-        root = GlobalsValue.of_root(snapshot.globals)
-        return Frame(program, slots, self.globals_of(snapshot.globals, lambda: root))
+        return Frame(program, slots, frame_globals(self, snapshot.globals))
 
     @property
     def frame(self) -> Frame:
@@ -448,12 +446,14 @@ class Machine:
             cls.source = source
         return cls
 
-    def globals_of(
-        self, namespace: dict[str, object], make: Callable[[], GlobalsValue]
-    ) -> GlobalsValue:
-        if id(namespace) not in self.known.globals:
-            self.known.globals[id(namespace)] = make()
-        names: GlobalsValue = self.known.globals[id(namespace)]
+    def globals_of(self, namespace: dict[str, object], make: Callable[[], DictValue]) -> DictValue:
+        known = self.known.memo.get(id(namespace))
+        if known is None:
+            known = self.known.memo[id(namespace)] = namespace, make()
+        names = known[1]
+        assert isinstance(names, DictValue)
+        if not names.by_identity and names.source is not None:  # another path has led to it
+            self.guard(IdentityIs(names.source, namespace))
         return names
 
     def rely_on_autocast(self) -> AutocastDetails:

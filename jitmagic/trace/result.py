@@ -15,7 +15,7 @@
     the emitter makes it once and every holder sees the same object.
     Effect = a change of an object from before the call, replayed in program order:
              SetAttr(object, name, value) | DelAttr | SetItem(object, key, value) | DelItem
-           | SetGlobal(name, value) | DelGlobal(name) | SetCell(cell, value)
+           | SetCell(cell, value)
            | ReplaceList(target, items) | ReplaceDict(target, keys, values)   new contents, in place
            | Perform(callee, args, kwargs)   a call made for its effect (a context's __enter__, ...)
 
@@ -56,7 +56,6 @@ __all__ = [
     "BuildTuple",
     "Constant",
     "DelAttr",
-    "DelGlobal",
     "DelItem",
     "Draw",
     "Effect",
@@ -75,7 +74,6 @@ __all__ = [
     "Return",
     "SetAttr",
     "SetCell",
-    "SetGlobal",
     "SetItem",
     "Specialized",
     "Trace",
@@ -188,19 +186,6 @@ class SetItem(Effect):
 class DelItem(Effect):
     object: Recipe
     key: Recipe
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SetGlobal(Effect):
-    globals: Recipe  # the module dictionary written to (an inlined callee may live elsewhere)
-    name: str
-    value: Recipe
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DelGlobal(Effect):
-    globals: Recipe
-    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -331,7 +331,7 @@ class Frame:
 
     program: Program
     slots: dict[str, Value]
-    globals: Any  # a values.namespaces.GlobalsValue
+    globals: Any  # the DictValue of its names
     at: int = 0  # index of the instruction being interpreted
     next: int = 0  # index of the next one; handlers that jump change it
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL

@@ -15,7 +15,6 @@ from jitmagic.graph.node_meta import KEYS, check_keys
 
 from ..processes import ROOT
 
-# In these, what is called `meta` is a meta tensor (Sym.meta, TensorValue.meta).
 WRITERS = ("update", "setdefault")
 READERS = ("get", "pop")
 

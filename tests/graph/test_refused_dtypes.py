@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitmagic
-from jitmagic.graph.operators import probe
+from jitmagic.graph.operators import kernel_refusals
 from jitmagic.graph.propagate import EagerRaises
+from jitmagic.symbols.probe import Verdict
 
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "cdist": lambda x: torch.cdist(x, x),
@@ -69,10 +70,11 @@ def test_integer_products_are_probed_on_a_gpu(
 ) -> None:
     """cuBLAS has none. Recorded, they raised in the graph: writes before them were lost."""
 
-    def refusal(target: object, args: object, kwargs: object, device: str) -> Exception | None:
-        return NotImplementedError("addmm_cuda") if device == "cuda" else None
+    def answer(trial: object, device: str, integer: int = 0) -> Verdict:
+        error = NotImplementedError("addmm_cuda")
+        return Verdict.fails(error) if device == "cuda" else Verdict.holds()
 
-    monkeypatch.setattr(probe, "_refusal", refusal)
+    monkeypatch.setattr(kernel_refusals._Trial, "run", answer)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     target = getattr(torch.ops.aten, name)
@@ -80,8 +82,8 @@ def test_integer_products_are_probed_on_a_gpu(
     for size in (4, 200):
         x = torch.ones(size, size, dtype=torch.int64, device="meta")
         with pytest.raises(EagerRaises, match="addmm_cuda"):
-            probe.check_dtypes(target, name, args(x), {}, device)
-        probe.check_dtypes(target, name, args(x.float()), {}, device)
+            kernel_refusals.check_dtypes(target, name, args(x), {}, device)
+        kernel_refusals.check_dtypes(target, name, args(x.float()), {}, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64], ids=str)

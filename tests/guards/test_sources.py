@@ -62,7 +62,8 @@ def test_every_kind_is_described_and_read_again_by_code(cls: type[Source]) -> No
     source = example(cls)
     assert s.describe(source)
     assert source.emit(Residual())
-    assert isinstance(source.root, s.Argument | s.Global | s.Builtin | s.ImportedModule | s.Drawn)
+    roots = s.Argument | s.Global | s.Globals | s.Builtin | s.ImportedModule | s.Drawn
+    assert isinstance(source.root, roots)
 
 
 @pytest.mark.parametrize("cls", kinds(), ids=lambda cls: cls.__name__)

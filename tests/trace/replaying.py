@@ -129,14 +129,10 @@ class Replay:
                 object.__delattr__(self.make(target), name)
             case r.DelItem(object=target, key=key):
                 del self.make(target)[self.make(key)]
-            case r.DelGlobal(globals=target, name=name):
-                del self.make(target)[name]
             case r.SetCell(cell=cell, value=None):
                 del self.make(cell).cell_contents
             case r.SetCell(cell=cell, value=value):
                 self.make(cell).cell_contents = self.make(value)
-            case r.SetGlobal(globals=target, name=name, value=value):
-                self.make(target)[name] = self.make(value)
             case r.ReplaceList(target=target, items=items):
                 self.make(target)[:] = list(map(self.make, items))
             case r.ReplaceDict(target=target, keys=keys, values=values):

@@ -195,7 +195,7 @@ def test_global_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made, got = traced(bump)
     assert got == module.COUNTER == 12
-    assert [type(effect).__name__ for effect in made.effects] == ["SetGlobal"]
+    assert [type(effect).__name__ for effect in made.effects] == ["SetItem"]
 
 
 def test_global_deleted_and_made_again() -> None:
@@ -204,7 +204,7 @@ def test_global_deleted_and_made_again() -> None:
     exec(code, namespace)
     made, got = traced(namespace["f"])
     assert got == namespace["x"] == 5
-    assert [type(effect).__name__ for effect in made.effects] == ["DelGlobal", "SetGlobal"]
+    assert [type(effect).__name__ for effect in made.effects] == ["DelItem", "SetItem"]
 
 
 def test_nonlocal_writes() -> None:

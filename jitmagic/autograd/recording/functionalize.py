@@ -20,7 +20,7 @@ from ...errors import CompileFailed
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
-from ...graph.operators.probe import check_dtypes
+from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec

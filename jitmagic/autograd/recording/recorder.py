@@ -19,13 +19,11 @@ from torch.fx import Graph, Node
 from ...budget import check
 from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
-from ...graph.operators.checked_rules import infer_symbolic
 from ...graph.operators.device_layouts import laid_out_on
 from ...graph.operators.foreign import has_side_effects, is_foreign, without_data
-from ...graph.operators.image_formats import in_kernel_format
-from ...graph.operators.kernel_probing import kernel_result
-from ...graph.operators.shape_sampling import shapes_by_sampling
+from ...graph.operators.kernel_probing import in_kernel_format, kernel_result
 from ...graph.operators.shapes import infer
+from ...graph.operators.symbolic_shapes import infer_symbolic, shapes_by_sampling
 from ...graph.operators.tensor_iterator import has_insignificant_strides
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_in
 from ...spec import TensorSpec, has_loose_strides

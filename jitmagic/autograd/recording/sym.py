@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
-from ...graph.operators.checked_rules import infer_symbolic
+from ...graph.operators.symbolic_shapes import infer_symbolic
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from ...spec import TensorSpec
 

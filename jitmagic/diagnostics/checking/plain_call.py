@@ -26,12 +26,10 @@ from ...guards.source import Argument, CellContents, Source
 from ...trace.result import (
     Break,
     Constant,
-    DelGlobal,
     Effect,
     FromSource,
     Perform,
     Recipe,
-    SetGlobal,
     Trace,
 )
 from .agreement import Line, agree, compare
@@ -140,7 +138,7 @@ def _target(effect: Effect) -> Recipe | None:
     match effect:
         case Perform(callee=Constant(value=callee), args=args):
             return args[0] if callee in _SETTERS else None
-        case Perform() | SetGlobal() | DelGlobal():
+        case Perform():
             return None
     target: Recipe = getattr(effect, fields(effect)[0].name)  # type: ignore[arg-type]
     return target

@@ -14,17 +14,14 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     recurrent         LSTM, GRU and RNN layers
     factories         factories and random draws
     without_meta      operators for which torch has no meta function
-    shape_sampling    infers symbolic shapes by running a call at several sizes
-    size_formulas     candidate formulas for sizes of windows, steps and parts
-    checked_rules     shape rules on symbolic sizes, checked at this call's sizes
-    kernel_probing    shapes of small results from the CPU kernel
-    image_formats     channels_last results that torch's meta functions miss
+    symbolic_shapes   symbolic shapes by a checked rule, or by running a call at several sizes
+    kernel_probing    shapes and image formats of results from the CPU kernel
     device_layouts    layouts that differ on a GPU
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
     strictness        refuses calls that only real kernels refuse
-    probe, dtypes     asks kernels, or tables, which dtypes they accept
+    kernel_refusals   refuses dtypes and numbers that kernels, or tables, refuse
     overlap           refuses writes whose result depends on their order
     raising           which operations may raise because of tensor data
     target_traits     random draws and hidden writes, by name

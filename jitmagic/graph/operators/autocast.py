@@ -13,7 +13,7 @@ raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +24,12 @@ from ...errors import UserLine
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
+from ..nested import frozen, map_leaves, map_tensors
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
-from .probe import check_dtypes
-from .shape_sampling import shapes_by_sampling
+from .kernel_refusals import check_dtypes
 from .strictness import check_as_kernels_do
+from .symbolic_shapes import shapes_by_sampling
 
 __all__ = [
     "DEVICES",
@@ -238,7 +239,7 @@ class _DeviceTensor(torch.Tensor):
 class _RecordedRun:
     """One run: the ATen calls that arrived below autocast, its result or error."""
 
-    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[Hashable] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     result: Any = None
     error: Exception | None = None
@@ -289,12 +290,17 @@ class _CallRecorder(DispatchMode):
         makes = not shown and any(a.name == "device" for a in func._schema.arguments)
         if asked is not None or makes:
             named["device"] = META
-        positional, named = _held(args), _held(named)
-        self.seen.calls.append((func, _described(positional), _described(named)))
+        positional, named = map_leaves((args, dict(sorted(named.items()))), _held)
+        self.seen.calls.append((func, frozen((positional, named), _described)))
         check_as_kernels_do(func._opname, positional, named, (), device)
         check_dtypes(func, func._opname, positional, named, device)
         owners = {id(t.held): t for t in shown}
-        return _show(func(*positional, **named), device, owners)
+
+        def show(made: torch.Tensor) -> _DeviceTensor:
+            known = owners.get(id(made))
+            return _DeviceTensor.make(made, device, False) if known is None else known
+
+        return map_tensors(func(*positional, **named), show)
 
 
 def _device_of(shown: list[_DeviceTensor]) -> torch.device:
@@ -307,31 +313,14 @@ def _held(value: object) -> Any:
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
         return value.to(META) if value.dim() and not value.is_meta else value
-    if isinstance(value, list | tuple):
-        return type(value)(_held(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _held(item) for key, item in value.items()}
     return value
 
 
-def _show(value: object, device: torch.device, owners: Mapping[int, _DeviceTensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        known = owners.get(id(value))
-        return _DeviceTensor.make(value, device, False) if known is None else known
-    if isinstance(value, list | tuple):
-        return type(value)(_show(item, device, owners) for item in value)
-    return value
-
-
-def _described(value: object) -> Any:
-    """Return the properties of an argument by which two runs are compared."""
-    if isinstance(value, torch.Tensor):
-        return "tensor", value.dtype, tuple(value.shape)
-    if isinstance(value, list | tuple):
-        return tuple(_described(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _described(item)) for key, item in sorted(value.items()))
-    return type(value), repr(value)
+def _described(value: object) -> Hashable:
+    """Return the properties of a tensor by which two runs are compared."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return "tensor", value.dtype, tuple(value.shape)
 
 
 # -- the result of a call --------------------------------------------------------------------------
@@ -371,7 +360,7 @@ def cast_result(
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)
     with_history = iter(link_history(results, inputs))
-    return _filled(on.result, with_history)
+    return map_tensors(on.result, lambda _: next(with_history))
 
 
 def _sampled_cast(
@@ -419,23 +408,17 @@ def _watch(
     seen = _RecordedRun()
     shown: dict[int, _DeviceTensor] = {}
 
-    def show(value: object) -> Any:
+    def show(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) not in shown:
                 shown[id(value)] = _shown_like(value, device_of(value))
             return shown[id(value)]
-        if isinstance(value, list | tuple):
-            return type(value)(show(item) for item in value)
-        if isinstance(value, dict):
-            return {key: show(item) for key, item in value.items()}
-        if isinstance(value, slice):
-            return slice(show(value.start), show(value.stop), show(value.step))
         return value
 
     try:
         with torch.inference_mode(False), preserving_autocast():
             _set(mode)
-            positional, named = show(args), show(kwargs)
+            positional, named = map_leaves((args, kwargs), show)
             watched = grad, seen.written, _CallRecorder(seen), line
             seen.result = call_on_meta(target, positional, named, *watched)
     except Exception as error:  # the caller decides: eager may raise the same
@@ -452,15 +435,3 @@ def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> Non
         if storage in taken or result.storage_offset():
             raise EagerRaises(RuntimeError("its results share memory under autocast"))
         taken.add(storage)
-
-
-def _filled(result: object, tensors: Iterator[torch.Tensor]) -> Any:
-    """Return the nested result with `tensors` in place of its tensors."""
-    if isinstance(result, torch.Tensor):
-        return next(tensors)
-    if isinstance(result, list | tuple):
-        items = [_filled(item, tensors) for item in result]
-        if type(result) in (list, tuple):
-            return type(result)(items)
-        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-    return result

@@ -1,4 +1,4 @@
-"""Infers shapes of small results by running the CPU kernel on stand-in inputs.
+"""Runs kernels on stand-in inputs, to find the shapes and the layouts of their results.
 
 Input: an operator and its arguments as meta tensors. Output: its results as meta tensors, or None.
 The first call of torch's meta functions written in Python imports sympy (0.3 s) or torch._dynamo
@@ -6,23 +6,48 @@ The first call of torch's meta functions written in Python imports sympy (0.3 s)
 with such a meta function are asked: their shapes do not depend on data. If the kernel fails, the
 meta function is used. Insignificant strides depend on the kernel itself, which therefore runs
 whenever there are any.
+
+Many kernels ask at::suggest_memory_format (pads, max_unpool2d, pixel_shuffle), which torch's
+decompositions omit. For images in channels_last, the kernel runs on tensors of this call's sizes,
+or on a batch of two; only the memory format of its results is used, which does not depend on sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from ..fresh_meta import META, fresh_meta
+from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
-from ..symbolic.sym_node import sizes_in
+from ..symbolic.sym_node import sizes_in, with_hints
 from .pointwise import is_pointwise
-from .tensor_iterator import has_insignificant_strides
+from .tensor_iterator import (
+    CHANNELS_LAST,
+    has_insignificant_strides,
+    is_of_images,
+    strides_along,
+)
 
-__all__ = ["kernel_result"]
+__all__ = [
+    "CPU",
+    "META",
+    "call_on_fresh",
+    "in_kernel_format",
+    "kernel_result",
+    "running_alone",
+    "small_stand_in",
+]
 
+CPU = torch.device("cpu")
+
+_MOST_OF_IMAGES = 1 << 22  # elements of arguments, and of results: that takes some milliseconds
+_FEW = 2  # images that the kernel runs on instead of a large batch
 _MOST = 1 << 13  # elements of all arguments: their outer product still fits in memory
 _DATA = (
     torch.Tag.inplace_view,
@@ -30,6 +55,96 @@ _DATA = (
     torch.Tag.dynamic_output_shape,
     torch.Tag.nondeterministic_seeded,
 )
+
+
+class _OnDevice(TorchFunctionMode):
+    """Replaces device arguments, also in functions under a transform."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = torch.device(device)
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._moved, args), **named)
+
+    def _moved(self, argument: Any) -> Any:
+        return self._device if isinstance(argument, torch.device) else argument
+
+
+@contextmanager
+def running_alone(device: str, grad: bool) -> Iterator[None]:
+    """Run kernels of that device without the program's modes, preserving its random state."""
+    drawn_on = [torch.cuda.current_device()] if device == "cuda" else []
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(grad),
+        torch._C._DisableAutocast(),
+        torch.random.fork_rng(drawn_on),
+        _OnDevice(device),
+    ):
+        yield
+
+
+def call_on_fresh(
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fresh: Callable[[torch.Tensor], torch.Tensor],
+    is_differentiated: bool = True,
+) -> Callable[[], None]:
+    """Run `call(args, kwargs)` on `fresh` tensors; return its backward."""
+    leaves: list[torch.Tensor] = []
+    known: dict[int, torch.Tensor] = {}
+
+    def made(value: Any) -> Any:
+        if isinstance(value, torch.Generator):
+            raise TypeError("drawing from the program's generator would change its state")
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in known:
+            known[id(value)] = copy = fresh(value)
+            if is_differentiated and value.requires_grad:
+                leaves.append(copy.requires_grad_())
+                with torch.enable_grad():  # the call may write to it
+                    known[id(value)] = copy.clone()
+        return known[id(value)]
+
+    result = call(map_leaves(tuple(args), made), map_leaves(dict(kwargs), made))
+    ends = tuple(tensor for tensor in tensors_in(result) if tensor.requires_grad)
+
+    def backward() -> None:
+        if not (ends and leaves):
+            return
+        with torch.autograd.set_multithreading_enabled(False):
+            # As in autograd/joint.py: torch.autograd.grad would import sympy first.
+            torch.autograd.Variable._execution_engine.run_backward(
+                ends,
+                tuple(torch.empty_like(tensor) for tensor in ends),
+                False,  # keep_graph
+                False,  # create_graph
+                tuple(leaves),
+                allow_unreachable=True,
+                accumulate_grad=False,
+            )
+
+    return backward
+
+
+def small_stand_in(
+    shape: Sequence[int], dtype: torch.dtype, device: str, integer: int
+) -> torch.Tensor:
+    """Return a row-major tensor that most kernels accept; integers may be indices, of which only
+    `integer` is known to be valid.
+    """
+    half = dtype.is_floating_point or dtype.is_complex
+    return torch.full(tuple(shape), 0.5 if half else integer, dtype=dtype, device=device)
 
 
 def kernel_result(
@@ -58,14 +173,23 @@ def kernel_result(
     ):
         return None  # the table may be empty, and kernels of gradients write to the indexed row
     stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
+
+    def on_cpu(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return stand_ins[id(value)]
+        return CPU if value == META else value
+
     try:
         with torch._C._DisableAutocast():
-            made = op(*_mapped(args, stand_ins), **_mapped(dict(kwargs), stand_ins))
+            made = op(*map_leaves(tuple(args), on_cpu), **map_leaves(dict(kwargs), on_cpu))
     except Exception:  # bad numbers or shapes: the meta function raises for them
         return None
     if any(stand_ins[id(t)].shape != t.shape for t in tensors):
         return None
-    return _as_meta(made, {id(stand_ins[id(t)]): t for t in tensors})
+    given = {id(stand_ins[id(t)]): t for t in tensors}  # an argument that is written stays itself
+    return map_tensors(
+        made, lambda t: given[id(t)] if id(t) in given else fresh_meta(t.shape, t.dtype, t.stride())
+    )
 
 
 def _counts(t: torch.Tensor) -> bool:
@@ -124,22 +248,56 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
     return made
 
 
-def _mapped(value: object, stand_ins: Mapping[int, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return stand_ins[id(value)]
-    if isinstance(value, (list, tuple)):
-        return [_mapped(part, stand_ins) for part in value]
-    if isinstance(value, dict):
-        return {key: _mapped(part, stand_ins) for key, part in value.items()}
-    return torch.device("cpu") if value == torch.device("meta") else value
+# -- formats of images -----------------------------------------------------------------------------
 
 
-def _as_meta(value: object, given: Mapping[int, torch.Tensor]) -> Any:
-    """Return the results as meta tensors; an argument that is written and returned stays itself."""
-    if isinstance(value, torch.Tensor):
-        if id(value) in given:
-            return given[id(value)]
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_as_meta(part, given) for part in value)
-    return value
+def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
+    """Return the meta results `made` in the memory format of the CPU's kernel."""
+    images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
+    results = list(tensors_in(made))
+    if op._schema.is_mutable or not any(t.dim() in CHANNELS_LAST for t in results):
+        return made
+    if not any(map(is_of_images, images)):
+        return made
+    known = _kernel_formats(
+        op, with_hints(tuple(args)), with_hints(dict(kwargs)), with_hints(results)
+    )
+    if known is None:
+        return made
+    laid_out = iter(known)
+    return map_tensors(made, lambda tensor: _in_format(tensor, next(laid_out)))
+
+
+def _kernel_formats(op: Any, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
+    """Return the kernel's results, or None if it cannot run or gives other shapes."""
+    (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
+    for few in (batch, _FEW):
+        shapes = [(few, *t.shape[1:]) if _has_batch(t, batch) else t.shape for t in results]
+        if sum(torch.Size(shape).numel() for shape in shapes) > _MOST_OF_IMAGES:
+            continue
+        cut = partial(_cut, batch=batch, few=few)
+        known = kernel_result(op, map_leaves(args, cut), map_leaves(kwargs, cut), _MOST_OF_IMAGES)
+        if known is not None:
+            laid_out = list(tensors_in(known))
+            return laid_out if [t.shape for t in laid_out] == shapes else None
+    return None
+
+
+def _has_batch(t: torch.Tensor, batch: int) -> bool:
+    return t.dim() in CHANNELS_LAST and t.shape[0] == batch
+
+
+def _cut(value: Any, batch: int, few: int) -> Any:
+    """Return `few` images in place of `batch`."""
+    is_cut = few < batch and isinstance(value, torch.Tensor) and _has_batch(value, batch)
+    return value[:few] if is_cut else value
+
+
+def _in_format(made: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    last = CHANNELS_LAST.get(made.dim())
+    if last is None or with_hints(made).stride() == known.stride():
+        return made
+    for order in (last, range(made.dim() - 1, -1, -1)):
+        if known.stride() == strides_along(known.shape, order):
+            return fresh_meta(made.shape, made.dtype, strides_along(made.shape, order))
+    return made

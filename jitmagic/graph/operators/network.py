@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from ..fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
-from .image_formats import CHANNELS_LAST, is_of_images
-from .tensor_iterator import like, strides_along
+from .tensor_iterator import CHANNELS_LAST, is_of_images, like, strides_along
 
 __all__ = ["NETWORK_RULES"]
 

@@ -9,7 +9,7 @@ data-dependent.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from ...spec import TensorSpec
 from ...symbols.size import DataSize, Size
+from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..transforms import Transformed
@@ -111,16 +112,4 @@ def _looks_up(index: object) -> bool:
     listed = any(
         isinstance(part, list) or (isinstance(part, tuple) and _looks_up(part)) for part in inside
     )
-    return listed or any(True for _ in _nodes(index))
-
-
-def _nodes(value: object) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, slice):
-        yield from _nodes((value.start, value.stop, value.step))
-    elif isinstance(value, Mapping):
-        yield from _nodes(tuple(value.values()))
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for part in value:
-            yield from _nodes(part)
+    return listed or bool(nodes_in(index))

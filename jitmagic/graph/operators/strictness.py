@@ -4,7 +4,7 @@ Input: the name and meta arguments of a call that the meta run accepted, and wha
 nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being stricter
 than eager costs a graph break; being laxer would give a result where eager raises.
 
-Dtypes and plain numbers are probed on the kernels themselves (graph/operators/probe.py). The names
+Dtypes and plain numbers are probed on the kernels themselves (kernel_refusals.py). The names
 here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts
 and draws that raise no error, kernels that end the process instead of raising. Schemas and tags do
 not declare these; each was found by the sweeps of tests/operators, which run every sample of every

@@ -14,19 +14,22 @@ import torch
 
 from ...spec import contiguous_strides
 from ..fresh_meta import META, broadcast, fresh_meta, same_shape
-from ..symbolic.sym_node import as_dimensions, in_layout
+from ..symbolic.sym_node import as_dimensions, has_strides_along, in_layout
 
 __all__ = [
+    "CHANNELS_LAST",
     "Tensors",
     "dense",
     "elementwise",
     "has_insignificant_strides",
+    "is_of_images",
     "iterator_strides",
     "like",
     "strides_along",
 ]
 
 Tensors = Sequence[torch.Tensor]
+CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # the fastest dimension first
 
 
 def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
@@ -37,6 +40,13 @@ def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
         return fresh_meta(shape, dtype)
     shape = broadcast([as_dimensions(t.shape) for t in tensors])
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
+
+
+def is_of_images(x: torch.Tensor) -> bool:
+    """Return whether at::suggest_memory_format gives channels_last."""
+    order = CHANNELS_LAST.get(x.dim())
+    sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
+    return order is not None and has_strides_along(order, sizes, strides)
 
 
 def has_insignificant_strides(value: object) -> bool:

@@ -25,6 +25,7 @@ from ...symbols.size import Size, SizeFloat, value_of
 from ..builder import GraphBuilder, map_nodes
 from ..gradients import gradients
 from ..lazy_module import LazyModule
+from ..nested import map_leaves
 from ..node_meta import device_of, mutated_by, spec_on
 from ..node_meta import value_of as meta_of
 from ..regions import FunctionCall
@@ -111,20 +112,12 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
             return copies[part]
         if isinstance(part, Size):
             return value_of(part, known)
-        if isinstance(part, TensorSpec):
-            return _moved_spec(part, known)
-        if isinstance(part, tuple | list):
-            return type(part)([moved(item) for item in part])
-        if isinstance(part, dict):
-            return {key: moved(item) for key, item in part.items()}
-        if isinstance(part, slice):
-            return slice(moved(part.start), moved(part.stop), moved(part.step))
-        return part
+        return _moved_spec(part, known) if isinstance(part, TensorSpec) else part
 
     for node in gm.graph.nodes:
-        args, kwargs = moved(tuple(node.args)), moved(dict(node.kwargs))
+        args, kwargs = map_leaves((tuple(node.args), dict(node.kwargs)), moved)
         copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
-        copy.meta = {**node.meta, "spec": moved(node.meta.get("spec"))}
+        copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}
         copies[node] = copy
     return LazyModule(gm, graph)
 
@@ -175,15 +168,12 @@ def sized_graph(
 
 
 def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, Any]) -> None:
-    copy.meta = {**node.meta, "spec": _specs_at(node.meta.get("spec"), known)}
+    def moved(part: object) -> Any:
+        return _moved_spec(part, known) if isinstance(part, TensorSpec) else part
+
+    copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}
     if written := mutated_by(node):
         copy.meta["mutates"] = tuple(made[target] for target in written)
-
-
-def _specs_at(spec: object, known: dict[Expr, Any]) -> Any:
-    if isinstance(spec, TensorSpec):
-        return _moved_spec(spec, known)
-    return tuple(_specs_at(part, known) for part in spec) if isinstance(spec, tuple) else spec
 
 
 class _Replay:

@@ -5,7 +5,7 @@ Such an argument must be a Python number (dropout's p); in `x * n` the number is
 Input: a torch call with a float argument that differs between calls of the frame. Output: the
 interval around its value in which torch runs the same operators, forward and backward, and gives
 results of the same layout. The floats that these operators get must be one function of the argument
-(symbols/float_reading.py).
+(symbols/probe.py).
 
 The call is run on meta tensors, at numbers from each region between the values that code compares
 with (zero, one, non-finite), and on small CPU tensors, because kernels may refuse a number. If
@@ -16,51 +16,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.overrides import TorchFunctionMode
 
 from ...errors import UserLine
 from ...symbols.expr import Expr
-from ...symbols.float_reading import is_same_float, read_float, value_at
 from ...symbols.interval import ANY_FLOAT, Interval
+from ...symbols.probe import (
+    MAX_FLOAT,
+    OPEN_REGIONS,
+    REGIONS,
+    Verdict,
+    is_same_float,
+    note,
+    read_float,
+    value_at,
+)
 from ...symbols.scalar import Symbol
-from ..attribution import Silence, call_from
 from ..devices import place
 from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
+from ..operators.kernel_probing import CPU, call_on_fresh
+from ..operators.kernel_refusals import kernel_accepts
 from ..propagate import Target, call_on_meta, target_name
 
 __all__ = [
-    "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number", "samples_in",
+    "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number",
     "takes_float",
 ]  # fmt: skip
 
 aten = torch.ops.aten
 READS_NUMBER = aten._local_scalar_dense.default  # reads the number in a 0-dim tensor
 
-_TINY, _MAX = 5e-324, 1.7976931348623157e308
-_BELOW, _ABOVE = math.nextafter(1.0, 0.0), math.nextafter(1.0, 2.0)
 _NUMBER = Symbol("number", float, ANY_FLOAT, "probe")
+_NOWHERE = Verdict.unknown("no interval has it")
 _PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
-_CPU = torch.device("cpu")
 _MOST, _CUT = 1 << 14, 8  # elements of small tensors, and the extents of those that are cut down
-# The regions in ascending order, each with sample numbers, the first two of which identify the
-# functions.
-_REGIONS: tuple[tuple[Interval, tuple[float, ...]], ...] = (
-    (Interval(-math.inf, -math.inf), (-math.inf,)),
-    (Interval(-_MAX, -_TINY), (-0.37134182367183743, -2.9172618239812375)),
-    (Interval(0.0, 0.0), (0.0, -0.0)),
-    (Interval(_TINY, _BELOW), (0.29193846251827364, 0.71376152839471625)),
-    (Interval(1.0, 1.0), (1.0,)),
-    (Interval(_ABOVE, _MAX), (1.6182736451928374, 23.716253948172635)),
-    (Interval(math.inf, math.inf), (math.inf,)),
-)
-_OPEN = (1, 3, 5)  # indices of the regions that are intervals, not single values
 
 
 def number_in(tensor: torch.Tensor) -> float:
@@ -84,15 +77,13 @@ def add_number(
     return made
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """The operators that a call runs, in order, each with its float arguments."""
+Steps = list[tuple[Any, list[float]]]
+"""The operators that a call runs, in order, and its result, each with its float arguments."""
 
-    steps: list[tuple[Any, list[float]]] = field(default_factory=list)
 
-    def note(self, what: object) -> None:
-        floats: list[float] = []
-        self.steps.append((_described(what, floats), floats))
+def _step(what: Any) -> tuple[Any, list[float]]:
+    floats: list[float] = []
+    return _described(what, floats), floats
 
 
 def _described(value: object, floats: list[float]) -> Any:
@@ -112,9 +103,9 @@ def _described(value: object, floats: list[float]) -> Any:
 class _Noted(DispatchMode):
     """Records each operator."""
 
-    def __init__(self, outcome: _Outcome) -> None:
+    def __init__(self, steps: Steps) -> None:
         super().__init__()
-        self._outcome = outcome
+        self._steps = steps
 
     def __torch_dispatch__(
         self,
@@ -124,7 +115,7 @@ class _Noted(DispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self._outcome.note((func, _all_arguments(func, args, kwargs)))
+        self._steps.append(_step((func, _all_arguments(func, args, kwargs))))
         return func(*args, **kwargs)
 
 
@@ -150,7 +141,10 @@ Call = Callable[[float], Arguments]
 def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) -> Interval | None:
     """Return the interval in which the call behaves as for `hint`; None if it may not vary."""
     probe = _Probe(target, arguments, grad)
-    return next((found for base in _bases(hint) if (found := probe.around(base)).has(hint)), None)
+    tried = (probe.around(base) for base in _bases(hint))
+    found = next((one for one in tried if one.found is not None and one.found.has(hint)), _NOWHERE)
+    interval: Interval | None = note("range of a number", target_name(target), found).found
+    return interval
 
 
 def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> bool:
@@ -164,15 +158,10 @@ def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> boo
     return one == other
 
 
-def samples_in(limits: Interval) -> list[float]:
-    """Return numbers of an interval, from each of the regions."""
-    return [n for _, numbers in _REGIONS for n in numbers if limits.has(n)]
-
-
 def _bases(hint: float) -> Iterator[int]:
     """Yield the open regions that the hint is in, or next to."""
-    for n in _OPEN:
-        low, high = _REGIONS[n][0][:2]
+    for n in OPEN_REGIONS:
+        low, high = REGIONS[n][0][:2]
         near = math.nextafter(low, -math.inf) <= hint <= math.nextafter(high, math.inf)
         if near or math.isnan(hint):
             yield n
@@ -184,16 +173,16 @@ class _Probe:
     def __init__(self, target: Target, arguments: Call, grad: bool) -> None:
         self._target, self._arguments, self._grad = target, arguments, grad
 
-    def around(self, base: int) -> Interval:
-        """Return the interval around a region in which the call behaves alike, or an empty one.
+    def around(self, base: int) -> Verdict:
+        """Return the interval around a region in which the call behaves alike.
 
         It ends at the smallest maximum of the dtypes: eager raises for larger numbers.
         """
-        numbers = _REGIONS[base][1]
+        numbers = REGIONS[base][1]
         outcomes = [self._run(number) for number in numbers]
         first, exprs = outcomes[0], _functions(numbers, outcomes)
         if first is None or exprs is None:
-            return Interval(math.inf, -math.inf)
+            return Verdict.fails("torch runs other operators for other numbers", numbers)
 
         def is_alike(number: float) -> bool:
             accepted = self._run(number) if self._is_accepted(number) else None
@@ -201,23 +190,23 @@ class _Probe:
 
         low = high = base
         is_accepted = self._is_accepted(numbers[0])
-        if not is_accepted and any(self._is_accepted(_REGIONS[n][1][0]) for n in _OPEN):
-            return Interval(math.inf, -math.inf)  # empty: the kernel refuses these numbers
+        if not is_accepted and any(self._is_accepted(REGIONS[n][1][0]) for n in OPEN_REGIONS):
+            return Verdict.fails("the kernel refuses the number", numbers[0])
         if is_accepted:
-            while low > 0 and all(map(is_alike, _REGIONS[low - 1][1])):
+            while low > 0 and all(map(is_alike, REGIONS[low - 1][1])):
                 low -= 1
-            while high + 1 < len(_REGIONS) and all(map(is_alike, _REGIONS[high + 1][1])):
+            while high + 1 < len(REGIONS) and all(map(is_alike, REGIONS[high + 1][1])):
                 high += 1
-        found = Interval(_REGIONS[low][0].low, _REGIONS[high][0].high)
-        if (most := self._largest()) < _MAX:
+        found = Interval(REGIONS[low][0].low, REGIONS[high][0].high)
+        if (most := self._largest()) < MAX_FLOAT:
             found = found.narrowed(Interval(-most, most))
-        return found._replace(nan=found.is_endless and is_alike(math.nan))
+        return Verdict.holds(found._replace(nan=found.is_endless and is_alike(math.nan)))
 
     def _largest(self) -> float:
         dtypes = {tensor.dtype for tensor in tensors_in(self._arguments(1.0))}
-        return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=_MAX)
+        return min((torch.finfo(d).max for d in dtypes if d.is_floating_point), default=MAX_FLOAT)
 
-    def _run(self, number: float) -> _Outcome | None:
+    def _run(self, number: float) -> Steps | None:
         """Return the outcome; None if torch raises."""
         try:
             return _run(self._target, *self._arguments(number), self._grad)
@@ -225,16 +214,12 @@ class _Probe:
             return None
 
     def _is_accepted(self, number: float) -> bool:
-        """Return whether CPU kernels accept it on small tensors: meta functions accept more."""
-        try:
-            _differentiated(self._target, *_small(self._arguments(number)), self._grad)
-        except Exception:  # or the small tensors are at fault: nothing is known
-            return False
-        return True
+        """Return whether CPU kernels accept it: meta functions accept more."""
+        return kernel_accepts(self._target, *self._arguments(number), self._grad)
 
 
 def _functions(
-    numbers: Sequence[float], outcomes: Sequence[_Outcome | None]
+    numbers: Sequence[float], outcomes: Sequence[Steps | None]
 ) -> list[list[Expr]] | None:
     """Return the float arguments of each step as functions of the number, or None."""
     first, second = outcomes[:2]
@@ -243,24 +228,24 @@ def _functions(
     values = [{_NUMBER: number} for number in numbers]
     found = [
         [read_float(values, pair) for pair in zip(one, other, strict=True)]
-        for (_, one), (_, other) in zip(first.steps, second.steps, strict=True)
+        for (_, one), (_, other) in zip(first, second, strict=True)
     ]
     return None if any(None in exprs for exprs in found) else found  # type: ignore[return-value]
 
 
-def _is_alike(first: _Outcome, second: _Outcome) -> bool:
-    return [what for what, _ in first.steps] == [what for what, _ in second.steps]
+def _is_alike(first: Steps, second: Steps) -> bool:
+    return [what for what, _ in first] == [what for what, _ in second]
 
 
-def _fits(outcome: _Outcome | None, number: float, like: _Outcome, exprs: list[list[Expr]]) -> bool:
+def _fits(outcome: Steps | None, number: float, like: Steps, exprs: list[list[Expr]]) -> bool:
     """Return whether the steps equal those at another number. A product whose factor is 1 may be
     missing: torch's formulas omit it.
     """
     if outcome is None:
         return False
-    rest = iter(outcome.steps)
+    rest = iter(outcome)
     what, floats = next(rest, (None, []))
-    for (wanted, _), functions in zip(like.steps, exprs, strict=True):
+    for (wanted, _), functions in zip(like, exprs, strict=True):
         values = [value_at(expr, {_NUMBER: number}) for expr in functions]
         if what == wanted and all(map(_is_same, values, floats)):
             what, floats = next(rest, (None, []))
@@ -274,126 +259,23 @@ def _is_same(a: float | None, b: float) -> bool:
     return is_same_float(a, b) or a == b == 0
 
 
-def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> _Outcome:
-    """Run forward and backward on fresh tensors and return the outcome."""
-    outcome = _Outcome()
-    noted = _Noted(outcome)
+def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Steps:
+    """Run forward and backward on fresh meta tensors and return the operators."""
+    steps: Steps = []
+    noted = _Noted(steps)
 
     def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        placed = place(target_name(target), given, named, lambda tensor: _CPU)
+        placed = place(target_name(target), given, named, lambda tensor: CPU)
         run = placed.method or target
         result = call_on_meta(run, placed.args, placed.kwargs, grad, set(), noted)
-        outcome.note(result)
+        steps.append(_step(result))
         return result
 
-    def fresh(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    def fresh(t: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
     with torch.inference_mode(False), torch.random.fork_rng([]):
-        _backward(call, args, kwargs, fresh, noted)
-    return outcome
-
-
-def _differentiated(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool
-) -> None:
-    """Run the call and its backward on the CPU, preserving the random state."""
-
-    def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if isinstance(target, str):
-            return getattr(given[0], target)(*given[1:], **named)
-        return call_from(Silence(), target, given, named)
-
-    with (
-        torch.inference_mode(False),
-        torch.set_grad_enabled(grad),
-        torch._C._DisableAutocast(),
-        torch.random.fork_rng([]),
-        _OnTheCpu(),
-    ):
-        _backward(call, args, kwargs, torch.clone, nullcontext())
-
-
-class _OnTheCpu(TorchFunctionMode):
-    """Replaces device arguments by the CPU, also in functions under a transform."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = {name: _moved(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_moved, args), **named)
-
-
-def _moved(argument: object) -> Any:
-    return _CPU if isinstance(argument, torch.device) else argument
-
-
-def _small(arguments: Arguments) -> Arguments:
-    """Return small CPU tensors in place of the arguments; indices are zero."""
-    tensors = list(tensors_in(arguments))
-    extent = _CUT if sum(tensor.numel() for tensor in tensors) > _MOST else _MOST
-
-    def made(tensor: torch.Tensor) -> torch.Tensor:
-        number = 0.5 if tensor.is_floating_point() else 0
-        shape = [min(n, extent) for n in tensor.shape]
-        values = torch.full(shape, number, dtype=tensor.dtype)
-        return values.requires_grad_(tensor.requires_grad)
-
-    args, kwargs = (_copied(given, made, {}) for given in arguments)
-    return args, kwargs
-
-
-def _backward(
-    call: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    fresh: Callable[[torch.Tensor], torch.Tensor],
-    mode: AbstractContextManager[Any],
-) -> None:
-    """Run the call on `fresh` tensors, and its backward."""
-    leaves: list[torch.Tensor] = []
-
-    def made(tensor: torch.Tensor) -> torch.Tensor:
-        copy = fresh(tensor.detach())
-        if not tensor.requires_grad:
-            return copy
-        leaves.append(copy.requires_grad_())
-        with torch.enable_grad():  # the call may write to it
-            return copy.clone()
-
-    known: dict[int, torch.Tensor] = {}
-    result = call(_copied(args, made, known), _copied(kwargs, made, known))
-    ends = tuple(tensor for tensor in tensors_in(result) if tensor.requires_grad)
-    if not (ends and leaves):
-        return
-    with torch.autograd.set_multithreading_enabled(False), mode:
-        # As in autograd/joint.py: torch.autograd.grad would import sympy first.
-        torch.autograd.Variable._execution_engine.run_backward(
-            ends,
-            tuple(torch.empty_like(tensor) for tensor in ends),
-            False,  # keep_graph
-            False,  # create_graph
-            tuple(leaves),
-            allow_unreachable=True,
-            accumulate_grad=False,
-        )
-
-
-def _copied(
-    value: Any, copied: Callable[[torch.Tensor], torch.Tensor], known: dict[int, torch.Tensor]
-) -> Any:
-    if isinstance(value, torch.Tensor):
-        if id(value) not in known:
-            known[id(value)] = copied(value)
-        return known[id(value)]
-    if isinstance(value, torch.Generator):
-        raise TypeError("drawing from the program's generator would change its state")
-    if isinstance(value, dict):
-        return {name: _copied(item, copied, known) for name, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_copied(item, copied, known) for item in value)
-    return value
+        backward = call_on_fresh(call, args, kwargs, fresh)
+        # By jitmagic's shape rules: torch's own import sympy, which took 1.5 s of a first compile.
+        call_on_meta(backward, (), {}, grad, set(), noted)
+    return steps

@@ -16,6 +16,7 @@ __all__ = [
     "Builtin",
     "Drawn",
     "Global",
+    "Globals",
     "ImportedModule",
     "SavedRef",
     "drawn_variable",
@@ -77,6 +78,24 @@ class Global(_Entry):
 
     def emit(self, residual: Residual) -> Code:
         return build.load_global(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Globals(Source):
+    """The dictionary of the frame's globals."""
+
+    def describe(self) -> str:
+        return "globals()"
+
+    def read(self, frame: FrameSnapshot) -> Any:
+        return frame.globals
+
+    def load(self, registers: Registers) -> Step:
+        # No step loads an object of the program itself.
+        return ("NAMESPACE_ITEM", {"globals": registers.namespace}, "globals")
+
+    def emit(self, residual: Residual) -> Code:
+        return build.call(globals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def import_name(machine: Machine, frame: Frame, instruction: Instruction) -> Non
 
 
 def _absolute(machine: Machine, frame: Frame, name: str, level: int) -> str:
-    found = frame.globals.find(machine, "__package__")
+    found = frame.globals.store.get("__package__")
     package = found.realize(machine).as_constant(machine) if found is not None else None
     if not isinstance(package, str) or not package:
         raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why="no __package__"))

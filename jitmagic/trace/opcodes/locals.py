@@ -7,6 +7,7 @@ from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Machine, Value
 from ..values.objects.functions import CellValue
+from ..values.objects.namespaces import builtin_named
 from .registry import opcode
 
 __all__ = ["NO_NAME", "cell_contents", "global_named", "name_of", "unbound"]
@@ -124,11 +125,10 @@ def load_global(machine: Machine, frame: Frame, instruction: Instruction) -> Non
 
 def global_named(machine: Machine, frame: Frame, name: str) -> Value:
     """Return a global of the frame, or a builtin."""
-    found = frame.globals.find(machine, name)
+    found = frame.globals.store.get(name)
     if found is None:
-        # The guard on absence among the globals was made by `find`: a later global shadows the
-        # builtin.
-        found = frame.globals.builtin(machine, name)
+        # The store has guarded that the globals lack it: a later global shadows the builtin.
+        found = builtin_named(machine, frame.globals, name)
     if found is None:
         raise unbound(machine, name, NO_NAME)
     value: Value = found
@@ -137,16 +137,16 @@ def global_named(machine: Machine, frame: Frame, name: str) -> Value:
 
 @opcode("STORE_GLOBAL")
 def store_global(machine: Machine, frame: Frame, instruction: Instruction) -> None:
-    frame.globals.store(machine, name_of(instruction), frame.pop_lazy())
+    frame.globals.set_item(machine, machine.constant(name_of(instruction)), frame.pop_lazy())
 
 
 @opcode("DELETE_GLOBAL")
 def delete_global(machine: Machine, frame: Frame, instruction: Instruction) -> None:
-    found = frame.globals.find(machine, name_of(instruction))
+    found = frame.globals.store.get(name_of(instruction))
     if found is None:
         raise unbound(machine, name_of(instruction), NO_NAME)
     found.realize(machine)  # guards that it exists, which no later read would
-    frame.globals.store(machine, name_of(instruction), None)
+    frame.globals.del_item(machine, machine.constant(name_of(instruction)))
 
 
 @opcode("LOAD_ASSERTION_ERROR")

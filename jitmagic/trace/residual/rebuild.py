@@ -8,7 +8,7 @@ read after an effect would see the new state. Each recipe object becomes one Pyt
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
 from typing import Any
@@ -29,7 +29,6 @@ from ..result import (
     BuildTuple,
     Constant,
     DelAttr,
-    DelGlobal,
     DelItem,
     Draw,
     Effect,
@@ -44,7 +43,6 @@ from ..result import (
     Return,
     SetAttr,
     SetCell,
-    SetGlobal,
     SetItem,
     Trace,
 )
@@ -194,35 +192,38 @@ def _collect(recipe: Recipe, seen: set[Recipe], order: list[Recipe]) -> None:
 
 def _roots(trace: Trace) -> Iterator[Recipe]:
     for effect in trace.effects:
-        yield from _effect_parts(effect)
+        yield from _parts(effect)
     if isinstance(trace.exit, Return):
         yield trace.exit.value
     elif isinstance(trace.exit, Break):
-        yield from (recipe for recipe in trace.exit.stack if recipe is not None)
-        yield from trace.exit.locals.values()
-        yield from trace.exit.cells.values()
+        named = trace.exit.locals.values(), trace.exit.cells.values()
+        yield from _recipes_in((*trace.exit.stack, *named[0], *named[1]))
 
 
-def _parts(recipe: Recipe) -> tuple[Recipe, ...]:
-    match recipe:
-        case BuildTuple(items) | BuildList(items) | BuildSet(items) | BuildSlice(items):
-            return items
-        case BuildDict(keys, values):
-            return (*keys, *values)
-        case BuildCell(contents):
-            return () if contents is None else (contents,)
-        case BuildFunction():
-            extras = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
-            return (recipe.globals, *recipe.closure, *(e for e in extras if e is not None))
-        case NewInstance(cls):
-            return (cls,)
-        case Invoke(callee, args, kwargs):
-            return (callee, *args, *(value for _, value in kwargs))
-    return ()
+def _parts(whole: Recipe | Effect) -> Iterator[Recipe]:
+    """Yield the recipes in the fields of a recipe or effect, in their order."""
+    if not isinstance(whole, Constant):
+        yield from _recipes_in(getattr(whole, name) for name in whole.__match_args__)  # type: ignore[union-attr]
+
+
+def _recipes_in(parts: Iterable[object]) -> Iterator[Recipe]:
+    for part in parts:
+        if isinstance(part, Recipe):
+            yield part
+        elif type(part) is tuple:
+            yield from _recipes_in(part)
 
 
 def _loads(writer: Writer, recipes: Iterable[Recipe]) -> Code:
     return [instruction for recipe in recipes for instruction in writer.load(recipe)]
+
+
+_CONTAINERS: Mapping[type, Callable[[int], Code]] = {
+    BuildTuple: build.build_tuple,
+    BuildList: build.build_list,
+    BuildSet: build.build_set,
+    BuildSlice: build.build_slice,
+}
 
 
 def _build(recipe: Recipe, writer: Writer) -> Code:
@@ -233,14 +234,8 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
         case FromGraph(index):
             graph = build.load_fast(_GRAPH, bound=True)
             return [*graph, *build.load_const(index), *build.binary_subscr()]
-        case BuildTuple(items):
-            return [*_loads(writer, items), *build.build_tuple(len(items))]
-        case BuildList(items):
-            return [*_loads(writer, items), *build.build_list(len(items))]
-        case BuildSet(items):
-            return [*_loads(writer, items), *build.build_set(len(items))]
-        case BuildSlice(items):
-            return [*_loads(writer, items), *build.build_slice(3)]
+        case BuildTuple(items) | BuildList(items) | BuildSet(items) | BuildSlice(items):
+            return [*_loads(writer, items), *_CONTAINERS[type(recipe)](len(items))]
         case BuildDict(keys, values):
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
             return [*_loads(writer, pairs), *build.build_map(len(keys))]
@@ -298,28 +293,6 @@ def _make_function(
 # ------------------------------------------------------------------------------------------ effects
 
 
-def _effect_parts(effect: Effect) -> Iterator[Recipe]:
-    match effect:
-        case SetAttr(target, _, value) | SetGlobal(target, _, value):
-            yield from (target, value)
-        case DelAttr(target, _) | DelGlobal(target, _):
-            yield target
-        case SetItem(target, key, value):
-            yield from (target, key, value)
-        case DelItem(target, key):
-            yield from (target, key)
-        case SetCell(cell, contents):
-            yield cell
-            if contents is not None:
-                yield contents
-        case ReplaceList(target, items):
-            yield from (target, *items)
-        case ReplaceDict(target, keys, values):
-            yield from (target, *keys, *values)
-        case Perform(callee, args, kwargs):
-            yield from (callee, *args, *(value for _, value in kwargs))
-
-
 def replay(effect: Effect, writer: Writer) -> Code:
     load = writer.load
     match effect:
@@ -331,11 +304,6 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*load(value), *load(target), *load(key), *build.store_subscr()]
         case DelItem(target, key):
             return [*load(target), *load(key), *build.delete_subscr()]
-        case SetGlobal(target, name, value):
-            spelled = build.load_const(name)
-            return [*load(value), *load(target), *spelled, *build.store_subscr()]
-        case DelGlobal(target, name):
-            return [*load(target), *build.load_const(name), *build.delete_subscr()]
         case SetCell(cell, None):
             return [*load(cell), *build.delete_attr("cell_contents")]
         case SetCell(cell, value):

@@ -47,13 +47,14 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import AutocastDetails, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
-from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
 from ..varying.symbolic import Symbols
 
-__all__ = ["Args", "Builder", "Kwargs", "Lazy", "Machine", "ObservedError", "Unrestorable", "Value"]
+__all__ = [
+    "Args", "Builder", "CannotRebuild", "Kwargs", "Lazy", "Machine", "ObservedError", "Value",
+]  # fmt: skip
 
 
 class Builder(Protocol):
@@ -102,7 +103,6 @@ class Effects(Protocol):
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> None: ...
     def del_attr(self, target: Value, name: str) -> None: ...
-    def set_global(self, namespace: Value, name: str, value: Value | None) -> None: ...
     def contents(self, container: Any) -> None:
         """Record new contents of a live container; `container.replace(builder)` has the effect."""
 
@@ -145,7 +145,6 @@ class Machine(Protocol):
     snapshot: FrameSnapshot  # the root frame's live arguments
     notes: GraphNotes  # of the current graph
     symbols: Symbols  # symbolic numbers, and the assumptions of the trace about them
-    aliased_dicts: AliasedDicts  # dictionaries that are also the `__dict__` of an object
     owners: dict[int, Any]  # TableStore id -> the object with these attributes (a reference cycle)
     entry_state: StateFacts  # global state that guards the entry
     frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
@@ -209,7 +208,7 @@ class Machine(Protocol):
         """Interpret a call of a Python function."""
 
     def globals_of(self, namespace: dict[str, object], make: Callable[[], Any]) -> Any:
-        """Return the one GlobalsValue of a namespace dictionary; `make` creates it."""
+        """Return the DictValue of a namespace that every call shares; `make` creates it."""
 
     def class_of(self, kind: type, source: Source | None) -> Any:
         """Return the one ClassValue of a class whose identity is guarded already."""
@@ -238,7 +237,7 @@ class ObservedError(Exception):
         self.mark: int | None = None  # number of guards before the instruction, set by the machine
 
 
-class Unrestorable(Exception):
+class CannotRebuild(Exception):
     """Raised when a live value has no recipe; the graph break moves to the value's creation."""
 
     def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
@@ -434,7 +433,7 @@ class Value:
     def recipe(self, builder: Builder) -> Recipe:
         """Return how to build a sourceless object at an exit; called once per exit.
 
-        Raises `Unrestorable(what, born)` if it cannot be built; such a class saves `machine.step`
+        Raises `CannotRebuild(what, born)` if it cannot be built; such a class saves `machine.step`
         at creation. An exit reads a value with a source from that source instead.
         """
         raise NotImplementedError(type(self).__name__)

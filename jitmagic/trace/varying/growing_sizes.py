@@ -26,7 +26,6 @@ from ..result import (
     ReplaceDict,
     ReplaceList,
     SetAttr,
-    SetGlobal,
     SetItem,
     Trace,
 )
@@ -95,10 +94,11 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
     """Yield each number that the frame writes (None: data-dependent), with paths to it."""
     for effect in traced.effects:
         written: list[tuple[tuple[Source, ...], Recipe]]
-        if isinstance(effect, SetGlobal):
-            written = [((Global(effect.name),), effect.value)]
-        else:
-            written = [(_paths(*place), value) for place, value in _written(effect)]
+        match effect:
+            case SetItem(Constant(), Constant(str(name)), value):  # in a namespace
+                written = [((Global(name),), value)]
+            case _:
+                written = [(_paths(*place), value) for place, value in _written(effect)]
         for paths, value in written:
             match value:
                 case Constant(number) if type(number) in (int, float):

@@ -287,23 +287,120 @@ def names_of_a_class() -> Made:
     table = vars(Config)
 
     def run(x: Any) -> Any:
-        Config.count += 1
+        seen = table.get("more", 5), table["count"]
+        Config.count += seen[0]
         Config.more = table["count"] + 10  # type: ignore[attr-defined]
         return x * table["count"] + vars(Config)["more"], Config.__dict__.get("none", 7)
 
     return run, lambda: (Config.count, "more" in table)
 
 
-# What is not modelled: a graph break, and the right result.
+@program
+def attributes_of_a_new_function() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        def made(y: Any) -> Any:
+            return y * made.count  # type: ignore[attr-defined]
+
+        made.count = 2  # type: ignore[attr-defined]
+        table = made.__dict__
+        table["count"] += 1
+        vars(made)["more"] = 4
+        kept.append((made, table))
+        return made(x), list(table), made.more, table is made.__dict__  # type: ignore[attr-defined]
+
+    return run, lambda: [(vars(one), vars(one) is table, one(2)) for one, table in kept]
 
 
 @program
-def globals_by_two_names() -> Made:
-    names: dict[str, Any] = {"count": 0}
-    text = "def run(x):\n global count\n count += 1\n alias['count'] += 10\n return x * count"
-    exec(text, names)
-    names["alias"] = names
-    return names["run"], lambda: names["count"]
+def attributes_of_a_wrapper() -> Made:
+    def inner(x: Any) -> Any:
+        """Multiply."""
+        return x * 2
+
+    inner.count = 3  # type: ignore[attr-defined]
+
+    def run(x: Any) -> Any:
+        @functools.wraps(inner)
+        def outer(y: Any) -> Any:
+            return inner(y) + outer.count  # type: ignore[attr-defined]
+
+        outer.__dict__["count"] += 1
+        return outer(x), outer.__name__, outer.__doc__, list(vars(outer))
+
+    return run, lambda: inner.count  # type: ignore[attr-defined]
+
+
+@program
+def attributes_of_a_partial() -> Made:
+    live: Any = functools.partial(torch.add)
+    live.count = 1
+    table = vars(live)
+
+    def run(x: Any) -> Any:
+        live.count += 1
+        table["count"] += 10
+        made: Any = functools.partial(live, x)
+        made.count = live.count
+        made.__dict__["more"] = 2
+        return made(made.more) * live.count, list(table), vars(made)
+
+    return run, lambda: live.count
+
+
+@program
+def attributes_of_a_new_ordered_dict() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = collections.OrderedDict(key=1)
+        made.count = 3
+        made.__dict__["count"] += made["key"]
+        kept.append(made)
+        return x * made.count, vars(made)
+
+    return run, lambda: [(list(one.items()), vars(one)) for one in kept]
+
+
+@program
+def attributes_of_an_exception() -> Made:
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = ValueError("text")
+        made.count = 3
+        made.__dict__["count"] += 1
+        vars(made)["more"] = 2
+        kept.append(made)
+        return x * made.count * made.more, list(made.__dict__)
+
+    return run, lambda: [(one.args, vars(one)) for one in kept]
+
+
+@program
+def entries_come_and_go_in_a_new_object() -> Made:
+    class Slotted:
+        __slots__ = ("__dict__", "slot")
+
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        made: Any = Slotted()
+        table = made.__dict__
+        table["last"], made.slot, made.first = 1, 2, 3
+        made.__dict__.update(late=4)
+        del made.last
+        table.pop("first")
+        made.first = 9
+        made.__dict__ |= {"more": made.slot}
+        kept.append(table)  # the object itself is not alive later
+        return x * made.late, list(table.items()), made.__dict__ is table, len(vars(made))
+
+    return run, lambda: kept
+
+
+# What is not modelled: a graph break, and the right result.
 
 
 @program
@@ -321,12 +418,13 @@ def dict_of_the_thread() -> Made:
     return run, lambda: local.count
 
 
-_BROKEN = ("graph_breaks_between_the_writes", "globals_by_two_names", "dict_of_the_thread")
+_BROKEN = ("graph_breaks_between_the_writes", "dict_of_the_thread")
 
 
-def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:
+def run_program(make: Callable[[], Made], tag: Callable[[Calls], Calls]) -> Any:
+    """Return what three calls return, and the state after each."""
     torch.manual_seed(0)
-    run, state = PROGRAMS[name]()
+    run, state = make()
     tagged = tag(run)
     return [(plainly(tagged(X)), plainly(state())) for _ in range(3)]
 
@@ -335,5 +433,5 @@ def _run(name: str, tag: Callable[[Calls], Calls]) -> Any:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_writes_are_seen_under_all_names(name: str, backend: str) -> None:
     whole = name not in _BROKEN
-    compiled = _run(name, lambda run: jitmagic.jit(run, backend=backend, fullgraph=whole))
-    assert compiled == _run(name, lambda run: run)
+    tag = jitmagic.jit(backend=backend, fullgraph=whole)
+    assert run_program(PROGRAMS[name], tag) == run_program(PROGRAMS[name], lambda run: run)

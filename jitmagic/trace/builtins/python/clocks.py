@@ -20,7 +20,7 @@ from torch.fx import Graph, Node
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, StatefulCall
 from ...result import Recipe
-from ...values.base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.numbers.number import unknown_number
 from ...values.numbers.residual_calls import ResidualCall
 from ..registry import handles
@@ -100,9 +100,9 @@ def _last_operation(graph: Graph) -> Node | None:
 def _check_last(
     reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
 ) -> None:
-    """Raise Unrestorable if operations after the reading would be measured with those before it."""
+    """Raise CannotRebuild if operations after the reading would be measured before it."""
     if builder.is_live(reading) and _last_operation(graph) is not last:
-        raise Unrestorable("a reading of a clock", born, broken.reason)
+        raise CannotRebuild("a reading of a clock", born, broken.reason)
 
 
 for _clock in _CLOCKS:

@@ -17,8 +17,9 @@ from ....guards.source import Source
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.getters import GetterValue
 from ...values.containers.iterators import StepIterator
-from ...values.containers.mappings import DictValue, live_dictionary
+from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
+from ...values.containers.table_store import TableStore
 from ...values.objects.constants import ConstantValue
 from ...values.objects.operators import binary, compare, equal, index_of, is_none, unpack
 from ...wrap import wraps
@@ -194,4 +195,4 @@ def _elements(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
 @wraps(Counter)
 def _wrap_counter(machine: Machine, obj: Counter[Any], source: Source) -> Value:
     machine.guard(TypeIs(source, Counter))
-    return live_dictionary(machine, CounterValue, obj, source)
+    return CounterValue(store=TableStore.of_live(machine, obj, source))

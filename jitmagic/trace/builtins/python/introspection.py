@@ -7,6 +7,7 @@ from ....guards.source import TypeOf
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.keys import has_stable_hash
+from ...values.containers.mappings import WithAttributes
 from ...values.containers.sequences import TupleValue
 from ...values.containers.text_inputs import text_input
 from ...values.objects.callables import BuiltinMethodValue, BuiltinValue
@@ -22,7 +23,7 @@ from ...values.objects.classes import ClassValue, SuperValue
 from ...values.objects.found_attributes import find_attribute
 from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ...values.objects.instances import InstanceValue
-from ...values.objects.namespaces import GlobalsValue, ModuleValue
+from ...values.objects.namespaces import ModuleValue
 from ...values.objects.type_forms import TypeFormValue
 from ..registry import handles
 
@@ -85,7 +86,7 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
 
 
-_WITH_NAMES = (ClassValue, FunctionValue, InstanceValue, ModuleValue)
+_WITH_NAMES = (ClassValue, ModuleValue, WithAttributes)
 
 
 @handles(vars)
@@ -97,8 +98,9 @@ def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(globals)
 def _globals(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    names: GlobalsValue = machine.frame.globals
-    return names.table(machine)
+    names: Value = machine.frame.globals
+    names.observe(machine)
+    return names
 
 
 @handles(callable)

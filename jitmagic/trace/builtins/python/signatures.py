@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
-from ...values.base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.read_only import ReadOnlyTable
 from ...values.objects.functions import BoundMethodValue, FunctionValue
@@ -36,7 +36,7 @@ class _Signed(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a signature", self.born)
+        raise CannotRebuild("a signature", self.born)
 
 
 class SignatureValue(_Signed):
@@ -85,7 +85,7 @@ class ParametersValue(ReadOnlyTable):
         self.born = machine.step
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("the parameters of a signature", self.born)
+        raise CannotRebuild("the parameters of a signature", self.born)
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:

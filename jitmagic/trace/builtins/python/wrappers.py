@@ -34,13 +34,13 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
     assert isinstance(wrapper, FunctionValue)
     assert isinstance(wrapped, FunctionValue)
-    for name in functools.WRAPPER_ASSIGNMENTS:
+    for assigned in functools.WRAPPER_ASSIGNMENTS:
         try:
-            _assign(machine, wrapper, name, wrapped.get_attr(machine, name))
+            _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))
         except ObservedError:  # update_wrapper skips missing attributes
             continue
-    wrapper.attributes.update(_attributes(machine, wrapped))
-    wrapper.attributes["__wrapped__"] = wrapped
+    for name, value in (*_attributes(machine, wrapped), ("__wrapped__", wrapped)):
+        wrapper.table(machine).put(machine, machine.constant(name), value)
     return wrapper
 
 
@@ -54,11 +54,10 @@ def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) 
         case "__qualname__":
             function.qualname = str(value.realize(machine).as_constant(machine))
         case _:
-            function.attributes[name] = value
+            function.slots[name] = value
 
 
 def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
     """Return the contents of the function's `__dict__`."""
-    if function.live is not None and function.source is not None:
+    if function.live is None or function.source is not None:
         yield from function.table(machine).as_names(machine).items()
-    yield from function.attributes.items()

@@ -18,8 +18,8 @@ from ....graph.operators.autocast import DEVICES, Autocast
 from ....guards.guard import AutocastDetails
 from ....guards.state import read_autocast_details
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...result import Perform
-from ...values.base import Args, Builder, Kwargs, Machine, Value
+from ...values.base import Args, Kwargs, Machine, Value
+from ...values.contexts.contexts import set_at_exit
 from ..registry import handles
 
 __all__ = ["bring_thread_to"]
@@ -30,15 +30,9 @@ def _rest(machine: Machine) -> AutocastDetails:
         return machine.autocast
     mode, entry = machine.graph.autocast, machine.rely_on_autocast()
     machine.autocast = entry
-    machine.at_exit(lambda builder: _tell(machine, mode, entry, builder))
+    now = lambda: (machine.graph.autocast, machine.autocast)  # noqa: E731
+    set_at_exit(machine, bring_thread_to, lambda: None if now() == (mode, entry) else now())
     return entry
-
-
-def _tell(machine: Machine, mode: Autocast, entry: AutocastDetails, builder: Builder) -> None:
-    now = machine.graph.autocast, machine.autocast
-    if now != (mode, entry):
-        setter = builder.constant(bring_thread_to)
-        builder.effect(Perform(setter, tuple(map(builder.constant, now))))
 
 
 def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:

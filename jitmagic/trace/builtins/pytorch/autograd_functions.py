@@ -30,7 +30,7 @@ from ...values.autograd.function_context import FunctionContext
 from ...values.autograd.rebuilt_objects import ObjectRebuilder
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.sequences import TupleValue
-from ...values.contexts.contexts import set_grad_mode
+from ...values.contexts.torch_contexts import set_grad_mode
 from ...values.objects.binding import bind_arguments
 from ...values.objects.class_facts import NOTHING, guard_attribute
 from ...values.objects.classes import ClassValue

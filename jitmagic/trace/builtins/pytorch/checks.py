@@ -79,7 +79,7 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     to be taken. torch's own such branches are written for Dynamo and round differently (optimizers
     count steps in float32 there). After a library's branch has raised, all code gets False.
     """
-    asking = machine.frame.globals.live.get("__name__")
+    asking = machine.frame.globals.store.live.get("__name__")
     answer = machine.compiled_branch and not (isinstance(asking, str) and belongs_to_torch(asking))
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)

@@ -17,7 +17,7 @@ from torch import nn
 
 from ...breaks import GraphBreak, TensorItem
 from ...result import Recipe
-from ...values.base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.tensors.tensor import TensorValue, record
 from ..registry import handles
 
@@ -50,7 +50,7 @@ class _NestedValue(Value):
         self.refuse(machine, f"attribute {name!r}")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a nested tensor", self._born)
+        raise CannotRebuild("a nested tensor", self._born)
 
     def describe(self) -> str:
         return "a nested tensor"
@@ -96,7 +96,7 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
 
         def check(builder: Builder) -> None:
             if machine.stop is not None:
-                raise Unrestorable("an encoder between its check of a mask and its end", born)
+                raise CannotRebuild("an encoder between its check of a mask and its end", born)
 
         machine.at_exit(check)
     answer: Value = machine.constant(True)

@@ -115,7 +115,7 @@ def _follow_fused(module: Any, name: str) -> None:
         if is_scaled or device is None:
             return machine.inline(function, given, kwargs)
         kind = "single" if device == "cpu" else "multi"
-        formula = function.globals.find(machine, f"_{kind}_tensor_{name}")
+        formula = function.globals.store.get(f"_{kind}_tensor_{name}")
         assert formula is not None
         run = formula.realize(machine).call
         if device == "cpu" or "capturable" not in named:

@@ -3,8 +3,8 @@
 C functions without arguments that return a switch or a setting give constants of the trace. Python
 functions around such getters (torch.backends.cuda.flash_sdp_enabled) are inlined down to them
 (trace/builtins/pytorch/torch_rules.py). Most calls that set state break. Handled elsewhere: grad
-mode (trace/values/contexts/contexts.py), autocast (autocast.py), and anomaly mode, which a compile
-suspends so that it cannot be read inside one.
+mode and what else contexts set (trace/values/contexts/torch_contexts.py), autocast (autocast.py),
+and anomaly mode, which a compile suspends so that it cannot be read inside one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.contexts.default_device import default_device, set_default_device
 from ...values.contexts.default_dtype import default_dtype, set_default_dtype
-from ...values.contexts.library_flags import FLAGS_ARE_SET
 from ..registry import handles
 
-__all__ = ["read_state"]
+__all__ = ["FLAGS_ARE_SET", "read_state"]
+
+FLAGS_ARE_SET = "flags of cudnn"
+"""Marks a graph inside a block that sets flags of cuDNN, where a read of the flags breaks."""
 
 # Names in torch._C; not every version of torch has each of them.
 _GETTERS = (

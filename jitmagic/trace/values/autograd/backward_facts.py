@@ -33,13 +33,21 @@ from ....guards.guard import (
     TensorMatch,
 )
 from ....guards.kinds import KINDS
-from ....guards.source import Builtin, Global, ImportedModule, SavedRef, Source, describe
+from ....guards.source import (
+    Builtin,
+    Global,
+    Globals,
+    ImportedModule,
+    SavedRef,
+    Source,
+    describe,
+)
 from ...breaks import BackwardRefused, GraphBreak
 from ...graph_notes import GraphNotes
 from ...knowledge import Knowledge
 from ...state import GuardBook
-from ..base import Builder, Lazy, Machine, Unrestorable, Value
-from ..containers.mappings import DictValue
+from ..base import Builder, CannotRebuild, Lazy, Machine, Value
+from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
 from ..modules.new_modules import NewModuleValue
@@ -50,14 +58,14 @@ from ..objects.classes import ClassValue
 from ..objects.constants import ConstantValue
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..objects.instances import InstanceValue
-from ..objects.namespaces import GlobalsValue
+from ..objects.namespaces import frame_globals, module_names
 from ..tensors.tensor import TensorValue
 
 __all__ = ["BackwardFacts", "SavedObjects", "check_read_state", "release_facts", "unwrapped"]
 
 # Facts about tensors and sizes hold for the whole call, so that only the frame guards them.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
-_ROOTS = (SavedRef, Global, Builtin, ImportedModule)
+_ROOTS = (SavedRef, Global, Globals, Builtin, ImportedModule)
 
 
 class SavedObjects(dict[Source, int]):
@@ -76,8 +84,8 @@ class BackwardFacts:
 
     def __init__(self, machine: Machine, name: str) -> None:
         self.known = Knowledge()
-        live = machine.snapshot.globals
-        self.known.globals[id(live)] = GlobalsValue.of_root(live)
+        with _looking(machine, self.known, self):
+            frame_globals(machine, machine.snapshot.globals)
         self.guards: tuple[Guard, ...] = ()  # set when the backward has been traced
         self._machine, self._name, self._born = machine, name, machine.step
         self._frame: Knowledge = machine.known
@@ -142,7 +150,7 @@ class BackwardFacts:
                 return PartialValue(self.rebind(value.function), args, named)
             case ListValue():
                 return self._copy(value, ListValue([self.rebind(item) for item in value.items]))
-            case DictValue() if value.kind in (dict, OrderedDict) and not value.attributes:
+            case DictValue() if value.kind in (dict, OrderedDict) and value.names is None:
                 pairs = [(self.rebind(key), self.rebind(one)) for key, one in value.pairs.values()]
                 return self._copy(value, DictValue.of(machine, pairs, value.kind))
             case SetValue() if value.kind is set:
@@ -154,8 +162,7 @@ class BackwardFacts:
         raise self.refused(f"the forward saves a {value.describe()} for it")
 
     def _function(self, value: FunctionValue) -> FunctionValue:
-        names = self._machine.globals_of(value.globals.live, lambda: self._names(value.globals))
-        made = FunctionValue(value.code, names)
+        made = FunctionValue(value.code, self._names(value.globals))
         made.name, made.qualname = value.name, value.qualname
         made.defaults, made.kwdefaults = (
             self.rebind(value.defaults),
@@ -173,15 +180,20 @@ class BackwardFacts:
             made.names = DictValue.of(self._machine, pairs)
         return made
 
-    def _names(self, names: GlobalsValue) -> GlobalsValue:
-        if names.source is None:  # reached as the namespace of a module
-            name = names.live.get("__name__")
-            module = sys.modules.get(name) if isinstance(name, str) else None
-            if module is None or vars(module) is not names.live:
-                raise self.refused("it reads globals that no function refers to")
-            return GlobalsValue.of_module(module, ImportedModule(str(name)))
+    def _names(self, names: DictValue) -> DictValue:
+        live = names.store.live
+        if names.by_identity:  # of the frame or of a module
+            return self._machine.globals_of(live, lambda: self._module_names(live))  # type: ignore[no-any-return]
+        assert names.source is not None
         held = SavedRef(self._held.index(names.source), "globals()")
-        return GlobalsValue.at(names.live, held)
+        return entries_of_live(self._machine, live, held)
+
+    def _module_names(self, live: dict[str, object]) -> DictValue:
+        name = live.get("__name__")
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        if module is None or vars(module) is not live:
+            raise self.refused("it reads globals that no function refers to")
+        return module_names(self._machine, module, ImportedModule(str(name)))
 
     def _copy(self, value: Value, made: Value) -> Value:
         self._own.append((value, _contents(value)))
@@ -286,12 +298,12 @@ class BackwardFacts:
         return GraphBreak(BackwardRefused.of(name=self._name, why=why))
 
     def _check_exit(self, builder: Builder) -> None:
-        """Raise Unrestorable if an object created by the frame has changed since, or escapes."""
+        """Raise CannotRebuild if an object created by the frame has changed since, or escapes."""
         for value, contents in self._own:
             if _has_changed(value, contents) or builder.is_live(value):
                 why = f"the forward saves a {value.describe()} for it, which may change later"
                 reason = BackwardRefused.of(name=self._name, why=why)
-                raise Unrestorable("what a backward reads", self._born, reason)
+                raise CannotRebuild("what a backward reads", self._born, reason)
 
     @property
     def is_stale(self) -> bool:

@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..containers.sequences import TupleValue
 from ..objects.class_facts import NOTHING, attribute_of_class
 from ..tensors.tensor import TensorValue
@@ -97,7 +97,7 @@ class FunctionContext(Value):
         self.marked[name] = given
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("the context of an autograd function", self.born)
+        raise CannotRebuild("the context of an autograd function", self.born)
 
     def parts(self) -> Iterable[Value]:
         return self.attributes.values()

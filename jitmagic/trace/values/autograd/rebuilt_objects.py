@@ -127,7 +127,7 @@ class ObjectRebuilder:
         return lambda left, held: kind([maker(left, held) for maker in makers])
 
     def _maker_of_function(self, value: FunctionValue) -> Make:
-        code, names, name = value.code, value.globals.live, value.name
+        code, names, name = value.code, value.globals.store.live, value.name
         parts = (value.defaults, value.kwdefaults)
         defaults, named = (self._maker(part) for part in parts)
         cells = self._gathered(tuple, value.closure)

@@ -32,7 +32,7 @@ from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRe
 from ...region import TransformBuilder
 from ...result import BreakReason, Recipe
 from ...structures import lower_structure, raise_structure
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..numbers.number_arguments import keep_numbers_of_transform
 from ..tensors.tensor import TensorValue, lift
 
@@ -97,7 +97,7 @@ class VjpFunctionValue(Value):
         return _record(machine, target, (self.node, _nodes(given)), self.device, "vjp")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a function returned by torch.func.vjp", self.born, _ESCAPED)
+        raise CannotRebuild("a function returned by torch.func.vjp", self.born, _ESCAPED)
 
     def describe(self) -> str:
         return "the function returned by torch.func.vjp"

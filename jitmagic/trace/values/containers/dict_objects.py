@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ....guards.source import DictEntry, Source
-from ...aliased_dicts import Access
 from ...builtins.registry import method_of
 from ...result import BuildDict, Constant, Effect, Perform, Recipe
 from ...wrap import wraps
@@ -24,7 +23,7 @@ from ..objects.class_facts import attribute_of_class
 from ..objects.classes import HEAP_TYPE, ClassValue, constructs, is_python_class
 from ..objects.instances import InstanceValue, construct, wrap_as
 from ..objects.operators import unpack
-from .mappings import DictValue, Pair
+from .mappings import DictValue, InnerDict, Pair
 from .table_store import TableStore
 
 __all__ = ["DictObjectValue", "mapping_pairs"]
@@ -43,29 +42,20 @@ def _is_dict_class(kind: type) -> bool:
     return all(is_python_class(base) for base in kind.__mro__ if base not in (*_BASES, object))
 
 
-class _Entries(DictValue):
+class _Entries(InnerDict):
     """The entries of an object of a dict subclass, as a dictionary."""
 
-    __slots__ = ("whole",)
-
-    def __init__(self, whole: DictObjectValue, store: TableStore) -> None:
-        super().__init__(store=store)
-        self.whole = whole
+    __slots__ = ()
 
     def changed(self, machine: Machine) -> None:
-        if self.store.live is not None:
-            machine.aliased_dicts.use(id(self.store.live), Access.OBJECT, changing=True)
-        machine.effects.contents(self.whole)
+        machine.effects.contents(self.owner)
 
     def missing(self, machine: Machine, key: Value) -> Value:
-        found = self.whole.special(machine, "__missing__", key)
+        found = self.owner.special(machine, "__missing__", key)
         return super().missing(machine, key) if found is None else found
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder(self.whole)
-
-    def empty_recipe(self) -> Recipe | None:
-        return None
+        return builder(self.owner)
 
     def entries(self, builder: Builder) -> BuildDict:
         """Return the recipe of the entries as a plain dictionary."""
@@ -87,7 +77,6 @@ class DictObjectValue(InstanceValue):
         if self.dictionary is None:
             assert self.source is not None
             assert isinstance(self.live, dict)
-            machine.aliased_dicts.use(id(self.live), Access.OBJECT)
             store = TableStore.of_live(machine, self.live, self.source, DictEntry)
             self.dictionary = _Entries(self, store)
         return self.dictionary

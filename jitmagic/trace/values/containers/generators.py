@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ..methods import MethodValue
 from ..objects.constants import ConstantValue
 from .iterators import IteratorValue
@@ -63,9 +63,9 @@ class GeneratorValue(IteratorValue):
         return item
 
     def check_droppable(self) -> None:
-        """Raise Unrestorable at an exit if dropping the generator would run user code."""
+        """Raise CannotRebuild at an exit if dropping the generator would run user code."""
         if not self.finished and self.started and self.must_close():
-            raise Unrestorable("a generator with code to run when it is closed", self.born)
+            raise CannotRebuild("a generator with code to run when it is closed", self.born)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("send", "close", "__next__", "__iter__"):
@@ -73,7 +73,7 @@ class GeneratorValue(IteratorValue):
         self.refuse(machine, f"attribute {name!r}")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a generator", self.born)
+        raise CannotRebuild("a generator", self.born)
 
     def describe(self) -> str:
         return "generator"

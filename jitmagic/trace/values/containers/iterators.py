@@ -3,7 +3,7 @@
 Input: containers and other iterators. Output: the next item, or None at the end. An exit in
 mid-loop rebuilds the iterator: one over a sequence by `iter(...)` and `__setstate__`, one over an
 unchanged dictionary by advancing a new iterator to the position, zip, enumerate and map from their
-inputs. Others are Unrestorable, so the graph break moves to their creation. live_iterators.py
+inputs. Others are CannotRebuild, so the graph break moves to their creation. live_iterators.py
 models iterators from before the trace.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...result import Recipe
-from ..base import Builder, Machine, Unrestorable, Value
+from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.callables import BuiltinMethodValue
 
 __all__ = [
@@ -162,7 +162,7 @@ class StepIterator(IteratorValue):
         return next(self.steps, None)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(self.kind.__name__, self.born)
+        raise CannotRebuild(self.kind.__name__, self.born)
 
 
 class TableIterator(StepIterator):

@@ -20,7 +20,7 @@ from ...breaks import GraphBreak, LoopIterator
 from ...residual.resume import carries_stack
 from ...result import Effect, Perform
 from ...wrap import wraps
-from ..base import Builder, Machine, Unrestorable, Value
+from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.operators import is_none
 from .iterators import (
     EnumerateIterator,
@@ -102,7 +102,7 @@ class LiveIterator(IteratorValue):
         # Guards on the position would compile the rest of the loop anew in each iteration.
         if self.model is not None and not self.ended and not self._can_stop_here(builder):
             reason = LoopIterator.of(type=self.kind.__name__)
-            raise Unrestorable(self.kind.__name__, self.began, reason)
+            raise CannotRebuild(self.kind.__name__, self.began, reason)
         if self.kind in _STATELESS:
             return ()
         count = builder.constant(self.taken + self.ended)

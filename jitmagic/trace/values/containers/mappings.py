@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ....guards.guard import TypeIs
 from ....guards.source import InstanceDict, SlotAttr, Source
-from ...aliased_dicts import Access
 from ...breaks import GraphBreak, UnknownObject
-from ...result import BuildDict, Effect, Recipe
+from ...result import BuildDict, Effect, Recipe, SetItem
 from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
@@ -31,10 +29,11 @@ from .text_inputs import text_input
 __all__ = [
     "DefaultDictValue",
     "DictValue",
+    "InnerDict",
     "Pair",
     "ViewValue",
+    "WithAttributes",
     "entries_of_live",
-    "live_dictionary",
 ]
 
 _VIEW_TYPES: dict[str, type] = {
@@ -44,14 +43,66 @@ _VIEW_TYPES: dict[str, type] = {
 }
 
 
-class DictValue(Value):
+class WithAttributes(Value):
+    """An object with a `__dict__`, modelled by `names` once its entries or itself are used."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.names: DictValue | None = None
+
+    def live_table(self) -> dict[str, object]:
+        """Return the live object's `__dict__` without calling user code."""
+        raise NotImplementedError(type(self).__name__)
+
+    def table_path(self, source: Source) -> Source:
+        return InstanceDict(source)
+
+    def table(self, machine: Machine) -> DictValue:
+        """Return the model of `__dict__`, which other objects may share."""
+        if self.names is None and self.source is not None:
+            path = self.table_path(self.source)
+            self.names = entries_of_live(machine, self.live_table(), path, owner=self)
+        elif self.names is None:
+            self.names = DictValue()
+        return self.names
+
+    def own_table(self, machine: Machine) -> Value:
+        """Return `self.__dict__`, for the program to use as an object."""
+        table = self.table(machine)
+        if self.source is None and not isinstance(table, InnerDict):
+            # Not before: values in a reference cycle keep the call's arguments alive.
+            table = self.names = InnerDict(self, table.store)
+        table.observe(machine)
+        return table
+
+    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
+        return None if value is None else builder.set_attr(self, name, value)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """Yield the effects that set the attributes of a new object."""
+        for token, (key, value) in ({} if self.names is None else self.names.pairs).items():
+            stored = (
+                self.attribute_effect(builder, token, value) if isinstance(token, str) else None
+            )
+            table = builder.invoke(vars, (builder(self),))
+            yield stored or SetItem(table, builder(key), builder(value))
+
+    def attribute_parts(self) -> Iterator[Value]:
+        """Yield the values of the attributes that were read or written."""
+        if self.names is not None:
+            yield from (value for value in self.names.store.known().values() if value is not None)
+
+
+class DictValue(WithAttributes):
     """A dictionary; every mutation calls `changed`, which logs the effect.
 
-    `attributes` has the known attributes of an OrderedDict (None: absent). `observed` is True once
-    the type is guarded: entries of a `__dict__` can be read without that guard.
+    `observed` is True once the type is guarded: entries of a `__dict__` can be read without that
+    guard.
     """
 
-    __slots__ = ("attributes", "observed", "store")
+    __slots__ = ("observed", "store")
 
     def __init__(
         self,
@@ -61,7 +112,6 @@ class DictValue(Value):
         store: TableStore | None = None,
     ) -> None:
         self.store = store or TableStore(pairs, kind)
-        self.attributes: dict[str, Value | None] = {}
         self.observed = True
         super().__init__(self.store.source)
 
@@ -138,37 +188,27 @@ class DictValue(Value):
         }
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if not hasattr(self.kind, name) and (own := self._own_attribute(machine, name)) is not None:
-            return own
+        if name == "__dict__" and self.kind is collections.OrderedDict:
+            return self.own_table(machine)
+        # Such as the `_metadata` of a state dict.
+        if self.kind.__dictoffset__ and not hasattr(self.kind, name):
+            own = self.table(machine).store.get(name)
+            if own is not None:
+                return own
         return bind_builtin(machine, self, self.kind, name)
 
-    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
-        """Return an attribute of an OrderedDict, such as the `_metadata` of a state dict."""
-        table = self._live_attributes(machine)
-        return self.attributes.get(name) if table is None else table.store.get(name)
-
-    def _live_attributes(self, machine: Machine) -> DictValue | None:
-        """Return the `__dict__` of a live OrderedDict, else None."""
-        live, source = self.store.live, self.source
-        if live is None or source is None or not hasattr(live, "__dict__"):
-            return None
-        return entries_of_live(machine, live.__dict__, InstanceDict(source), self)
-
-    def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        return None if value is None else builder.set_attr(self, name, value)
+    def live_table(self) -> dict[str, object]:
+        table: dict[str, object] = self.store.live.__dict__
+        return table
 
     def has_attributes(self, machine: Machine) -> bool:
         """Return whether it is an OrderedDict with attributes in its `__dict__`."""
-        table = self._live_attributes(machine)
-        return bool(self.attributes if table is None else table.pairs)
+        return bool(self.kind.__dictoffset__ and self.table(machine).pairs)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        if (table := self._live_attributes(machine)) is not None:
-            table.set_item(machine, machine.constant(name), value)
-        else:
-            self.attributes[name] = value
+        self.table(machine).set_item(machine, machine.constant(name), value)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         value = self.find(machine, key)
@@ -269,8 +309,6 @@ class DictValue(Value):
         self.changed(machine)
 
     def changed(self, machine: Machine) -> None:
-        if self.store.live is not None:
-            machine.aliased_dicts.use(id(self.store.live), Access.OBJECT, changing=True)
         machine.effects.contents(self)
 
     # -- exits -----------------------------------------------------------------------------------
@@ -282,19 +320,34 @@ class DictValue(Value):
     def empty_recipe(self) -> Recipe | None:
         return BuildDict((), ()) if self.kind is dict else None
 
-    def fill(self, builder: Builder) -> Iterable[Effect]:
-        """Yield the effects that set the attributes of a new OrderedDict."""
-        for name, value in self.attributes.items():
-            if value is not None:
-                yield builder.set_attr(self, name, value)
-
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
         """Return the effects that update the live dictionary to these contents."""
         return self.store.effects(builder, self)
 
     def parts(self) -> Iterable[Value]:
-        attributes = (value for value in self.attributes.values() if value is not None)
-        return (*self.store.parts(), *attributes)
+        return (*self.store.parts(), *self.attribute_parts())
+
+
+class InnerDict(DictValue):
+    """The dictionary in `owner`: its `__dict__`, or the entries of a dict subclass's instance."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Any, store: TableStore) -> None:
+        super().__init__(store=store)
+        self.owner = owner
+
+    def is_constant(self, machine: Machine) -> bool:
+        return False
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(vars, (builder(self.owner),))  # the effects that fill it store these
+
+    def empty_recipe(self) -> Recipe | None:
+        return None
+
+    def describe(self) -> str:
+        return f"the attributes of {self.owner.describe()}"
 
 
 class DefaultDictValue(DictValue):
@@ -392,15 +445,7 @@ class ViewValue(Value):
 @wraps(dict, collections.OrderedDict)
 def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
-    return live_dictionary(machine, DictValue, obj, source)
-
-
-def live_dictionary(
-    machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
-) -> DictValue:
-    """Return the model of a live dictionary whose type is guarded."""
-    machine.aliased_dicts.use(id(obj), Access.OBJECT)
-    return model(store=TableStore.of_live(machine, obj, source))
+    return DictValue(store=TableStore.of_live(machine, obj, source))
 
 
 def entries_of_live(
@@ -413,10 +458,8 @@ def entries_of_live(
     """
 
     def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
-        value = live_dictionary(machine, DictValue, obj, source)
+        value = DictValue(store=TableStore.of_live(machine, obj, source))
         value.observed = False
-        if owner is not None:
-            machine.owners[id(value.store)] = owner
         return value
 
     # A dictionary of another class is wrapped with a type guard. C code that stores an attribute
@@ -427,6 +470,8 @@ def entries_of_live(
     if (entries := value.as_dictionary(machine)) is None:
         raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
     assert isinstance(entries, DictValue)
+    if owner is not None:
+        machine.owners.setdefault(id(entries.store), owner)
     return entries
 
 
@@ -436,4 +481,4 @@ def _wrap_defaultdict(
 ) -> Value:
     machine.guard(TypeIs(source, collections.defaultdict))
     factory = machine.lazy(obj.default_factory, SlotAttr(source, "default_factory"))
-    return live_dictionary(machine, partial(DefaultDictValue, factory), obj, source)
+    return DefaultDictValue(factory, TableStore.of_live(machine, obj, source))

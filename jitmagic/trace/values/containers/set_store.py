@@ -20,7 +20,7 @@ from ....guards.guard import LengthIs, SetHas, ValueEquals
 from ....guards.source import Contents, Item, Source
 from ...breaks import GraphBreak, UnknownObject
 from ...result import BuildDict, BuildSet, BuildTuple, Effect, Perform, Recipe
-from ..base import Builder, Machine, Unrestorable, Value
+from ..base import Builder, CannotRebuild, Machine, Value
 from .keys import hashes_unchanged
 from .lengths import is_filled, live_length
 
@@ -314,7 +314,7 @@ class SetStore:
         if version is not None:
             return version(builder)
         if not self.is_ordered:
-            raise Unrestorable("a set of unknown order", self.born)
+            raise CannotRebuild("a set of unknown order", self.born)
         return _built(builder, self.kind, [member.value for member in self.mirror])
 
     def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
@@ -329,7 +329,7 @@ class SetStore:
 
     def _arguments(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
         if any(operand.version is None for operand in operands):
-            raise Unrestorable("a set of unknown order", self.born)
+            raise CannotRebuild("a set of unknown order", self.born)
         return tuple(
             operand.version(builder) for operand in operands if operand.version is not None
         )

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-from ....guards.guard import ANY_KEY, DictKeysAre, HasKeyAt, KeyAbsent, LengthIs
+from ....guards.guard import ANY_KEY, DictKeysAre, Guard, HasKeyAt, KeyAbsent, LengthIs
 from ....guards.live_objects import entries_of
 from ....guards.source import DictKeyAt, DictValueAt, InstanceDict, Item, ItemAt, Source
 from ...breaks import GraphBreak, UnknownObject
@@ -38,15 +38,16 @@ _CANCELLED: Change = ("", None, ())  # an insertion that a deletion has undone
 class TableStore:
     """The contents of one dictionary."""
 
-    __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "_whole", "entry", "kind",
-                 "live", "machine", "source")  # fmt: skip
+    __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "_whole", "absent", "entry",
+                 "kind", "live", "machine", "source")  # fmt: skip
 
     def __init__(self, pairs: dict[object, Pair] | None = None, kind: type = dict) -> None:
         self.kind = kind
         self.live: Any = None
         self.source: Source | None = None
         self.machine: Machine | None = None
-        self.entry: Callable[[Source, object], Source] = Item
+        self.entry: Callable[[Any, Any], Source] = Item
+        self.absent: Callable[[Any, Any], Guard] = KeyAbsent
         self._pairs: dict[object, Pair] | None = {} if pairs is None else pairs
         self._known: dict[object, Value | None] = {}  # original live entries read; None: absent
         self._changes: list[Change] = []
@@ -60,15 +61,18 @@ class TableStore:
         machine: Machine,
         live: dict[Any, Any],
         source: Source,
-        entry: Callable[[Source, object], Source] = Item,
-    ) -> TableStore:
+        entry: Callable[[Any, Any], Source] = Item,
+        absent: Callable[[Any, Any], Guard] = KeyAbsent,
+    ) -> Self:
         """Create the store of a live dictionary whose type is guarded.
 
-        `entry(source, key)` is the source of a value, for a key that guards can look up. A value
-        under another key has a source by its position.
+        For a key that guards can look up, `entry(source, key)` is the source of its value and
+        `absent(source, key)` the guard that it is absent. A value under another key has a source by
+        its position.
         """
         store = cls({}, type(live))
-        store.machine, store.live, store.source, store.entry = machine, live, source, entry
+        store.machine, store.live, store.source = machine, live, source
+        store.entry, store.absent = entry, absent
         store._pairs, store._simple = None, None
         return store
 
@@ -88,9 +92,11 @@ class TableStore:
         if self._pairs is not None or not self._can_look_up(token):
             pair = self.pairs.get(token)
             return None if pair is None else pair[1]
-        if (at := self._at.get(token)) is None:
-            return self._original(token)
-        name, _, args = self._changes[at]
+        return self.stored(token) if token in self._at else self._original(token)
+
+    def stored(self, token: object) -> Value | None:
+        """Return the value that the traced code has stored under a key, or None."""
+        name, _, args = self._changes[self._at[token]] if token in self._at else _CANCELLED
         return args[1] if name == "__setitem__" else None
 
     def can_find(self, text: Text) -> bool:
@@ -173,7 +179,7 @@ class TableStore:
             assert self.source is not None
             value = dict.get(self.live, token, _NOTHING)
             if value is _NOTHING:
-                self.machine.guard(KeyAbsent(self.source, token))
+                self.machine.guard(self.absent(self.source, token))
                 self._known[token] = None
             else:
                 path = self.entry(self.source, token)

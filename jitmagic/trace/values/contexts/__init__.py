@@ -5,12 +5,11 @@ the block, an effect sets the thread's state, and the recipe of the block's `__e
 context that is already entered, for the resume function to exit. If that is impossible, the graph
 break moves before the block.
 
-    contexts          no_grad, enable_grad, set_grad_enabled
-    inference         inference_mode and inference tensors
+    contexts          the class of context managers, and what a row of it says
+    torch_contexts    rows: grad and inference mode, flags of cuDNN, marks for a profiler
+    inference         inference tensors
     default_device    set_default_device, `with torch.device(...)`
     default_dtype     set_default_dtype
-    library_flags     torch.backends.cudnn.flags
-    record_function   torch.profiler.record_function
     random_streams    generators of `random` and `numpy.random`
     context_vars      contextvars.ContextVar
     threads           locks and threading.local

@@ -15,12 +15,13 @@ from typing import Any
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
 from ...builtins.registry import method
-from ...result import Perform, Recipe
+from ...result import Recipe
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ATOMS
 from ..objects.identity import IdentityValue
+from .contexts import set_at_exit
 
 __all__: list[str] = []
 
@@ -31,12 +32,11 @@ _TOKEN = "the token of a context variable"
 class ContextVarValue(IdentityValue):
     """A ContextVar; `active` has the `set` calls of the trace that are not yet reset."""
 
-    __slots__ = ("active", "watched")
+    __slots__ = ("active",)
 
     def __init__(self, live: contextvars.ContextVar[Any], source: Source) -> None:
         super().__init__(live, source)
         self.active: list[TokenValue] = []
-        self.watched = False
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, contextvars.ContextVar, name)
@@ -60,18 +60,10 @@ class ContextVarValue(IdentityValue):
             self.refuse(machine, "reading an object that was set before this graph")
         return found
 
-    def watch(self, machine: Machine) -> None:
-        """Register a hook that sets the variable at exits where the trace has left it set."""
-        if not self.watched:
-            self.watched = True
-            machine.at_exit(self._at_exit)
-
-    def _at_exit(self, builder: Builder) -> None:
-        if not self.active:
-            return
-        # The token was dropped; one that is live at the exit is Unrestorable.
-        setter = builder.constant(self.live.set)
-        builder.effect(Perform(setter, (builder(self.active[-1].content),)))
+    def changed(self) -> tuple[Value] | None:
+        """Return what an exit sets if the trace has left the variable set."""
+        # The token was dropped; one that is live at the exit is CannotRebuild.
+        return (self.active[-1].content,) if self.active else None
 
 
 class TokenValue(Value):
@@ -91,7 +83,7 @@ class TokenValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(_TOKEN, self.born)
+        raise CannotRebuild(_TOKEN, self.born)
 
 
 def _variable(owner: Value) -> ContextVarValue:
@@ -102,7 +94,7 @@ def _variable(owner: Value) -> ContextVarValue:
 @method(contextvars.ContextVar, "set")
 def _set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     variable = _variable(owner)
-    variable.watch(machine)
+    set_at_exit(machine, variable.live.set, variable.changed)
     variable.active.append(TokenValue(machine, args[0]))
     return variable.active[-1]
 

@@ -1,9 +1,12 @@
-"""Models grad mode: no_grad, enable_grad and set_grad_enabled as contexts, calls and decorators.
+"""Models context managers of torch: one class for their instances and a row for each kind.
 
-Input: these classes, and live instances of them. Output: changes of the grad mode of the graph. At
-a graph break inside such a block, an effect sets the thread to the traced mode, and a context that
-is already entered is built on the stack. inference.py has inference_mode. torch.autocast is written
-in Python and is inlined; builtins/pytorch/autocast.py has the functions that it calls.
+Input: calls of the classes and functions that have a row, and live instances of some. Output:
+changes of the state of the trace. A row says which constants a call takes, what entering changes,
+and what leaving restores; `with`, decorators and graph breaks inside a block work the same for all.
+At such a break the context is built on the stack, already entered. torch_contexts.py has the rows.
+
+torch.autocast is written in Python and is inlined; builtins/pytorch/autocast.py has the functions
+that it calls.
 """
 
 from __future__ import annotations
@@ -11,109 +14,193 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
-import torch
-
-from ....graph.builder import GraphBuilder
-from ....guards.guard import IdentityIs, TypeIs, ValueEquals
+from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import InstanceDict, Item, Source
-from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
+from ...breaks import GraphBreak, UnsupportedArguments
 from ...builtins.registry import handles
 from ...result import Perform, Recipe
-from ...wrap import intercepts, wraps
+from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..objects.callables import BuiltinValue
-from ..objects.classes import ClassValue, constructs
-from ..objects.constants import ConstantValue
+from ..objects.callables import BuiltinMethodValue
 from ..objects.functions import FunctionValue
 from ..objects.opaque import WithoutOperators
-from .inference import InferenceBlock
 
-__all__ = ["GradContext", "context_class", "set_grad_mode"]
-
-_GRAD_CLASSES: dict[type, bool | None] = {
-    torch.no_grad: False,
-    torch.enable_grad: True,
-    torch.set_grad_enabled: None,
-}
-_REFUSED: dict[type, str] = {
-    torch.cuda.amp.autocast: "it warns that it is deprecated",
-    torch.cpu.amp.autocast_mode.autocast: "it warns that it is deprecated",
-    torch.autograd.profiler.profile: "profiling runs as plain Python",
-    torch.autograd.set_detect_anomaly: "anomaly detection changes the state of the process",
-    torch.autograd.detect_anomaly: "anomaly detection changes the state of the process",
-}
+__all__ = [
+    "ContextValue",
+    "Row",
+    "set_at_exit",
+    "wrap_live",
+]
 
 
-def set_grad_mode(machine: Machine, mode: bool) -> None:
-    """Change the grad mode of the graph, and of the thread at an exit."""
-    graph = machine.graph
-    if mode and (graph.inference.is_on or torch.is_inference_mode_enabled()):
-        why = "inside inference mode no gradients are recorded"
-        raise GraphBreak(RefusedTorchCall.of(name="set_grad_enabled", why=why))
-    if "grad mode" not in machine.notes.marks:
-        machine.notes.marks.add("grad mode")
-        entry = graph.grad_enabled
-        # One hook per trace suffices: an exit compares the final mode with that of the entry.
-        machine.at_exit(lambda builder: _set_mode_at_exit(graph, entry, builder))
-    graph.set_grad_enabled(mode)
+class Row:
+    """A kind of context manager that has no effect on what is traced; subclasses have one."""
+
+    decorates = True
+    attributes: ClassVar[tuple[str, ...]] = ()  # parameters that an instance has as attributes
+
+    def __init__(self, kind: Any, *parameters: str) -> None:
+        self.kind, self.parameters = kind, parameters
+        handles(kind)(self.make)
+
+    def make(self, machine: Machine, args: Args, kwargs: Kwargs) -> ContextValue:
+        """Return the context that a call creates."""
+        if len(args) > len(self.parameters) or not kwargs.keys() <= set(self.parameters):
+            self.refuse("such an argument")
+        named = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        arguments = {}
+        for name, value in named.items():
+            if not (real := value.realize(machine)).is_constant(machine):
+                self.refuse("such an argument")
+            arguments[name] = real.as_constant(machine)
+        return ContextValue(self, arguments)
+
+    def refuse(self, what: str) -> Any:
+        raise GraphBreak(UnsupportedArguments.of(name=self.kind.__name__, what=what))
+
+    def enter(self, machine: Machine, context: ContextValue) -> Any:
+        """Change the state of the trace; return what `leave` needs to restore it."""
+
+    def leave(self, machine: Machine, context: ContextValue, before: Any) -> None:
+        """Restore the state of the trace."""
+
+    def result(self, machine: Machine, context: ContextValue) -> Value:
+        """Return the value of `with ... as`."""
+        return machine.constant(None)
+
+    def recipe(self, builder: Builder, context: ContextValue) -> Recipe:
+        """Return the recipe of a context that is not entered."""
+        named = {name: builder.constant(value) for name, value in context.arguments.items()}
+        return builder.invoke(self.kind, (), **named)
+
+    def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+        """Return the recipe of the `__exit__` of an entered context."""
+        named = {name: builder.constant(value) for name, value in context.arguments.items()}
+        return builder.invoke(entered_block, (builder.constant(self.kind),), **named)
 
 
-def _set_mode_at_exit(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
-    if graph.grad_enabled != entry:
-        setter = builder.constant(torch._C._set_grad_enabled)
-        builder.effect(Perform(setter, (builder.constant(graph.grad_enabled),)))
+def entered_block(kind: Any, /, **arguments: Any) -> Callable[..., Any]:
+    """Create and enter a context; return its `__exit__`."""
+    block = kind(**arguments)
+    block.__enter__()
+    leave: Callable[..., Any] = block.__exit__
+    return leave
 
 
-class GradContext(Value):
-    """An instance of no_grad, enable_grad or set_grad_enabled."""
+def set_at_exit(
+    machine: Machine, setter: Callable[..., object], changed: Callable[[], tuple[Any, ...] | None]
+) -> None:
+    """Have each exit call `setter` with what `changed()` returns then, unless that is None.
 
-    __slots__ = ("kind", "mode", "previous")
+    It returns constants or Values. Later calls with the same setter do nothing.
+    """
+    setters = machine.notes.of(_Setters)
+    if setter in setters:
+        return
+    setters.add(setter)
 
-    def __init__(self, kind: type, mode: bool, source: Source | None = None) -> None:
+    def hook(builder: Builder) -> None:
+        if (values := changed()) is not None:
+            recipes = (builder(v) if isinstance(v, Value) else builder.constant(v) for v in values)
+            builder.effect(Perform(builder.constant(setter), tuple(recipes)))
+
+    machine.at_exit(hook)
+
+
+class _Setters(set[Any]):
+    """The setters that exits of one graph call."""
+
+
+class ContextValue(WithoutOperators):
+    """A context manager; `before` is the state that a live or entered one restores."""
+
+    __slots__ = ("arguments", "before", "live", "row")
+
+    def __init__(
+        self,
+        row: Row,
+        arguments: dict[str, Any],
+        live: Any = None,
+        source: Source | None = None,
+    ) -> None:
         super().__init__(source)
-        self.kind = kind
-        self.mode = mode
-        self.previous = False
+        self.row, self.arguments, self.live = row, arguments, live
+        self.before: Any = False
 
     def python_type(self, machine: Machine) -> type:
-        return self.kind
+        if not isinstance(self.row.kind, type):
+            self.refuse(machine, "its type")
+        return self.row.kind
 
     def truth(self, machine: Machine) -> bool:
         return True
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        self.previous = machine.graph.grad_enabled
-        set_grad_mode(machine, self.mode)
-        return _GradModeExit(self.kind, self.mode, self.previous), machine.constant(None)
+        self.before = self.row.enter(machine, self)
+        return Entered(self, self.before), self.row.result(machine, self)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("mode", "prev"):
-            return machine.constant(self.mode if name == "mode" else self.previous)
-        if name == "clone":
-            return _Clone(self)
+        if name in self.row.attributes and name in self.arguments:
+            return machine.constant(self.arguments[name])
+        if name == "clone" and self.row.attributes:
+            return BuiltinMethodValue(self, self.row.kind, name)
+        if name == "prev" and self.row.attributes:
+            return machine.constant(self.restored(machine))
+        if name == "__exit__" and self.live is not None:  # a resume function may run in its block
+            return Entered(self, self.restored(machine))
         self.refuse(machine, f"attribute {name!r}")
+
+    def restored(self, machine: Machine) -> Any:
+        """Return the state that leaving restores, guarded for a live context."""
+        if self.live is not None:
+            assert self.source is not None
+            self.before = self.live.prev
+            machine.guard(ValueEquals(Item(InstanceDict(self.source), "prev"), self.before))
+        return self.before
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         function = args[0].realize(machine) if len(args) == 1 and not kwargs else self
-        plain = isinstance(function, FunctionValue) and self.kind is not torch.set_grad_enabled
-        if not plain or function.code.co_flags & inspect.CO_GENERATOR:  # type: ignore[attr-defined]
+        if not isinstance(function, FunctionValue) or not self.row.decorates:
             self.refuse(machine, "decorating a function")
-        assert isinstance(function, FunctionValue)
+        if function.code.co_flags & inspect.CO_GENERATOR:
+            self.refuse(machine, "decorating a function")
         return DecoratedFunction(self, function)
 
     def recipe(self, builder: Builder) -> Recipe:
-        mode = (builder.constant(self.mode),) if self.kind is torch.set_grad_enabled else ()
-        return builder.invoke(self.kind, mode)
+        return self.row.recipe(builder, self)
+
+    def describe(self) -> str:
+        return f"{self.row.kind.__name__} context"
+
+
+class Entered(WithoutOperators):
+    """The bound `__exit__` of a context that has been entered."""
+
+    __slots__ = ("before", "context")
+
+    def __init__(self, context: ContextValue, before: Any) -> None:
+        super().__init__()
+        self.context, self.before = context, before
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        self.context.row.leave(machine, self.context, self.before)
+        return machine.constant(None)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return self.context.row.entered(builder, self.context, self.before)
 
 
 class DecoratedFunction(WithoutOperators):
-    """A function that a grad-mode context decorates, as `torch.no_grad()(function)`."""
+    """A function that a context decorates, as `torch.no_grad()(function)`."""
 
     __slots__ = ("context", "function")
 
-    def __init__(self, context: GradContext, function: FunctionValue) -> None:
+    def __init__(self, context: ContextValue, function: FunctionValue) -> None:
         super().__init__()
         self.context, self.function = context, function
 
@@ -124,12 +211,11 @@ class DecoratedFunction(WithoutOperators):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        before = machine.graph.grad_enabled
-        set_grad_mode(machine, self.context.mode)
+        leave, _ = ContextValue(self.context.row, self.context.arguments).enter(machine)
         try:
             return self.function.call(machine, args, kwargs)
         finally:
-            set_grad_mode(machine, before)
+            leave.call(machine, (), {})
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.call(builder(self.context), builder(self.function))
@@ -141,183 +227,13 @@ class DecoratedFunction(WithoutOperators):
         return f"decorated {self.function.describe()}"
 
 
-class _Clone(Value):
-    """The bound method `context.clone`, which decorated functions call."""
+def wrap_live(row: Row, arguments: dict[str, Any]) -> None:
+    """Register live instances of a kind, whose attributes are `arguments` and `row.parameters`."""
 
-    __slots__ = ("context",)
-
-    def __init__(self, context: GradContext) -> None:
-        super().__init__()
-        self.context = context
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if self.context.kind is torch.set_grad_enabled:
-            set_grad_mode(machine, self.context.mode)
-        return GradContext(self.context.kind, self.context.mode)
-
-
-class _GradModeExit(Value):
-    """The bound `__exit__` of a context that has been entered."""
-
-    __slots__ = ("kind", "mode", "previous")
-
-    def __init__(self, kind: type, mode: bool, previous: bool) -> None:
-        super().__init__()
-        self.kind = kind
-        self.mode = mode
-        self.previous = previous
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        set_grad_mode(machine, self.previous)
-        return machine.constant(None)
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-    def recipe(self, builder: Builder) -> Recipe:
-        previous = builder.constant(self.previous)
-        return builder.invoke(exit_of_entered_context, (builder.constant(self.kind), previous))
-
-
-def exit_of_entered_context(kind: type, previous: bool) -> Callable[..., Any]:
-    """Return the `__exit__` of a grad-mode context that restores the mode `previous`."""
-    context = torch.no_grad() if kind is torch.set_grad_enabled else kind()
-    context.prev = previous
-    leave: Callable[..., Any] = context.__exit__
-    return leave
-
-
-def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value:
-    """Model a call of one of the context classes."""
-    if kind in _REFUSED:
-        raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
-    if kind is torch.inference_mode:
-        return _inference_block(machine, args, kwargs)
-    fixed = _GRAD_CLASSES[kind]
-    if fixed is not None:
-        if args or kwargs:
-            _refuse(kind, "a function to decorate")
-        return GradContext(kind, fixed)
-    (wanted,) = [*args, *kwargs.values()]
-    mode = wanted.realize(machine)
-    if not isinstance(mode, ConstantValue):
-        _refuse(kind, "such an argument")
-    setter = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
-    setter.previous = machine.graph.grad_enabled
-    set_grad_mode(machine, setter.mode)
-    return setter
-
-
-def _inference_block(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    modes = [mode.realize(machine) for mode in (*args, *kwargs.values())]
-    is_on = all(mode.is_constant(machine) and mode.as_constant(machine) is True for mode in modes)
-    if not is_on or machine.graph.root is not machine.graph:
-        _refuse(torch.inference_mode, "a function to decorate, or False")
-    return InferenceBlock(set_grad_mode)
-
-
-def _refuse(kind: type, what: str) -> NoReturn:
-    raise GraphBreak(UnsupportedArguments.of(name=kind.__name__, what=what))
-
-
-class ContextClass(BuiltinValue):
-    """One of torch's context classes; a call creates the context."""
-
-    __slots__ = ()
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return _construct(machine, self.obj, args, kwargs)
-
-    def is_constant(self, machine: Machine) -> bool:
-        return True
-
-    def as_constant(self, machine: Machine) -> object:
-        return self.obj
-
-
-class _SetGradEnabled(GradContext):
-    """A `set_grad_enabled(mode)`, which changes the mode when it is created."""
-
-    __slots__ = ()
-
-    def enter(self, machine: Machine) -> tuple[Value, Value]:
-        set_grad_mode(machine, self.mode)
-        return _GradModeExit(self.kind, self.mode, self.previous), machine.constant(None)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        previous = builder.constant(self.previous)
-        return builder.invoke(applied_grad_setter, (builder.constant(self.mode), previous))
-
-
-def applied_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
-    """Build a set_grad_enabled object without its constructor, which would set the mode again."""
-    setter = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
-    setter.mode, setter.prev = mode, previous
-    return setter
-
-
-def _is_known(kind: type) -> bool:
-    return kind in _GRAD_CLASSES or kind in _REFUSED or kind is torch.inference_mode
-
-
-@constructs(_is_known, before_others=True)  # they are plain classes too
-def _construct_by_type(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """Model `type(context)()`, whose class has no source."""
-    return _construct(machine, cls.live, args, kwargs)
-
-
-def context_class(obj: object) -> Value | None:
-    """Return the value of a torch context class, or None for another object."""
-    return ContextClass(obj) if isinstance(obj, type) and _is_known(obj) else None
-
-
-@intercepts(type)
-def _intercept_class(machine: Machine, obj: Any, source: Source) -> Value | None:
-    value = context_class(obj)
-    if value is not None:
-        value.source = source
-        machine.guard(IdentityIs(source, obj))
-    return value
-
-
-@wraps(torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-def _wrap_context(machine: Machine, obj: Any, source: Source) -> Value:
-    machine.guard(TypeIs(source, type(obj)))
-    mode = _GRAD_CLASSES[type(obj)]
-    if mode is None:
-        mode = obj.mode
-        machine.guard(ValueEquals(Item(InstanceDict(source), "mode"), mode))
-    return _LiveContext(type(obj), mode, obj, source)
-
-
-class _LiveContext(GradContext):
-    """A live context; a resume function may run inside its block and call its `__exit__`."""
-
-    __slots__ = ("live",)
-
-    def __init__(self, kind: type, mode: bool, live: Any, source: Source) -> None:
-        super().__init__(kind, mode, source)
-        self.live = live
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("prev", "__exit__"):
-            assert self.source is not None
-            self.previous = self.live.prev
-            machine.guard(ValueEquals(Item(InstanceDict(self.source), "prev"), self.previous))
-            if name == "__exit__":
-                return _GradModeExit(self.kind, self.mode, self.previous)
-        return super().get_attr(machine, name)
-
-
-@handles(torch.is_grad_enabled)
-def _is_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if machine.graph.modes_vary:
-        why = "a backward runs with or without gradients being recorded"
-        raise GraphBreak(RefusedTorchCall.of(name="torch.is_grad_enabled", why=why))
-    return machine.constant(machine.graph.grad_enabled)
-
-
-@handles(torch._C._set_grad_enabled)
-def _set_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    set_grad_mode(machine, bool(args[0].as_constant(machine)))
-    return machine.constant(None)
+    @wraps(row.kind)
+    def wrap(machine: Machine, obj: Any, source: Source) -> Value:
+        machine.guard(TypeIs(source, row.kind))
+        read = {name: getattr(obj, name) for name in row.parameters}
+        for name, value in read.items():
+            machine.guard(ValueEquals(Item(InstanceDict(source), name), value))
+        return ContextValue(row, {**arguments, **read}, obj, source)

@@ -17,9 +17,9 @@ import torch
 from torch.utils._device import DeviceContext, _device_constructors
 
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...result import Perform, Recipe
-from ..base import Args, Builder, Kwargs, Machine, Value
+from ..base import Kwargs, Machine, Value
 from ..objects.constants import CONTEXT_CONSTANTS
+from .contexts import ContextValue, Row, set_at_exit
 
 __all__ = ["default_device", "on_default_device", "set_default_device"]
 
@@ -59,45 +59,31 @@ def set_default_device(machine: Machine, device: torch.device | None) -> None:
     if machine.entry_state.default_device is not None or traced.blocks:
         why = "another default device is in force around it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_device", why=why))
-    if not traced.is_set:
-        machine.at_exit(lambda builder: _set_at_exit(traced, builder))
+    set_at_exit(machine, torch.set_default_device, lambda: (traced.device,))
     traced.is_set, traced.device = True, device
 
 
-def _set_at_exit(traced: _TracedDevices, builder: Builder) -> None:
-    setter = builder.constant(torch.set_default_device)
-    builder.effect(Perform(setter, (builder.constant(traced.device),)))
+class _DeviceRow(Row):
+    """`with torch.device(...)`; a torch.device itself is a constant."""
 
+    decorates = False
 
-class DeviceExit(Value):
-    """The bound `__exit__` of a `with torch.device(...)` that has been entered."""
+    def enter(self, machine: Machine, context: ContextValue) -> None:
+        block = torch.device(context.arguments["device"]), len(machine.frames)
+        machine.notes.root.of(_TracedDevices).blocks.append(block)
 
-    __slots__ = ("device",)
-
-    def __init__(self, machine: Machine, device: torch.device) -> None:
-        super().__init__()
-        self.device = device
-        machine.notes.root.of(_TracedDevices).blocks.append((device, len(machine.frames)))
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    def leave(self, machine: Machine, context: ContextValue, before: None) -> None:
         machine.notes.root.of(_TracedDevices).blocks.pop()
-        return machine.constant(None)
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(_entered, (builder.constant(self.device),))
 
 
-CONTEXT_CONSTANTS[torch.device] = DeviceExit
+_DEVICE = _DeviceRow(DeviceContext, "device")
 
 
-def _entered(device: torch.device) -> Any:
-    """Enter a device context and return its `__exit__`."""
-    context = DeviceContext(device)
-    context.__enter__()
-    return context.__exit__
+def _enter(machine: Machine, device: torch.device) -> Value:
+    return ContextValue(_DEVICE, {"device": device}).enter(machine)[0]
+
+
+CONTEXT_CONSTANTS[torch.device] = _enter
 
 
 def on_default_device(machine: Machine, function: Any, kwargs: Kwargs) -> Kwargs:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import torch
 
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...result import Perform
-from ..base import Builder, Machine
+from ..base import Machine
+from .contexts import set_at_exit
 
 __all__ = ["default_dtype", "set_default_dtype"]
-
-_MARK = "default dtype"
 
 
 def default_dtype(machine: Machine) -> torch.dtype:
@@ -29,13 +27,7 @@ def set_default_dtype(machine: Machine, dtype: torch.dtype) -> None:
     if machine.graph.root is not machine.graph:
         why = "a backward or a function under a transform runs it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.set_default_dtype", why=why))
-    if _MARK not in machine.notes.marks:
-        machine.notes.marks.add(_MARK)
-        machine.at_exit(lambda builder: _set_at_exit(machine, builder))
-    machine.graph.default_dtype = None if dtype is torch.get_default_dtype() else dtype
-
-
-def _set_at_exit(machine: Machine, builder: Builder) -> None:
-    if (dtype := machine.graph.default_dtype) is not None:
-        setter = builder.constant(torch.set_default_dtype)
-        builder.effect(Perform(setter, (builder.constant(dtype),)))
+    graph = machine.graph
+    changed = lambda: (graph.default_dtype,) if graph.default_dtype else None  # noqa: E731
+    set_at_exit(machine, torch.set_default_dtype, changed)
+    graph.default_dtype = None if dtype is torch.get_default_dtype() else dtype

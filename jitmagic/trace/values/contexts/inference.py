@@ -1,9 +1,8 @@
-"""Models torch.inference_mode, whose block creates inference tensors.
+"""Models inference tensors, which blocks of torch.inference_mode create.
 
-Input: `torch.inference_mode()` while the mode is off. Output: a block traced under no_grad, and
-recipes that turn the block's results into inference tensors at an exit. After the block, uses for
-which eager raises break the graph: writing to an inference tensor, or saving it for a backward. A
-graph break inside a block moves before the block.
+Input: a graph that was traced under no_grad in such a block (torch_contexts.py). Output: recipes
+that turn the block's results into inference tensors at an exit. After the block, uses for which
+eager raises break the graph: writing to an inference tensor, or saving it for a backward.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from ..objects.opaque import WithoutOperators
+from ..base import Args, Builder, Kwargs, Machine, Value
 
 __all__ = [
-    "InferenceBlock",
     "is_inference_result",
     "output_recipe",
     "refuse_inference_arguments",
@@ -30,54 +27,6 @@ __all__ = [
 ]
 
 _DETACHING = ("Tensor.detach", "torch detach", "torch getattr")
-
-
-class InferenceBlock(WithoutOperators):
-    """An `inference_mode()` context; contexts.py, which imports this, passes `set_grad_mode`."""
-
-    __slots__ = ("set_grad_mode",)
-
-    def __init__(self, set_grad_mode: Any) -> None:
-        super().__init__()
-        self.set_grad_mode = set_grad_mode
-
-    def python_type(self, machine: Machine) -> type:
-        return torch.inference_mode
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-    def enter(self, machine: Machine) -> tuple[Value, Value]:
-        graph = machine.graph
-        leave = _InferenceExit(self, graph.grad_enabled, graph.inference.is_on, machine.step)
-        # If the caller has entered inference_mode already, the block changes nothing.
-        if not torch.is_inference_mode_enabled():
-            self.set_grad_mode(machine, False)
-            graph.inference.is_on = graph.inference.used = True
-        return leave, machine.constant(None)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(torch.inference_mode, ())
-
-
-class _InferenceExit(WithoutOperators):
-    """The bound `__exit__` of a block that has been entered."""
-
-    __slots__ = ("block", "born", "grad_mode", "was_on")
-
-    def __init__(self, block: InferenceBlock, grad_mode: bool, was_on: bool, born: int) -> None:
-        super().__init__()
-        self.block, self.born = block, born
-        self.grad_mode, self.was_on = grad_mode, was_on
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not torch.is_inference_mode_enabled():
-            machine.graph.inference.is_on = self.was_on
-            self.block.set_grad_mode(machine, self.grad_mode)
-        return machine.constant(None)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a block of inference mode", self.born)
 
 
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,14 +17,14 @@ from typing import Any
 
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
-from ...aliased_dicts import Access
 from ...breaks import GraphBreak, Reason, UnsupportedOperation
 from ...builtins.registry import method
 from ...wrap import wraps
-from ..base import Args, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import BuiltinMethodValue, bind_builtin
 from ..objects.constants import ATOMS
 from ..objects.identity import IdentityValue
+from ..objects.opaque import OpaqueValue
 
 __all__: list[str] = []
 
@@ -64,11 +64,11 @@ class LockValue(IdentityValue):
         lock: it checks the guards again while it holds the lock.
         """
         if self.held:
-            raise Unrestorable("a lock that is held", self.born)
+            raise CannotRebuild("a lock that is held", self.born)
         if self.machine.effects.lock is not self.live:
             self.machine.guard(StateRead(self.live.__repr__, self.text))
         elif self.machine.stop is not None or not builder.only_writes():
-            raise Unrestorable("a lock", self.born, _cannot_hold(self))
+            raise CannotRebuild("a lock", self.born, _cannot_hold(self))
 
 
 def _done(machine: Any) -> tuple[int, int]:
@@ -147,13 +147,23 @@ def _wrap_lock(machine: Machine, obj: Any, source: Source) -> Value:
     return LockValue(obj, source)
 
 
+class _ThreadTable(OpaqueValue):
+    """The dictionary of a thread's attributes, which no guard path leads to."""
+
+    __slots__ = ()
+
+    def observe(self, machine: Machine) -> None:
+        self.refuse(machine, "a use besides the threading.local whose attributes it holds")
+
+
 class ThreadLocalValue(IdentityValue):
     """A threading.local, with the attributes of the calling thread."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_table")
 
     def __init__(self, live: threading.local, source: Source) -> None:
         super().__init__(live, source)
+        self._table = _ThreadTable(dict, None, vars(live))
         self._known: dict[str, Value | None] = {}
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -168,9 +178,11 @@ class ThreadLocalValue(IdentityValue):
             raise machine.error(AttributeError, message)
         return known
 
-    def _use(self, machine: Machine, *, changing: bool = False) -> None:
-        """Record a use of its dictionary, to detect aliasing if another path reaches it too."""
-        machine.aliased_dicts.use(id(vars(self.live)), Access.NAMESPACE, changing=changing)
+    def _use(self, machine: Machine) -> None:
+        """Break if the program also uses its dictionary, which differs from thread to thread."""
+        table = self._table.live
+        if machine.known.memo.setdefault(id(table), (table, self._table))[1] is not self._table:
+            self._table.observe(machine)
 
     def _read(self, machine: Machine, name: str) -> Value | None:
         read = functools.partial(getattr, self.live, name, _ABSENT)
@@ -181,7 +193,7 @@ class ThreadLocalValue(IdentityValue):
         return None if found is _ABSENT else machine.constant(found)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        self._use(machine, changing=True)
+        self._use(machine)
         if hasattr(threading.local, name):
             self.refuse(machine, f"setting attribute {name!r}")
         self._known[name] = value

@@ -19,11 +19,7 @@ from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.sets import SetValue
 from ..objects.class_facts import (
-    NOTHING,
-    guard_attribute,
-    guard_precedence,
     guarded_attribute,
-    is_data_descriptor,
     is_standard,
 )
 from ..objects.classes import ClassValue, constructs
@@ -32,7 +28,7 @@ from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
 from ..tensors.torch_namespaces import inlined_function
 from .module_hooks import has_global_hooks
-from .nn_module import TABLES, NNModuleValue, is_buffer, is_parameter
+from .nn_module import TABLES, NNModuleValue, is_parameter
 
 __all__ = ["NewModuleValue"]
 
@@ -63,61 +59,23 @@ class NewModuleValue(NNModuleValue):
 
     # -- attributes ------------------------------------------------------------------------------
 
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if not self.inherits_default(machine, "__getattribute__") or name == "__dict__":
-            self.refuse(machine, f"attribute {name!r}")
-        raw = self.cls.peek(machine, name)
-        if is_data_descriptor(raw):
-            guard_precedence(machine, raw)
-            return self._data_descriptor(machine, name)
-        if (own := self.table(machine).store.get(name)) is not None:
-            return own
-        if raw is not NOTHING:
-            return self._of_class(machine, name)
-        guard_attribute(machine, self.cls.live, name, NOTHING)
-        if not self._uses_torch_getattr(machine):
-            return self.call_accessor(machine, "__getattr__", name)
-        return self.from_tables(machine, name)
+    def own_table(self, machine: Machine) -> Value:
+        self.refuse(machine, "attribute '__dict__'")  # the model lacks the tables of hooks
 
     def super_attr(self, machine: Machine, start: type, name: str) -> Value | None:
         mro = self.cls.live.__mro__
         return self._of_torch(machine, name, mro.index(start) + 1) if start in mro else None
 
-    def from_tables(self, machine: Machine, name: str) -> Value:
-        for table in TABLES:
-            found = self._table(machine, table).find(machine, machine.constant(name))
-            if found is not None:
-                return found
-        raise self.no_attribute(machine, name)
-
-    def register(self, machine: Machine, name: str, value: Value) -> None:
-        """Do what `torch.nn.Module.__setattr__` does."""
-        value, key = value.realize(machine), machine.constant(name)
-        parameters, buffers, modules = (self._table(machine, table) for table in TABLES)
-        others = [table.find(machine, key) for table in (parameters, buffers, modules)]
-        if is_parameter(value):
-            if name in self.attrs or others[1:] != [None, None]:
-                self.refuse(machine, f"replacing the attribute {name!r}")
+    def _store_in_table(
+        self, machine: Machine, part: str, name: str, old: Value | None, value: Value
+    ) -> None:
+        if name in self.attrs:
+            self.refuse(machine, f"replacing the attribute {name!r}")
+        key = machine.constant(name)
+        if part == "_parameters":
             self.call_method(machine, "register_parameter", [key, value], {})
-        elif isinstance(value, NNModuleValue):
-            if name in self.attrs or others[:2] != [None, None]:
-                self.refuse(machine, f"replacing the attribute {name!r}")
-            modules.set_item(machine, key, value)
-        elif others[0] is not None:
-            self.refuse(machine, f"replacing the parameter {name!r}")
-        elif modules.find(machine, key) is not None:
-            self.refuse(machine, f"replacing the submodule {name!r}")
-        elif buffers.find(machine, key) is not None:
-            if not is_none(value) and not isinstance(value, TensorValue):
-                self.refuse(machine, f"such a value for the buffer {name!r}")
-            buffers.set_item(machine, key, value)
-        elif is_buffer(machine, value):
-            self.refuse(machine, f"a new buffer {name!r}")
         else:
-            self.store_attr(machine, name, value)
-
-    def del_attr(self, machine: Machine, name: str) -> None:
-        self.refuse(machine, f"deleting attribute {name!r}")
+            self._table(machine, part).set_item(machine, key, value)
 
     # -- calls and exits -------------------------------------------------------------------------
 

@@ -247,7 +247,7 @@ class NNModuleValue(InstanceValue):
         kind = self.cls.live
         base = next((base for base in kind.__mro__[start:] if name in vars(base)), kind)
         by_torch = belongs_to_torch(base.__module__) and is_library_made(vars(base).get(name))
-        if not by_torch or name in machine.class_of(kind, None).written:
+        if not by_torch or machine.class_of(kind, None).stored(name) is not None:
             return None
         raw = vars(base)[name]
         guard_attribute(machine, kind, name, raw, start)

@@ -22,7 +22,6 @@ from ....graph.symbolic.number_ranges import (
     Call,
     add_number,
     range_of_number,
-    samples_in,
     takes_float,
 )
 from ....graph.symbolic.sym_node import with_hints
@@ -30,6 +29,7 @@ from ....guards.source import Source
 from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.interval import ANY_FLOAT, Interval
+from ....symbols.probe import floats_in
 from ....symbols.scalar import symbols_of
 from ....symbols.size import is_tensor_symbol
 from ...region import TransformBuilder
@@ -204,4 +204,4 @@ def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator
     yield hints
     for name, arg in given.items():
         if isinstance(arg, Node) and (limits := arg.meta.get("range")) is not None:
-            yield from ({**hints, name: number} for number in samples_in(limits))
+            yield from ({**hints, name: number} for number in floats_in(limits))

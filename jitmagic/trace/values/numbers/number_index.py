@@ -22,7 +22,7 @@ from ....graph.memory import memory_of, storage_of
 from ....graph.node_meta import device_of
 from ....graph.symbolic.known import known_number
 from ...breaks import TensorItem
-from ..base import Builder, Machine, Unrestorable, Value
+from ..base import Builder, CannotRebuild, Machine, Value
 from ..containers.sequences import SliceValue, TupleValue
 from ..objects.constants import ConstantValue
 
@@ -192,7 +192,7 @@ def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
     def check(builder: Builder) -> None:
         escapes = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if escapes or not _is_true_where_read(graph, part):
-            raise Unrestorable("a part of a tensor, at an index read from data", born, _REASON)
+            raise CannotRebuild("a part of a tensor, at an index read from data", born, _REASON)
 
     machine.at_exit(check)
 

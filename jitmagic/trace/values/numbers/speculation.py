@@ -33,7 +33,7 @@ from ....spec import TensorSpec
 from ....symbols.size import Size, hint_of
 from ...graph_notes import GraphNotes
 from ...result import BreakReason, GraphInput
-from ..base import Builder, Machine, Unrestorable
+from ..base import Builder, CannotRebuild, Machine
 
 __all__ = ["number_in_this_call", "require_restart", "tensor_in_this_call"]
 
@@ -79,7 +79,7 @@ def require_restart(
 
     def check(builder: Builder) -> None:
         if not can_restart(node.meta["spec"] for node in graph.mutated_inputs):
-            raise Unrestorable(f"{what} in a frame that writes", born, reason)
+            raise CannotRebuild(f"{what} in a frame that writes", born, reason)
 
     machine.at_exit(check)
 

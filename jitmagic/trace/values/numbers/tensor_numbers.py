@@ -236,7 +236,7 @@ def read_counter(
     torch's optimizers read their step count this way, and their code is inlined.
     """
     graph: GraphBuilder = machine.graph
-    by_torch = belongs_to_torch(str(machine.frame.globals.live.get("__name__")))
+    by_torch = belongs_to_torch(str(machine.frame.globals.store.live.get("__name__")))
     if by_torch and live is None and (count := _count_from(graph, node)) is not None:
         counted: Value = machine.constant(count)
         return counted

@@ -8,8 +8,7 @@ differ, the call is a graph break. With varying sizes, the probe runs at several
     arrays         ArrayValue, and `emulate`, which records a call
     emulation      the private instance of torch._numpy
     library_code   records the torch calls of library code by running it on meta tensors
-    probe          compares numpy and the emulation on sample values
-    sized_arrays   probes a call at several size tuples
+    emulation_check  compares numpy and the emulation on sample values, at several sizes
     floats         scalars of numpy that vary, as floats
     integers       scalars of numpy that vary, as ints
 """

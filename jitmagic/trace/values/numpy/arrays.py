@@ -1,7 +1,7 @@
 """Models arrays and scalars of numpy as views of tensors of the graph.
 
 Input: functions, methods and operators of numpy on arrays, live ones or views of tensors. Output:
-the tensor operations of torch's emulation of numpy, if a probe (probe.py) finds that they agree
+the tensor operations of torch's emulation of numpy, if emulation_check.py finds that they agree
 with numpy. An array has no node of its own: it shares its tensor's memory, so that a write to one
 shows in the other. An exit creates a real array over that memory.
 """
@@ -36,9 +36,19 @@ from ..objects.constants import BINARY, COMPARE, UNARY
 from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
 from .emulation import ARRAY_SCALARS, emulation, np
+from .emulation_check import (
+    ArraySpec,
+    Call,
+    Fact,
+    Result,
+    SizedCall,
+    Slot,
+    at_sizes,
+    filled,
+    judge,
+    recorded_constant,
+)
 from .library_code import Recorder
-from .probe import ArraySpec, Call, Fact, Result, Slot, filled, judge
-from .sized_arrays import SizedCall, at_sizes, recorded_constant
 
 __all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
 
@@ -253,12 +263,13 @@ def emulate(
     call = Call(real, emulated or real, positional, named, slots, pointwise, label)
     sized = SizedCall(call)
     verdict = judge(sized.now())
-    if verdict.refusal:
-        raise _refused(name, verdict.refusal)
-    if verdict.writes:
+    if verdict.outcome != "holds":
+        raise _refused(name, str(verdict.reason))
+    result, writes = verdict.found
+    if writes:
         _check_write(machine, name)
     recorder, made = _record(machine, name, call, arrays.found, sized)
-    return _wrapped(machine, recorder, arrays.found, sized, sized.results(verdict.result), made)
+    return _wrapped(machine, recorder, arrays.found, sized, sized.results(result), made)
 
 
 def _record(
@@ -271,10 +282,7 @@ def _record(
         else emulation().ndarray(recorder.stand_in(_tensor(array)))
         for array in arrays
     ]
-    args = filled(call.args, stand_ins, recorded_constant)
-    kwargs = {
-        name: filled(value, stand_ins, recorded_constant) for name, value in call.kwargs.items()
-    }
+    args, kwargs = filled((call.args, call.kwargs), stand_ins, recorded_constant)
     try:
         with recorder:
             return recorder, call.emulated(*args, **kwargs)

@@ -1,10 +1,10 @@
 """Loads a private instance of torch._numpy, which implements numpy's functions on tensors.
 
 Output: for a function of numpy, the function of the same name on tensors; conversions between the
-dtypes of both. torch determines which functions exist; probe.py checks whether one agrees with
-numpy. Invariant: the state of the process does not change. The shared `import torch._numpy` would
-break it: that instance reads settings of torch.compile and briefly sets torch's default dtype, for
-all threads.
+dtypes of both. torch determines which functions exist; emulation_check.py checks whether one agrees
+with numpy. Invariant: the state of the process does not change. The shared `import torch._numpy`
+would break it: that instance reads settings of torch.compile and briefly sets torch's default
+dtype, for all threads.
 """
 
 from __future__ import annotations

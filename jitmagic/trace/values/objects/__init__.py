@@ -20,7 +20,6 @@ calls of C functions go to the handlers of `trace/builtins/`.
     class_facts         guarded facts about classes, isinstance and issubclass
     class_statements    class statements in the traced code
     instances           instances of Python classes: attributes and special methods
-    attribute_table     `__dict__` of a new instance
     found_attributes    `getattr(obj, name)` with a str input whose value is not guarded
     special_methods     names of the methods of operators
     operators           operators, comparisons, `is`, as Objects/abstract.c

@@ -19,7 +19,7 @@ import torch
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...builtins.registry import handles
 from ...result import Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
 from .classes import ClassValue, constructs
 from .functions import FunctionValue
@@ -45,7 +45,7 @@ class ClassStatementValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(f"the class {self.name}, defined in the traced code", self.born)
+        raise CannotRebuild(f"the class {self.name}, defined in the traced code", self.born)
 
     def describe(self) -> str:
         return f"class {self.name}, defined in the traced code"

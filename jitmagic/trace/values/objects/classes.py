@@ -23,7 +23,7 @@ from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..containers.mappings import DictValue, entries_of_live
+from ..containers.mappings import WithAttributes
 from ..containers.read_only import ProxyValue
 from ..containers.sequences import TupleValue
 from .callables import BuiltinMethodValue, BuiltinValue, builtin_value, name_of
@@ -108,17 +108,16 @@ def _has_c_parts(kind: type) -> bool:
     return False
 
 
-class ClassValue(Value):
-    """A class; `written` maps names to the attributes that the traced code stored on it."""
+class ClassValue(WithAttributes):
+    """A class, whose attributes the traced code may set."""
 
-    __slots__ = ("_known", "live", "written")
+    __slots__ = ("_known", "live")
     by_identity = True
 
     def __init__(self, live: type, source: Source | None = None) -> None:
         super().__init__(source)
         self.live = live
         self._known: dict[str, tuple[object, Value]] = {}
-        self.written: dict[str, Value] = {}
 
     def python_type(self, machine: Machine) -> type:
         return type(self.live)
@@ -155,9 +154,8 @@ class ClassValue(Value):
         mro = self.live.__mro__
         start = mro.index(after) + 1 if after is not None else 0
         for position, base in enumerate(mro[start:], start):
-            written = machine.class_of(base, None).written
-            if name in written:
-                return written[name], written[name]
+            if (stored := machine.class_of(base, None).stored(name)) is not None:
+                return stored, stored
             if name in vars(base):
                 return self._found(machine, name, position, start)
         guard_attribute(machine, self.live, name, NOTHING, start)
@@ -166,9 +164,8 @@ class ClassValue(Value):
     def peek(self, machine: Machine, name: str) -> object:
         """Return the raw attribute, or the Value that the traced code stored; installs no guard."""
         for base in self.live.__mro__:
-            written = machine.class_of(base, None).written
-            if name in written:
-                return written[name]
+            if (stored := machine.class_of(base, None).stored(name)) is not None:
+                return stored  # type: ignore[no-any-return]
             if name in vars(base):
                 return vars(base)[name]
         return NOTHING
@@ -210,7 +207,7 @@ class ClassValue(Value):
             return self._constant(machine, name)
         if name == "__dict__" and self.source is not None:
             self.metaclass_attribute(machine, "__getattribute__")
-            return ProxyValue(self._table(machine), SlotAttr(self.source, name))
+            return ProxyValue(self.table(machine), SlotAttr(self.source, name))
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
@@ -269,17 +266,19 @@ class ClassValue(Value):
         special |= _is_descriptor(value.realize(machine).python_type(machine))
         if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
-        self.written[name] = value
-        machine.effects.set_attr(self, name, value)
-        table = self._table(machine)
-        table.put(machine, machine.constant(name), value)
-        machine.effects.mutated[id(table)] = table  # a guard keeps it distinct from other dicts
+        self.table(machine).set_item(machine, machine.constant(name), value)
+        machine.effects.mutated[id(self)] = self  # lookups read the classes, not their dictionaries
 
-    def _table(self, machine: Machine) -> DictValue:
-        """Return the dict that the `__dict__` proxy wraps, which other paths may reach too."""
-        assert self.source is not None
-        shown = Referent(SlotAttr(self.source, "__dict__"))
-        return entries_of_live(machine, referent_of(vars(self.live)), shown)
+    def stored(self, name: str) -> Value | None:
+        """Return the attribute that the traced code has stored on the class itself, or None."""
+        return None if self.names is None else self.names.store.stored(name)
+
+    def live_table(self) -> dict[str, object]:
+        table: dict[str, object] = referent_of(vars(self.live))
+        return table
+
+    def table_path(self, source: Source) -> Source:
+        return Referent(SlotAttr(source, "__dict__"))  # the dictionary that the proxy wraps
 
     # -- calls -----------------------------------------------------------------------------------
 

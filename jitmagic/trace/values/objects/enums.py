@@ -16,12 +16,12 @@ from typing import Any
 
 from ....guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
 from ....guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
-from ...aliased_dicts import Access
 from ...result import Constant, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import is_user_code, user_key
+from ..containers.mappings import entries_of_live
 from ..containers.read_only import ReadOnlyTable
 from .class_facts import NOTHING, attribute_of_class, guarded_attribute
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
@@ -149,14 +149,15 @@ class EnumValue(Value):
 
     def _part(self, machine: Machine, name: str) -> Value:
         """Read the member's own dictionary: atoms are guarded by value, other objects lazily."""
-        content = vars(self.value)[name]
-        machine.aliased_dicts.use(id(vars(self.value)), Access.NAMESPACE)
+        table = vars(self.value)
+        if self.origin is not None:
+            entries = entries_of_live(machine, table, InstanceDict(self.origin))
+            return entries.store.get(name) or self._missing(machine, name)
+        content = table[name]
         if type(content) in ATOMS or isinstance(content, enum.Enum):
             self._guard_entry(machine, name)
             return machine.constant(content)
-        if self.origin is None:
-            self.refuse(machine, f"attribute {name!r}")
-        return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
+        self.refuse(machine, f"attribute {name!r}")
 
     def _missing(self, machine: Machine, name: str) -> Value:
         if guarded_attribute(machine, type(self.value), "__getattr__") is not NOTHING:

@@ -11,8 +11,9 @@ import types
 from collections.abc import Iterable
 
 from ...breaks import GraphBreak, UnknownObject
-from ...result import Effect, Recipe
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ...result import Recipe
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
+from ..containers.mappings import WithAttributes
 from ..containers.sequences import TupleValue
 from .class_facts import NOTHING, attribute_of_class, guard_attribute, guard_bases, is_standard
 from .classes import HEAP_TYPE, ClassValue, bind, constructs
@@ -24,16 +25,15 @@ _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
 
 
-class ExceptionValue(Value):
+class ExceptionValue(WithAttributes):
     """An exception object that the traced program creates."""
 
-    __slots__ = ("args", "attrs", "born", "cls", "exact", "raised")
+    __slots__ = ("args", "born", "cls", "exact", "raised")
 
     def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
         super().__init__()
         self.cls = cls
         self.args = tuple(args)
-        self.attrs: dict[str, Value] = {}
         self.born = machine.step
         self.raised = False
         self.exact = True  # False: the machine approximated the text of a built-in error
@@ -64,8 +64,10 @@ class ExceptionValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         for special in ("__getattribute__", "__getattr__"):
             self._require_standard(machine, special, f"attribute {name!r}")
-        if name in self.attrs:
-            return self.attrs[name]
+        if name == "__dict__" and is_standard(machine, self.cls.live, name):
+            return self.own_table(machine)
+        if (own := self.table(machine).store.get(name)) is not None:
+            return own
         if not self.exact:
             self.refuse(machine, f"attribute {name!r}")
         if name == "args" and is_standard(machine, self.cls.live, name):
@@ -87,7 +89,7 @@ class ExceptionValue(Value):
             self.refuse(machine, f"setting attribute {name!r}")
         guard_attribute(machine, self.cls.live, name, NOTHING)
         self._require_standard(machine, "__setattr__", f"setting attribute {name!r}")
-        self.attrs[name] = value
+        self.table(machine).put(machine, machine.constant(name), value)
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -111,21 +113,17 @@ class ExceptionValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:
-            raise Unrestorable("an exception that was raised", self.born)
+            raise CannotRebuild("an exception that was raised", self.born)
         args = tuple(builder(arg) for arg in self.args)
         if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
             return builder.call(builder(self.cls), *args)
         if _has_c_state(self.cls.live):
-            raise Unrestorable(f"a {self.describe()}", self.born)
+            raise CannotRebuild(f"a {self.describe()}", self.born)
         # The trace has inlined the Python `__init__`, so the exit must not call it again.
         return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
-    def fill(self, builder: Builder) -> Iterable[Effect]:
-        for name, value in self.attrs.items():
-            yield builder.set_attr(self, name, value)
-
     def parts(self) -> Iterable[Value]:
-        return (*self.args, *self.attrs.values())
+        return (*self.args, *self.attribute_parts())
 
     def describe(self) -> str:
         return self.cls.live.__name__
@@ -153,7 +151,7 @@ class TracebackValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable("a traceback", self.born)
+        raise CannotRebuild("a traceback", self.born)
 
 
 def _is_exception(kind: type) -> bool:

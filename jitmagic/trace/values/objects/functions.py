@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
-from ....guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
+from ....guards.source import CellContents, FunctionPart, Item, SlotAttr, Source
 from ...builtins.registry import handler_of
 from ...result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.keys import identity_key
-from ..containers.mappings import DictValue, entries_of_live
+from ..containers.mappings import DictValue, WithAttributes, entries_of_live
 from ..containers.sequences import TupleValue
 from .callables import BuiltinValue
 from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
 from .constants import ConstantValue
 from .monkey_patches import unwrap_function
-from .namespaces import GlobalsValue
 from .operators import is_none
 from .tagged import tagged_value
 
@@ -102,18 +101,21 @@ class CellValue(Value):
         return () if self.contents is None else (self.contents,)
 
 
-class FunctionValue(Value):
-    """A Python function. `live` is the object if it existed before the call."""
+class FunctionValue(WithAttributes):
+    """A Python function. `live` is the object if it existed before the call.
+
+    `slots` has the `__module__` and `__doc__` that the traced code has set.
+    """
 
     __slots__ = (
-        "annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults", "live",
-        "name", "qualname",
+        "annotations", "closure", "code", "defaults", "globals", "kwdefaults", "live",
+        "name", "qualname", "slots",
     )  # fmt: skip
 
     def __init__(
         self,
         code: types.CodeType,
-        globals_: GlobalsValue,
+        globals_: DictValue,
         *,
         live: types.FunctionType | None = None,
         source: Source | None = None,
@@ -128,7 +130,7 @@ class FunctionValue(Value):
         self.kwdefaults: Value = ConstantValue(None)
         self.annotations: Value | None = None
         self.closure: tuple[Value, ...] = ()
-        self.attributes: dict[str, Value] = {}
+        self.slots: dict[str, Value] = {}
 
     def python_type(self, machine: Machine) -> type:
         return types.FunctionType
@@ -158,22 +160,20 @@ class FunctionValue(Value):
             return machine.constant(self.code)
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
-        if name in _NAMES and name not in self.attributes:
-            return self._name_attribute(machine, name)
-        if name in self.attributes:
-            return self.attributes[name]
+        if name in _NAMES:
+            return self.slots.get(name) or self._name_attribute(machine, name)
         if name in _DECLARED:
             return self._declared(machine, name)
         if name == "__get__":
             return BinderValue(self)
-        if name == "__dict__" and self.live is not None and self.source is not None:
-            table = self.table(machine)
-            table.observe(machine)
-            return table
-        if self.live is None and not hasattr(types.FunctionType, name):
-            message = f"'function' object has no attribute '{name}'"
-            raise machine.error(AttributeError, message)
-        return self._live_attribute(machine, name)
+        if self._is_unreachable or (name != "__dict__" and hasattr(types.FunctionType, name)):
+            self.refuse(machine, f"attribute {name!r}")
+        if name == "__dict__":
+            return self.own_table(machine)
+        if (found := self.table(machine).store.get(name)) is not None:
+            return found
+        message = f"'function' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
 
     def _name_attribute(self, machine: Machine, name: str) -> Value:
         """Return `__name__`, `__qualname__`, `__module__` or `__doc__`.
@@ -184,7 +184,7 @@ class FunctionValue(Value):
             return machine.constant(self.name if name == "__name__" else self.qualname)
         if self.live is None:
             cells = tuple(types.CellType() for _ in self.code.co_freevars)
-            doc = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__
+            doc = types.FunctionType(self.code, self.globals.store.live, closure=cells).__doc__
             return machine.constant(doc) if name == "__doc__" else self._own_module(machine)
         if self.source is not None:
             return machine.lazy(
@@ -207,35 +207,25 @@ class FunctionValue(Value):
         return self.annotations
 
     def _own_module(self, machine: Machine) -> Value:
-        return self.globals.find(machine, "__name__") or machine.constant(None)
+        return self.globals.store.get("__name__") or machine.constant(None)
 
-    def _live_attribute(self, machine: Machine, name: str) -> Value:
-        if self.live is None or self.source is None or hasattr(types.FunctionType, name):
-            self.refuse(machine, f"attribute {name!r}")
-        if (found := self.table(machine).store.get(name)) is not None:
-            return found
-        message = f"'function' object has no attribute '{name}'"
-        raise machine.error(AttributeError, message)
+    @property
+    def _is_unreachable(self) -> bool:
+        """Return whether it is a live function that no guard reads and no exit can write to."""
+        return self.live is not None and self.source is None
 
-    def table(self, machine: Machine) -> DictValue:
-        """Return the model of the `__dict__` of a function that existed before the call."""
+    def live_table(self) -> dict[str, object]:
         assert self.live is not None
-        assert self.source is not None
-        return entries_of_live(machine, self.live.__dict__, InstanceDict(self.source), self)
+        return self.live.__dict__
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        # No exit can write to a live function that has no source.
-        unreachable = self.live is not None and self.source is None
-        if unreachable or hasattr(types.FunctionType, name):
+        if self._is_unreachable or hasattr(types.FunctionType, name):
             self.refuse(machine, f"setting attribute {name!r}")
-        if self.live is None:
-            self.attributes[name] = value
-        else:
-            self.table(machine).set_item(machine, machine.constant(name), value)
+        self.table(machine).set_item(machine, machine.constant(name), value)
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        plain = value is not None and not hasattr(types.FunctionType, name)
-        return builder.set_attr(self, name, value) if plain and value is not None else None
+        plain = not hasattr(types.FunctionType, name)
+        return super().attribute_effect(builder, name, value) if plain else None
 
     def recipe(self, builder: Builder) -> Recipe:
         def optional(value: Value | None) -> Recipe | None:
@@ -255,11 +245,13 @@ class FunctionValue(Value):
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """Yield the effects that set the attributes of a function defined by the traced code."""
-        for name, value in self.attributes.items():
+        for name, value in self.slots.items():
             yield builder.set_attr(self, name, value)
+        yield from super().fill(builder)
 
     def parts(self) -> Iterable[Value]:
-        return (self.defaults, self.kwdefaults, *self.closure, *self.attributes.values())
+        own = (self.defaults, self.kwdefaults, *self.closure, *self.slots.values())
+        return (*own, *self.attribute_parts())
 
     def describe(self) -> str:
         return f"function {self.qualname}"
@@ -351,7 +343,7 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
-class PartialValue(Value):
+class PartialValue(WithAttributes):
     """A functools.partial object."""
 
     __slots__ = ("args", "function", "kwargs", "live")
@@ -383,8 +375,10 @@ class PartialValue(Value):
             return self.function
         if name == "args":
             return TupleValue(self.args)
+        if name == "__dict__":
+            return self.own_table(machine)
         raw = attribute_of_class(functools.partial, name)
-        own = None if is_data_descriptor(raw) else self._own_attribute(machine, name)
+        own = None if is_data_descriptor(raw) else self.table(machine).store.get(name)
         if own is not None:
             return own
         if raw is not NOTHING:
@@ -392,13 +386,14 @@ class PartialValue(Value):
         message = f"'functools.partial' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
 
-    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
-        """Return an entry of the instance's `__dict__`, such as functools.update_wrapper() adds."""
-        if self.source is None:
-            return None
+    def live_table(self) -> dict[str, object]:
         assert self.live is not None
-        table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
-        return table.store.get(name)
+        return self.live.__dict__
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if hasattr(functools.partial, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        self.table(machine).set_item(machine, machine.constant(name), value)
 
     def hash_key(self, machine: Machine) -> object:
         return identity_key(machine, self) or self.refuse(machine, "hash()")
@@ -412,7 +407,7 @@ class PartialValue(Value):
         return builder.invoke(functools.partial, positional, **keywords)
 
     def parts(self) -> Iterable[Value]:
-        return (self.function, *self.args, *self.kwargs.values())
+        return (self.function, *self.args, *self.kwargs.values(), *self.attribute_parts())
 
 
 @wraps(types.FunctionType)
@@ -435,8 +430,7 @@ def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -
     # Guarded by its code, not its identity: a lambda created anew in each call is the same program.
     machine.guard(TypeIs(source, types.FunctionType))
     machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
-    table = FunctionPart(source, "__globals__")
-    names = machine.globals_of(obj.__globals__, lambda: GlobalsValue.at(obj.__globals__, table))
+    names = entries_of_live(machine, obj.__globals__, FunctionPart(source, "__globals__"))
     function = FunctionValue(obj.__code__, names, live=obj, source=source)
     function.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
     function.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))

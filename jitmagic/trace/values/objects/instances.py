@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ....guards.guard import IdentityIs, TypeIs
-from ....guards.source import InstanceDict, SlotAttr, Source, TypeAttr, TypeOf
+from ....guards.source import SlotAttr, Source, TypeAttr, TypeOf
 from ...breaks import GraphBreak, UnknownObject
-from ...result import DelAttr, Effect, NewInstance, Recipe, SetItem
+from ...result import DelAttr, Effect, NewInstance, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import identity_key, user_key
-from ..containers.mappings import DictValue, entries_of_live
+from ..containers.mappings import DictValue, WithAttributes
 from ..containers.text_inputs import text_input
-from .attribute_table import AttributeTable
 from .class_facts import (
     NOTHING,
     attribute_of_class,
@@ -49,18 +48,19 @@ class _Sequence:
     def __getitem__(self, index: int) -> None: ...
 
 
-class InstanceValue(Value):
-    """An instance of a plain Python class; `names` models its `__dict__` once that is needed.
-    `slots` maps each slot read or written so far to its value, or None if it is empty."""
+class InstanceValue(WithAttributes):
+    """An instance of a plain Python class.
 
-    __slots__ = ("cls", "live", "names", "slots")
+    `slots` maps each slot read or written so far to its value, or None if it is empty.
+    """
+
+    __slots__ = ("cls", "live", "slots")
     searched: tuple[str, ...] = ()  # names of tables that a torch `__getattr__` searches
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
-        self.names: DictValue | None = None
         self.slots: dict[str, Value | None] = {}
 
     def python_type(self, machine: Machine) -> type:
@@ -114,23 +114,9 @@ class InstanceValue(Value):
         raw = attribute_of_class(self.cls.live, "__dict__")
         if not isinstance(raw, types.GetSetDescriptorType) and raw is not _OF_NAMESPACES:
             self.refuse(machine, "attribute '__dict__'")
-        table = self.table(machine)
-        if self.source is None and not isinstance(table, AttributeTable):
-            table = self.names = AttributeTable(self, table.store)
-        table.observe(machine)
-        return table
-
-    def table(self, machine: Machine) -> DictValue:
-        """Return the model of `__dict__`, which other objects may share."""
-        if self.names is None and self.source is not None:
-            path = InstanceDict(self.source)
-            self.names = entries_of_live(machine, self.live_table(), path, owner=self)
-        elif self.names is None:
-            self.names = DictValue()
-        return self.names
+        return super().own_table(machine)
 
     def live_table(self) -> dict[str, object]:
-        """Return the live object's `__dict__` without calling user code."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
         return table
 
@@ -186,6 +172,8 @@ class InstanceValue(Value):
 
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
         """Do what `object.__setattr__` does, or `object.__delattr__` if `value` is None."""
+        if name == "__dict__" and value is not None and value is self.own_table(machine):
+            return  # `obj.__dict__ |= other` stores the dictionary itself again
         raw = self.cls.peek(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
         if is_data_descriptor(raw) and not member:
@@ -403,21 +391,15 @@ class InstanceValue(Value):
         for name, value in self.slots.items():
             if value is not None:
                 yield builder.set_attr(self, name, value)
-        if self.names is None:
-            return
-        for token, (key, value) in self.names.pairs.items():
-            stored = (
-                self.attribute_effect(builder, token, value) if isinstance(token, str) else None
-            )
-            table = builder.invoke(vars, (builder(self),))
-            yield stored or SetItem(table, builder(key), builder(value))
+        yield from super().fill(builder)
 
     def is_changed(self, machine: Machine) -> bool:
         named = self.names is not None and self.names.is_changed(machine)
         return named or super().is_changed(machine)
 
     def parts(self) -> Iterable[Value]:
-        return [value for value in self.attrs.values() if value is not None]
+        slots = (value for value in self.slots.values() if value is not None)
+        return [*slots, *self.attribute_parts()]
 
     @property
     def attrs(self) -> dict[object, Value | None]:

@@ -31,7 +31,7 @@ from ....guards.source import Argument, CacheEntry, InstanceDict, Item, Source
 from ...breaks import CachedCall, GraphBreak
 from ...library_files import is_installed
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
@@ -185,7 +185,7 @@ class _InlinedCall:
                 handed_out = isinstance(part, _OBJECTS) and builder.is_live(part)
                 if handed_out or _contents(part) != contents:
                     what = f"an object that {cached.live.__name__} keeps"
-                    raise Unrestorable(what, self.born)
+                    raise CannotRebuild(what, self.born)
 
         machine.at_exit(check)
 

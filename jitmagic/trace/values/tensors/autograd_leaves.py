@@ -19,7 +19,7 @@ from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_under
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
-from ..base import Machine, Unrestorable
+from ..base import CannotRebuild, Machine
 
 __all__ = ["LeafChange", "LeafChanges", "check_leaves", "output_leaves", "required_grad"]
 
@@ -136,7 +136,7 @@ def output_leaves(graph: GraphBuilder) -> None:
 
 
 def check_leaves(notes: GraphNotes) -> None:
-    """Raise Unrestorable if a live tensor that became a leaf shows after the exit.
+    """Raise CannotRebuild if a live tensor that became a leaf shows after the exit.
 
     That is so if a later backward reaches it, since autograd does not see the change while the
     graph runs, or if it has views, whose history changes with it.
@@ -152,4 +152,4 @@ def check_leaves(notes: GraphNotes) -> None:
         owner = change.owner
         views = not change.is_early and any(_is_view_of(owner.meta, n) for n in escaping)
         if owner in became or views or any(base is owner.live for base in bases):
-            raise Unrestorable("a tensor that became a leaf", change.born, _REASON)
+            raise CannotRebuild("a tensor that became a leaf", change.born, _REASON)

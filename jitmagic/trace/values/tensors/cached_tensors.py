@@ -26,7 +26,7 @@ from ....guards.guard import StateRead
 from ....spec import TensorSpec, spec_of
 from ...breaks import GraphBreak
 from ...result import BreakReason
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..containers.sequences import TupleValue
 from ..contexts.random_streams import constant_argument, drawn_tensor
 from .tensor import TensorValue
@@ -139,7 +139,7 @@ def _break_if_escaping(machine: Machine, tensor: TensorValue, reason: BreakReaso
     def check(builder: Builder) -> None:
         aliases = [node for node in graph.graph.nodes if storage_of(node) == memory]
         if any(map(graph.is_output, aliases)) or graph.writes.to(tensor.node):
-            raise Unrestorable("a tensor in a functools cache", born, reason)
+            raise CannotRebuild("a tensor in a functools cache", born, reason)
 
     machine.at_exit(check)
 

@@ -17,7 +17,7 @@ from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.torch_rules import REFUSED_METHODS
 from ...builtins.registry import handles, method
 from ...graph_notes import GraphNotes
-from ..base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.opaque import WithoutOperators
 
@@ -65,7 +65,7 @@ class HandleValue(WithoutOperators):
         return bind_builtin(machine, self, RemovableHandle, name)
 
     def recipe(self, builder: Builder) -> Any:
-        raise Unrestorable("the handle of a hook", self.registered.born, self.registered.reason)
+        raise CannotRebuild("the handle of a hook", self.registered.born, self.registered.reason)
 
     def describe(self) -> str:
         return "handle of a hook"
@@ -135,11 +135,11 @@ def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
 
 
 def check_hooks(notes: GraphNotes) -> None:
-    """Raise Unrestorable if a hook could run, or be missed, after the exit of the trace."""
+    """Raise CannotRebuild if a hook could run, or be missed, after the exit of the trace."""
     graph, hooks = notes.graph, notes.of(_TensorHooks)
     outputs = graph.differentiable_outputs() if hooks else []
     history = graph.history(outputs)
     for registered in hooks:
         runs = registered.hook is not None and registered.history in history
         if runs or graph.is_output(registered.tensor.node):
-            raise Unrestorable("a tensor with a hook", registered.born, registered.reason)
+            raise CannotRebuild("a tensor with a hook", registered.born, registered.reason)

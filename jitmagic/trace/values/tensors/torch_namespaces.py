@@ -13,12 +13,12 @@ import enum
 import sys
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ....guards.guard import IdentityIs, NameFact, NamespaceFacts
-from ....guards.source import ImportedModule, ModuleAttr, Source
+from ....guards.source import ImportedModule, InstanceDict, ModuleAttr, Source
 from ...breaks import GraphBreak, StateSet, UnknownObject
 from ...builtins.pytorch.process_state import read_state
 from ...builtins.registry import handler_of, load_named
@@ -26,7 +26,8 @@ from ...result import Constant, Effect, Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
-from ..contexts.contexts import GradContext, context_class
+from ..containers.table_store import TableStore
+from ..contexts.torch_contexts import no_grad
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import (
     NOTHING,
@@ -38,7 +39,7 @@ from ..objects.class_facts import (
 from ..objects.constants import ATOMS
 from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.monkey_patches import is_library_made, unwrap_function
-from ..objects.namespaces import GlobalsValue, ModuleValue
+from ..objects.namespaces import ModuleValue, NamespaceValue
 from .torch_function import operators_of, registers_inliner, torch_function
 
 __all__ = ["TorchPythonFunction", "inlined_function", "torch_object"]
@@ -53,20 +54,33 @@ _MODELLED = (
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
-class TorchNamespace(GlobalsValue):
-    """The names of a torch module."""
+class TorchStore(TableStore):
+    """The names of a torch module, guarded without a path."""
 
     __slots__ = ()
 
-    def find(self, machine: Machine, name: str) -> Value | None:
-        if name in self.written:
-            return self.written[name]
-        if name not in self.live:
-            machine.guard(NamespaceFacts(self.live, (NameFact(name, absent=True),)))
-            return None
-        if name not in self._known:
-            self._known[name] = _named(machine, self.live, name)
-        return self._known[name]
+    def _can_look_up(self, token: object) -> bool:
+        return type(token) is str
+
+    def _original(self, token: object) -> Value | None:
+        if token not in self._known:
+            assert self.machine is not None
+            self._known[token] = found = None
+            if token in self.live:
+                found = _named(self.machine, self.live, str(token))
+            else:
+                self.machine.guard(NamespaceFacts(self.live, (NameFact(str(token), absent=True),)))
+            self._known[token] = found
+        return self._known[token]
+
+    def _live_pairs(self) -> NoReturn:
+        raise GraphBreak(UnknownObject.of(what="all names", type="torch module"))
+
+
+class TorchNamespace(NamespaceValue):
+    """The names of a torch module."""
+
+    __slots__ = ()
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
         return _named(machine, vars(builtins), name) if name in vars(builtins) else None
@@ -108,7 +122,7 @@ class TorchModule(ModuleValue):
             return _backend_flag(machine, raw.getter)
         if isinstance(raw, property):
             return torch_object(machine, raw.fget).call(machine, [self], {})
-        own = self.names.find(machine, name)  # an assigned name precedes the lookups below
+        own = self.names.store.get(name)  # an assigned name precedes the lookups below
         if own is not None:
             return own
         if isinstance(raw, types.FunctionType):
@@ -219,7 +233,7 @@ def torch_object(machine: Machine, obj: Any) -> Value:
         return _class(machine, obj)
     if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
         # The function of a `@torch.no_grad()` decorator in torch's own code.
-        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)
+        return no_grad().get_attr(machine, obj.__name__)
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
     if type(obj) is _CUBLAS:
@@ -239,7 +253,8 @@ def _class(machine: Machine, obj: type) -> Value:
         path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
         inlined: Value = machine.class_of(obj, path)
         return inlined
-    return context_class(obj) or machine.constant(obj)
+    of_torch: Value = machine.constant(obj)
+    return of_torch
 
 
 def _container(machine: Machine, obj: Any) -> Value:
@@ -253,8 +268,9 @@ def inlined_function(
     machine: Machine, obj: types.FunctionType, source: Source | None = None
 ) -> FunctionValue:
     """Return the value of a Python function of torch that is inlined."""
-    names = machine.globals_of(obj.__globals__, lambda: _names(obj.__globals__))
-    value = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
+    value = TorchPythonFunction(
+        obj.__code__, _names(machine, obj.__globals__), live=obj, source=source
+    )
     if obj.__defaults__ is not None:
         value.defaults = machine.constant(obj.__defaults__)
     value.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
@@ -269,16 +285,15 @@ def _inline(machine: Machine, function: types.FunctionType, args: Args, kwargs: 
     return inlined_function(machine, function).call(machine, args, kwargs)
 
 
-def _names(namespace: dict[str, object]) -> TorchNamespace:
-    def no_source(name: str) -> Any:
-        raise GraphBreak(UnknownObject.of(what=f"the name {name!r}", type="torch module"))
-
-    return TorchNamespace(namespace, no_source, no_source)
+def _names(machine: Machine, namespace: dict[str, object]) -> DictValue:
+    path = InstanceDict(ImportedModule(str(namespace.get("__name__"))))
+    make = lambda: TorchNamespace(store=TorchStore.of_live(machine, namespace, path))  # noqa: E731
+    names: DictValue = machine.globals_of(namespace, make)
+    return names
 
 
 def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
-    names = machine.globals_of(vars(obj), lambda: _names(vars(obj)))
-    return TorchModule(obj, names, source)  # type: ignore[arg-type]
+    return TorchModule(obj, _names(machine, vars(obj)), source)  # type: ignore[arg-type]
 
 
 @intercepts(types.ModuleType, type(torch._VF))

@@ -2,7 +2,8 @@
 
 Input: a Call with a function of numpy, its counterpart on tensors, and the arguments, arrays as
 Slots with ArraySpecs (shape, strides, dtype). Output: a Verdict with the kinds of the results and
-whether an argument is written to, or the reason why the call is not recorded.
+whether an argument is written to, or the reason why the call is not recorded. A call with Sizes is
+run at several size tuples that the guards admit, beginning with this call's.
 
 Both functions run on values for which implementations tend to differ: signed zeros, infinities,
 nan, the largest integers, halves, negative numbers. The results must agree in class, dtype, shape,
@@ -14,25 +15,25 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from ....graph.nested import frozen, map_leaves
+from ....graph.symbolic.sym_node import as_torch
+from ....symbols.context import Context, Specialize
+from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
+from ....symbols.scalar import symbols_of
+from ....symbols.size import Size, value_of
 from .emulation import emulated_dtype, emulation, np, torch_dtype
 
 __all__ = [
-    "ArraySpec",
-    "Call",
-    "Fact",
-    "Result",
-    "Slot",
-    "Verdict",
-    "emulated_constant",
-    "filled",
-    "judge",
-]
+    "ArraySpec", "Call", "Fact", "Result", "SizedCall", "Slot", "at_sizes", "filled", "judge",
+    "recorded_constant",
+]  # fmt: skip
 
 _LARGEST = 1 << 22  # elements of an argument or a result: a probe costs about a call of numpy
 _ROUNDS = 4  # kinds of samples in `_data`
@@ -44,7 +45,12 @@ _WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
 # The two libraries add in different orders, so values agree only to rounding.
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 _INTS = (torch.int16, torch.int32, torch.int64)
-_MOST = 512  # cached verdicts
+_WIDE = frozenset(
+    (
+        torch.bool, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    )
+)  # fmt: skip
+_ANSWERS = Answers("torch's emulation agrees with numpy", 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,11 @@ class ArraySpec:
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """Return the numbers that may be Sizes."""
+        return (*self.shape, *self.stride, self.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -89,14 +100,9 @@ class Call:
     name: object = None
 
     @property
-    def key(self) -> object:
+    def key(self) -> Hashable:
         state = torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
-        function = self.name or id(self.real)
-        slots = [Slot(index) for index in range(len(self.slots))]
-        arguments = [
-            filled(argument, slots, _keyed) for argument in (self.args, *self.kwargs.values())
-        ]
-        return function, repr((arguments, [*self.kwargs])), self.slots, state
+        return self.name or self.real, frozen((self.args, self.kwargs), _keyed), self.slots, state
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,38 +120,20 @@ class Fact:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of a probe.
-
-    `result` is a Result, a Fact, or a tuple or list of them; `refusal` is the reason why the call
-    is not recorded, or empty; `writes` says whether the call writes to an argument."""
-
-    refusal: str = ""
-    result: Any = None
-    writes: bool = False
-
-
 class _Differs(Exception):
     """Raised with the reason when the two functions do not agree."""
 
 
-_known: dict[object, tuple[Any, Verdict]] = {}  # the function stays alive, as its id is in the key
-
-
 def judge(call: Call) -> Verdict:
-    """Probe a call; verdicts are cached by its key."""
-    key = call.key
-    if key not in _known:
-        if len(_known) >= _MOST:
-            _known.clear()
-        _known[key] = call.real, _probe(call)
-    return _known[key][1]
+    """Run both libraries; `found` is the result (a Result, a Fact, or a tuple or list of them) and
+    whether the call writes to an argument.
+    """
+    return _ANSWERS.of(call.name or call.real, call.key, partial(_judged, call))
 
 
-def _probe(call: Call) -> Verdict:
+def _judged(call: Call) -> Verdict:
     if any(spec.size > _LARGEST for spec in call.slots):
-        return Verdict("an array is too large to probe the call")
+        return Verdict.unknown("an array is too large to probe the call")
     try:
         outcomes = [_round(call, number) for number in range(_ROUNDS)]
         if any(outcome != outcomes[0] for outcome in outcomes):
@@ -153,9 +141,8 @@ def _probe(call: Call) -> Verdict:
         if call.pointwise and call.slots:
             _all_pairs(call)
     except _Differs as differs:
-        return Verdict(str(differs))
-    result, writes = outcomes[0]
-    return Verdict(result=result, writes=writes)
+        return Verdict.fails(str(differs))
+    return Verdict.holds(outcomes[0])
 
 
 # -- the two sides ---------------------------------------------------------------------------------
@@ -163,12 +150,11 @@ def _probe(call: Call) -> Verdict:
 
 @dataclass
 class _Side:
-    """One library's run of the call: its arguments, their memory, and the result or error."""
+    """One library's run of the call: its arguments, their memory, and the result."""
 
     arrays: list[Any]
     memory: list[torch.Tensor]
-    result: Any = None
-    error: Exception | None = None
+    result: Any
 
     def address(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the argument that a result shares memory with, and the byte offset, or None."""
@@ -202,14 +188,7 @@ def _indexes(call: Call) -> list[int]:
 
 def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
     """Run both libraries on the same data; return the result and whether an argument changed."""
-    real = _run(call, call.real, slots, data, _numpy_array, lambda expected: expected)
-    emulated = _run(call, call.emulated, slots, data, _emulated_array, emulated_constant)
-    if real.error is not None:
-        raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
-    if emulated.error is not None:
-        raise _Differs(
-            f"torch has no equivalent ({type(emulated.error).__name__}: {emulated.error})"
-        )
+    real, emulated = _run(call, slots, data, True), _run(call, slots, data, False)
     result = _alike(call, real, emulated, real.result, emulated.result)
     for expected, actual in zip(real.memory, emulated.memory, strict=True):
         _same_values(call, expected, actual)
@@ -220,44 +199,37 @@ def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) 
     return result, writes
 
 
-def _run(
-    call: Call,
-    function: Callable[..., Any],
-    slots: Sequence[ArraySpec],
-    data: list[torch.Tensor],
-    wrap: Callable[[ArraySpec, torch.Tensor], Any],
-    constant: Callable[[Any], Any],
-) -> _Side:
+def _run(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor], is_real: bool) -> _Side:
+    """Run numpy's function, or its emulation."""
     memory = _materialise(slots, data)
+    wrap = _numpy_array if is_real else _emulated_array
     arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
-    side = _Side(arrays, memory)
-    args = filled(call.args, arrays, constant)
-    kwargs = {name: filled(value, arrays, constant) for name, value in call.kwargs.items()}
+    constant = (lambda value: value) if is_real else recorded_constant
+    args, kwargs = filled((call.args, call.kwargs), arrays, constant)
     # A call that warns of more than floating-point errors is a break, so that numpy itself warns.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("error")
         try:
-            side.result = function(*args, **kwargs)
+            made = call.real(*args, **kwargs) if is_real else call.emulated(*args, **kwargs)
         except Exception as error:  # the libraries may raise anything for sample values
-            side.error = error
-    return side
+            kind = type(error).__name__
+            if is_real:
+                raise _Differs(f"numpy raises {kind} for some values") from None
+            raise _Differs(f"torch has no equivalent ({kind}: {error})") from None
+    return _Side(arrays, memory, made)
 
 
 def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> Any:
-    """Return arguments with arrays in place of the Slots."""
-    if isinstance(tree, Slot):
-        return arrays[tree.index]
-    if type(tree) in (tuple, list):
-        return type(tree)(filled(part, arrays, constant) for part in tree)
-    if isinstance(tree, slice):
-        return slice(
-            *(filled(part, arrays, constant) for part in (tree.start, tree.stop, tree.step))
-        )
-    return constant(tree)
+    """Return nested arguments with arrays in place of the Slots."""
+    return map_leaves(
+        tree, lambda leaf: arrays[leaf.index] if isinstance(leaf, Slot) else constant(leaf)
+    )
 
 
-def emulated_constant(value: Any) -> Any:
-    """Return a constant argument as the emulation takes it."""
+def recorded_constant(value: Any) -> Any:
+    """Return a constant argument as the emulation takes it, also during recording."""
+    if isinstance(value, Size):
+        return as_torch(value)
     is_dtype = isinstance(value, np.dtype) or (
         isinstance(value, type) and issubclass(value, np.generic)
     )
@@ -266,9 +238,9 @@ def emulated_constant(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _keyed(value: Any) -> Any:
-    """Return a constant for a key; the repr of numpy 1's scalars equals that of Python numbers."""
-    return (type(value), value) if isinstance(value, np.generic) else value
+def _keyed(value: object) -> Hashable:
+    """Return the key of a numpy scalar: equality would not distinguish signed zeros."""
+    return (type(value), repr(value)) if isinstance(value, np.generic) else None
 
 
 def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
@@ -349,15 +321,12 @@ def _all_pairs(call: Call) -> None:
             else pool[(torch.arange(count * count) // count) % len(pool)].clone()
             for index, pool in enumerate(pools)
         ]
+        kinds = [torch.Tensor if spec.kind is torch.Tensor else np.ndarray for spec in call.slots]
         slots = [
-            ArraySpec((count * count,), (1,), spec.dtype, _array_kind(spec)) for spec in call.slots
+            ArraySpec((count * count,), (1,), spec.dtype, kind)
+            for spec, kind in zip(call.slots, kinds, strict=True)
         ]
         _compared(call, slots, data)
-
-
-def _array_kind(spec: ArraySpec) -> type:
-    kind: type = torch.Tensor if spec.kind is torch.Tensor else np.ndarray
-    return kind
 
 
 # -- comparing -------------------------------------------------------------------------------------
@@ -455,3 +424,70 @@ def _same_values(call: Call, expected: torch.Tensor, actual: torch.Tensor) -> No
             same = torch.equal(expected.signbit() & zeros, actual.signbit() & zeros)
     if not same:
         raise _Differs("numpy and torch differ in its values")
+
+
+# -- at several sizes ------------------------------------------------------------------------------
+
+
+class SizedCall:
+    """A call at several size tuples, this call's first; without varying sizes at one, empty."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._numbers = [n for n in _leaves((call.args, call.kwargs)) if isinstance(n, Size)]
+        of_arrays = (n for spec in call.slots for n in spec.numbers if isinstance(n, Size))
+        sizes = list(dict.fromkeys((*self._numbers, *of_arrays)))
+        self._symbols = list(dict.fromkeys(one for n in sizes for one in symbols_of(n.expr)))
+        self._context: Context | None = sizes[0].context if sizes else None
+        self.size_tuples: list[SizeValues] = [{}]
+        if self._context is not None:
+            if not self._context.has_hints(self._symbols):
+                self.check(False, "they are known only when the kernels have run")
+            self.size_tuples = [{one: self._context.hint_of(one) for one in self._symbols}]
+
+    def now(self) -> Call:
+        """Return the call with the sizes of this call."""
+        return self._at(self.size_tuples[0])
+
+    def check(self, holds: bool, why: str) -> None:
+        """Raise Specialize for the call's sizes, if it has any, unless a condition holds."""
+        if not holds and self._symbols:
+            raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
+
+    def results(self, first: Any) -> list[Any]:
+        """Return the results at each size tuple; `first` is the result in this call.
+
+        Must be called after the call is recorded, because its guards limit the size tuples."""
+        if self._context is None:
+            return [first]
+        self.size_tuples += other_size_tuples(self._context, self._symbols)
+        verdicts = [judge(self._at(known)) for known in self.size_tuples[1:]]
+        for verdict in verdicts:
+            self.check(verdict.outcome == "holds", str(verdict.reason))
+        results = [first, *(verdict.found[0] for verdict in verdicts)]
+        made = [one.spec for one in _leaves(first) if isinstance(one, Result)]
+        dtypes = {spec.dtype for spec in (*self._call.slots, *made)}
+        self.check(not self._numbers or dtypes <= _WIDE, "an int that the dtype may not hold")
+        # The probe's tolerance is fixed, so its verdict holds only for sizes like those it tried.
+        self.check(torch.float16 not in dtypes, "rounding errors of float16 grow with the sizes")
+        return results
+
+    def _at(self, known: SizeValues) -> Call:
+        given = self._call.args, self._call.kwargs
+        args, kwargs = map_leaves(given, lambda leaf: value_of(leaf, dict(known)))
+        specs = tuple(at_sizes(spec, known) for spec in self._call.slots)
+        return replace(self._call, args=args, kwargs=kwargs, slots=specs)
+
+
+def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
+    """Return the spec of an array for these values of the symbols."""
+    shape, stride = (
+        tuple(value_of(n, dict(known)) for n in part) for part in (spec.shape, spec.stride)
+    )
+    return replace(spec, shape=shape, stride=stride, offset=value_of(spec.offset, dict(known)))
+
+
+def _leaves(tree: Any) -> list[Any]:
+    found: list[Any] = []
+    map_leaves(tree, found.append)
+    return found
