@@ -20,7 +20,7 @@ __all__ = ["FrameSnapshot"]
 _NO_KEYWORDS: Mapping[str, Any] = types.MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FrameSnapshot:
     """The code about to run and everything it can reach."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..loops.expr import (
     Apply,
@@ -143,6 +144,7 @@ def by_value(kernel: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...
     return tuple(n for n, name in enumerate(kernel.arguments) if buffers[name].device != device)
 
 
+@lru_cache(maxsize=16384)
 def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
     """Return the change of `offset` when `axis` moves by one: a number, or an expression of sizes;
     None when it is neither.

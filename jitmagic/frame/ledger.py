@@ -12,26 +12,33 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, UserLine
-from ..guards.check import advice, check, holds, is_other_number, why
+from ..guards.check import (
+    advice,
+    check,
+    differing_sizes,
+    differs_in_sizes,
+    has_rank,
+    is_other_number,
+    why,
+)
 from ..guards.guard import (
     Guard,
     IdentityIs,
     InRange,
-    NumbersRelate,
-    SizesRelate,
     TensorMatch,
     TypeIs,
     ValueEquals,
 )
-from ..guards.read import UNREADABLE, read_source
+from ..guards.read import read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
@@ -147,6 +154,7 @@ class Ledger:
         self.added = 0  # entries made since it was tagged
         self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
+        self._resized: WeakKeyDictionary[FrameSnapshot, list[Entry]] = WeakKeyDictionary()
 
     @property
     def count(self) -> int:
@@ -332,11 +340,11 @@ class Ledger:
         module have other sizes, which do not vary.
         """
         found: dict[Source, set[int]] = {}
+        resized = self._resized_variants(snapshot)
         for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
-            only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
-                if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
-                    indices = _differing(guard, snapshot) if only_sizes else set()
+                if isinstance(guard, TensorMatch) and has_rank(guard, snapshot):
+                    indices = differing_sizes(guard, snapshot) if entry in resized else set()
                     found.setdefault(guard.source, set()).update(indices, guard.free_indices)
         return {source: indices for source, indices in found.items() if indices}
 
@@ -367,13 +375,22 @@ class Ledger:
         only.
         """
         found = []
-        for entry in self._same_instance((*snapshot.args, *snapshot.cells)):
-            notes = entry.notes
-            if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
-                matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
-                if not any(guard.free_indices for guard in matches):
-                    found.append({guard.source: guard.spec.shape for guard in matches})
+        for entry in self._resized_variants(snapshot):
+            matches = [guard for guard in entry.notes.guards if isinstance(guard, TensorMatch)]
+            is_static = not any(guard.free_indices for guard in matches)
+            if is_static and isinstance(entry.notes.outcome, Compiled):
+                found.append({guard.source: guard.spec.shape for guard in matches})
         return found
+
+    def _resized_variants(self, snapshot: FrameSnapshot) -> list[Entry]:
+        """Return the variants that only sizes and numbers keep from fitting. A compile asks three
+        times, and Python evaluates every guard: for a transformer layer 1.5 ms of 60.
+        """
+        if snapshot not in self._resized:
+            alike = self._same_instance((*snapshot.args, *snapshot.cells))
+            found = [e for e in alike if differs_in_sizes(e.notes.guards, snapshot)]
+            self._resized[snapshot] = found
+        return self._resized[snapshot]
 
     def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
         """Return the numbers that were inputs of a variant's graph: they stay symbols."""
@@ -422,46 +439,6 @@ def _may_be_symbol(guard: Guard, newest: Entry) -> bool:
     )
 
 
-def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
-    """Return whether only sizes and numbers keep a variant from fitting the frame."""
-    for guard in guards:
-        match guard:
-            case SizesRelate() | NumbersRelate():
-                continue
-            case TensorMatch() if _differing(guard, snapshot):
-                continue
-            case ValueEquals() | InRange() if is_other_number(guard, snapshot):
-                continue
-        if not holds(guard, snapshot):
-            return False
-    return True
-
-
-def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
-    """Return whether the tensor has the guard's class and number of dimensions."""
-    try:
-        value: Any = read_source(guard.source, snapshot)
-    except UNREADABLE:
-        return False
-    cls: type = type(value)
-    if cls is not guard.spec.cls:  # reading attributes of a subclass may run its code
-        return False
-    is_strided = value.layout is torch.strided and not value.is_nested
-    return is_strided and value.dim() == len(guard.spec.shape)
-
-
-def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
-    """Return the indices of differing sizes and strides if the tensor fits the guard otherwise."""
-    spec = guard.spec
-    if not _same_rank(guard, snapshot):
-        return set()
-    value: torch.Tensor = read_source(guard.source, snapshot)
-    found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
-    found |= {stride_place(d) for d, n in enumerate(value.stride()) if n != spec.stride[d]}
-    resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))
-    return found if found and holds(replace(guard, spec=resized), snapshot) else set()
-
-
 def _served_once(alike: list[Entry], family: GrowthQuery) -> list[Entry]:
     """Return the newest variants, up to the first that served more than one call.
 
@@ -495,6 +472,6 @@ def _line_needing_constant(
     """Return the line that prevents a differing size from being a symbol, or None."""
     if not isinstance(guard, TensorMatch) or not constants:
         return None
-    indices = sorted(_differing(guard, snapshot), reverse=True)
+    indices = sorted(differing_sizes(guard, snapshot), reverse=True)
     lines = (constants.get(origin_at(guard.source, index)) for index in indices)
     return next(filter(None, lines), None)

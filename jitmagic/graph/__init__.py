@@ -6,12 +6,13 @@ not give; `symbolic/` handles sizes and numbers that vary between calls.
 
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...
-    propagate         runs one torch call on meta tensors
+    meta_calls        one call on meta tensors: its device, its casts, every check
+    propagate         shapes of one torch call, by jitmagic's rules or torch's meta kernels
+    rules             ordered tables of rules
     attribution       issues torch's warnings in the name of the user's line
     devices           the device of each result (meta tensors do not know it)
-    memory            which storages are written, and by which calls
+    memory            which storages are written, and by which calls; nodes of meta tensors
     inference_memory  which storages were created under inference mode
-    tensor_nodes      maps meta tensors to their nodes
     nested, reach     nodes inside nested arguments; ancestors and descendants
     fresh_meta        creates meta tensors; broadcasting
     linked_history    gives a meta tensor an autograd history
@@ -22,8 +23,7 @@ not give; `symbolic/` handles sizes and numbers that vary between calls.
     transforms        calls of torch.func transforms
     subgraphs         splits a graph so that gradients between its results exist
     default_dtype     calls under a default dtype that the program set
-    lazy_module       a GraphModule that generates its Python code on demand
-    names             calls torch functions by identity where a name was patched
+    lazy_module       a GraphModule that generates its code on demand; patched names in it
     passes            dead code, common subexpressions, user passes
     verify, show      checks the invariants; prints a graph as Python code
 """

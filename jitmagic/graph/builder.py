@@ -25,24 +25,20 @@ from ..budget import check
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
-from .devices import place
 from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
 from .inference_memory import InferenceMemory
-from .lazy_module import LazyModule
-from .memory import Writes, storage_of
-from .names import call_by_identity
+from .lazy_module import LazyModule, call_by_identity
+from .memory import TensorNodes, Writes, storage_of
+from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
-from .operators.autocast import DEVICES, OFF, Autocast, CastCache, cast_result, read_autocast
+from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
 from .operators.foreign import is_foreign
-from .operators.kernel_refusals import check_dtypes
-from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .operators.target_traits import draws, statistics_written
 from .passes import drop_dead_code
 from .propagate import (
     DataDependent,
     Target,
-    allowing_data_sizes,
     input_meta,
     run_on_meta,
     strides_are_certain,
@@ -52,7 +48,6 @@ from .regions import FunctionCall
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
-from .tensor_nodes import TensorNodes
 
 __all__ = ["GraphBuilder", "map_nodes"]
 
@@ -87,7 +82,6 @@ class GraphBuilder:
         self.default_dtype: torch.dtype | None = None  # set if the program changed it
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
-        self._sizes_made: list[Any] = []  # unbacked sizes that the current call created
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # storage -> inputs
@@ -172,55 +166,54 @@ class GraphBuilder:
         place of tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
         check()
-        args, kwargs = (*args,), dict(kwargs or {})
+        args, kwargs = self._rewritten(target, (*args,), dict(kwargs or {}), lines)
+        given = tensor_nodes_in((args, kwargs))
+        if any(node.graph is not self.graph for node in given):
+            raise DataDependent("a number of a finished graph")
+        tensors: list[torch.Tensor] = [node.meta["val"] for node in given]
+        devices = {id(node.meta["val"]): device_of(node) for node in given}
+        line = next(iter(lines), None) if self.warns else None
+        modes = Modes(self.grad_enabled, self.autocast, self.cast_cache, self.fresh_size, line)
+        values, named = map_nodes((args, kwargs), _value)
+        call = MetaCall(target, values, named, devices, modes, tensors)
+        call.run()
+        self.cast_cache.note_written(call.changed, self._is_input)
+        written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)
+        written += statistics_written(target, args, kwargs, written)
+        if random := draws(target, args, kwargs):
+            self._note_draw()
+        value = self._settle(target, call.value, given)
+        fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
+        if not (fresh or written or random or is_foreign(target)):
+            return map_tensors(value, self._nodes.__getitem__)
+        node = self._add(target, args, kwargs, value, spec_on(value, call.placement.device), lines)
+        numbers = all(map(is_number_like, tensors_in(value)))
+        self.root.work += not numbers
+        self.root.arithmetic += numbers
+        expected = expected_in((call.args, call.kwargs)) if self.sizes.are_used else 0
+        expects, self._expected = expected > self._expected, max(expected, self._expected)
+        marks = {"data_dependent": call.sizes, "expects": expects, "random": random}
+        node.meta.update((name, True) for name, holds in marks.items() if holds)
+        if written:
+            node.meta["mutates"] = written
+            self._note_writes(node, written)
+        return self._unpack(node, value, call.placement.device, lines)
+
+    def _rewritten(
+        self,
+        target: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        lines: tuple[UserLine, ...],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the default dtype spelled out and a node for each size."""
         if (default := self.default_dtype) is not None:
             args, kwargs = spelled_out(self.call, target, (args, kwargs), default)
         if self.sizes.are_used:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
-            given_args, kwargs = self.sizes.in_call(target, (args, kwargs), lines, self.step())
-            args = tuple(given_args)
-        given = tensor_nodes_in((args, kwargs))
-        if any(node.graph is not self.graph for node in given):
-            raise DataDependent("a number of a finished graph")
-        devices = {id(node.meta["val"]): device_of(node) for node in given}
-        name = target_name(target)
-        values, named = map_nodes((args, kwargs), _value)
-        placement = place(name, values, named, lambda tensor: devices[id(tensor)])
-        before = [node.meta["val"]._version for node in given]
-        run, storages = placement.method or target, set[int]()
-        where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
-        line = next(iter(lines), None) if self.warns else None
-        check_for_meta(name, placement.args, placement.kwargs)
-        with allowing_data_sizes(self.fresh_size) as self._sizes_made:
-            how = self.autocast, self.cast_cache
-            cast = cast_result(*how, target, values, named, where, self.grad_enabled, line)
-            value, given_to = cast, (placement.args, placement.kwargs)
-            if cast is None:
-                value = run_on_meta(run, *given_to, self.grad_enabled, storages, line)
-        if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
-            value = run_on_meta("clone", (value,), {}, self.grad_enabled)
-        written = tuple(
-            node
-            for node, version in zip(given, before, strict=True)
-            if node.meta["val"]._version != version or storage_of(node) in storages
-        )
-        changed = [node.meta["val"] for node in written]
-        if cast is None:  # else the calls inside it were checked
-            check_as_kernels_do(name, placement.args, placement.kwargs, changed, placement.device)
-        if (targets := placement.kwargs.get("out")) is not None:
-            others = {k: v for k, v in placement.kwargs.items() if k != "out"}
-            alone = run_on_meta(run, placement.args, others, self.grad_enabled)
-            check_out(name, targets, alone, changed)
-        if cast is None:  # the probe runs without autocast, on the dtypes before the casts
-            check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
-        self.cast_cache.note_written((node.meta["val"] for node in written), self._is_input)
-        written += statistics_written(target, args, kwargs, written)
-        random = draws(target, args, kwargs)
-        value = self._settle(target, value, given)
-        fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
-        if not (fresh or written or random or is_foreign(target)):
-            return map_tensors(value, self._nodes.__getitem__)
-        return self._record(target, args, kwargs, value, placement.device, written, random, lines)
+            given, kwargs = self.sizes.in_call(target, (args, kwargs), lines, self.step())
+            args = tuple(given)
+        return args, kwargs
 
     def call_function(
         self,
@@ -240,19 +233,12 @@ class GraphBuilder:
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         left = self.sizes.in_call(call, left, lines, self.step())
-        node = self.graph.call_function(call, (*args, captured, left))
+        specs = _specs_like(args[1], outcome)
+        node = self._add(call, (*args, captured, left), {}, outcome, specs, lines)
         self.root.work += 1
-        specs = tuple(
-            None if value is None or source is None else spec_on(value, device_of(source))
-            for value, source in zip(outcome, args[1], strict=True)
-        )
-        self._describe(node, outcome, specs, lines)
-        node.meta["step"] = self.step()
         if call.dirty:
-            node.meta["mutates"] = tuple(args[0][place] for place in call.dirty)
-        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
-            self.differentiates = True
-        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+            node.meta["mutates"] = tuple(args[0][index] for index in call.dirty)
+        return self._results(node, lines)
 
     def differentiate(
         self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
@@ -261,19 +247,12 @@ class GraphBuilder:
         values = map_nodes(args, _value)
         outcome = run_on_history(gradients, values, self.grad_enabled, self.sizes)
         refuse_sparse(outcome)
-        self._emit_modes((self.grad_enabled, self.autocast), lines)
-        node = self.graph.call_function(gradients, args)
-        specs = tuple(
-            None if value is None else spec_on(value, device_of(source))
-            for value, source in zip(outcome, args[1], strict=True)
-        )
-        self._describe(node, outcome, specs, lines)
+        node = self._add(gradients, args, {}, outcome, _specs_like(args[1], outcome), lines)
         self.backwards += 1
         self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
-        node.meta["step"] = self.step()
         self.differentiates = True
-        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+        return self._results(node, lines)
 
     def call_transform(
         self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
@@ -283,14 +262,10 @@ class GraphBuilder:
         """
         values = map_nodes(args, _value)
         outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
-        self._emit_modes((self.grad_enabled, self.autocast), lines)
-        node = self.graph.call_function(target, args)
+        specs = tuple(spec_on(one, device) for one in outcome)
+        node = self._add(target, args, {}, outcome, specs, lines)
         self.root.work += 1
-        self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
         self.unknown_strides.add(node)
-        node.meta["step"] = self.step()
-        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
-            self.differentiates = True
         known = [self._nodes.get(value) for value in outcome]
         return tuple(
             self._taken(node, index, lines) if one is None else one
@@ -370,40 +345,29 @@ class GraphBuilder:
         self.autocast = mode
         self.has_cast = self.has_cast or mode != OFF
 
-    def _record(
+    def _add(
         self,
-        target: Target,
+        target: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         value: Any,
-        device: torch.device,
-        written: tuple[Node, ...],
-        random: bool,
+        spec: Any,
         lines: tuple[UserLine, ...],
-    ) -> Any:
+    ) -> Node:
+        """Add a call in the modes of the program, and describe its result."""
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         kind = "call_method" if isinstance(target, str) else "call_function"
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
-        self.root.work += not (numbers := all(map(is_number_like, tensors_in(value))))
-        self.root.arithmetic += numbers
-        self._describe(node, value, spec_on(value, device), lines)
+        self._describe(node, value, spec, lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
             self.differentiates = True
-        expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.are_used else 0
-        expects, self._expected = expected > self._expected, max(expected, self._expected)
-        marks = {"data_dependent": self._sizes_made, "expects": expects, "random": random}
-        node.meta.update((name, True) for name, holds in marks.items() if holds)
-        if written:
-            node.meta["mutates"] = written
-            self._note_writes(node, written)
-        if not isinstance(value, torch.Tensor):
-            return self._unpack(node, value, device, lines)
-        if value not in self._nodes:
-            self._nodes[value] = node
-        return self._nodes[value]
+        return node
+
+    def _results(self, node: Node, lines: tuple[UserLine, ...]) -> tuple[Node | None, ...]:
+        return tuple(self._taken(node, index, lines) for index in range(len(node.meta["val"])))
 
     def _unpack(
         self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
@@ -411,7 +375,6 @@ class GraphBuilder:
         """Add getitem nodes for the tensors of a sequence; return it with those nodes."""
         if isinstance(value, torch.Tensor):
             if value not in self._nodes:
-                self._describe(node, value, spec_on(value, device), lines)
                 self._nodes[value] = node
             return self._nodes[value]
         if not isinstance(value, tuple | list):
@@ -435,6 +398,9 @@ class GraphBuilder:
             if node in self.unknown_strides:
                 return run_on_meta("view_as", (value, value), {}, self.grad_enabled)
         return value
+
+    def _note_draw(self) -> None:
+        """Note that the next call draws random numbers; a graph may refuse it."""
 
     def _is_input(self, value: torch.Tensor) -> bool:
         """Return whether it is an input of the frame; those of a region belong to its caller."""
@@ -487,6 +453,14 @@ class GraphBuilder:
 
 def _value(node: Node) -> Any:
     return as_torch(node.meta["val"])
+
+
+def _specs_like(sources: Sequence[Node | None], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the spec of each value on the device of its source; None without either."""
+    return tuple(
+        None if value is None or source is None else spec_on(value, device_of(source))
+        for value, source in zip(values, sources, strict=True)
+    )
 
 
 def _identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A GraphModule that generates its Python code when it is first run or read.
+"""Defines LazyModule, a GraphModule that generates its Python code when it is first run or read.
 
 Compiler passes only read nodes: of ten modules created in a compile hardly any runs as Python, and
 generating the code costs 0.2 ms plus 30 us a node. A module that leaves the package is passed
@@ -8,11 +8,15 @@ through `with_code` first, so that it looks like any other GraphModule.
 from __future__ import annotations
 
 import math
+import types
+from collections.abc import Callable
 from typing import Any
 
-from torch.fx import GraphModule
+import torch
+from torch.fx import Graph, GraphModule
+from torch.fx.node import _get_qualified_name
 
-__all__ = ["LazyModule", "with_code"]
+__all__ = ["LazyModule", "call_by_identity", "with_code"]
 
 # Names in the repr() of a complex number; fx knows those of a float.
 _PARTS = {"nanj": complex(0.0, math.nan), "infj": complex(0.0, math.inf)}
@@ -69,3 +73,40 @@ def _write_then_run(self: LazyModule, *args: object) -> Any:
 def _plain(gm: LazyModule) -> GraphModule:
     """Return an ordinary GraphModule for pickling, which stores the code."""
     return GraphModule(gm, gm.graph, type(gm).__name__)
+
+
+def call_by_identity(graph: Graph) -> None:
+    """Wrap torch functions that are not found under their qualified names.
+
+    fx writes `torch.nn.functional.silu(x)` for a call of silu. Where the program has patched that
+    attribute, the code would call the replacement instead of the function in the graph.
+    """
+    for node in graph.nodes:
+        target = node.target
+        of_python = isinstance(target, types.FunctionType | types.BuiltinFunctionType)
+        if of_python and node.op == "call_function" and not _is_found(target):
+            node.target = _under_another_name(target)
+
+
+def _is_found(function: Callable[..., Any]) -> bool:
+    """Return whether fx's name for a function resolves to it; fx needs no name outside torch."""
+    if not (function.__module__ or "torch").startswith("torch"):
+        return True
+    try:
+        path = _get_qualified_name(function).split(".")
+    except RuntimeError:  # raised by fx if no module has the function
+        return False
+    if path[0] != "torch":
+        return True
+    found: Any = torch
+    for name in path[1:]:
+        found = getattr(found, name, None)
+    return found is function
+
+
+def _under_another_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    def original(*args: object, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    original.__name__ = f"original_{function.__name__}"
+    return original

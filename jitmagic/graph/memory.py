@@ -1,7 +1,8 @@
 """Identifies the storages of a graph's tensors and the calls that write to them.
 
 Input: nodes with their meta tensors, which share memory as the program's tensors do; each call that
-writes, as it is recorded. Output: storage ids, and the writers of a storage in the program's order.
+writes, as it is recorded. Output: storage ids, the writers of a storage in the program's order, and
+the node of a meta tensor.
 An id is valid as long as a node, or the caller, holds a tensor with that storage.
 """
 
@@ -14,7 +15,7 @@ from torch.fx import Node
 
 from .node_meta import tensors_in, value_of
 
-__all__ = ["Writes", "memory_of", "storage_of", "storage_under", "storages_in"]
+__all__ = ["TensorNodes", "Writes", "memory_of", "storage_of", "storage_under", "storages_in"]
 
 
 def storage_under(tensor: torch.Tensor) -> int:
@@ -59,3 +60,29 @@ class Writes:
         """Return the calls that write to a tensor's storage, in the program's order."""
         memory = storage_of(node)
         return () if memory is None else self._writers.get(memory, ())
+
+
+class TensorNodes:
+    """Maps the meta tensors of a graph under construction to their nodes, by identity.
+
+    A tensor with a node is kept alive, so that no other tensor gets its address. The node's
+    `meta["val"]` alone does not: a number replaces it where a transform captures one.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[torch.Tensor, Node]] = {}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._known
+
+    def __getitem__(self, tensor: torch.Tensor) -> Node:
+        return self._known[id(tensor)][1]
+
+    def __setitem__(self, tensor: torch.Tensor, node: Node) -> None:
+        self._known[id(tensor)] = tensor, node
+
+    def get(self, tensor: torch.Tensor) -> Node | None:
+        """Return the tensor's node, or None."""
+        return self[tensor] if tensor in self else None  # noqa: SIM401 - no mapping

@@ -29,14 +29,15 @@ from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.kernel_probing import in_kernel_format, kernel_result
 from .operators.recurrent import by_one_step
-from .operators.shapes import infer, infer_in_place
+from .operators.shapes import infer_accepted, tensors_of
 from .operators.symbolic_shapes import (
     CallSignature,
     infer_symbolic,
     shapes_by_sampling,
     with_sizes_of_call,
 )
-from .operators.without_meta import WITHOUT_META, only_writes
+from .operators.without_meta import only_writes
+from .rules import Rules
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
 from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
@@ -145,10 +146,10 @@ def call_on_meta(
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
-    place = Silence() if line is None or repeats else line
+    attribution = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
-        result = _followed(target, args, kwargs, guesses and above is None, place)
-        if line is not None and isinstance(place, Silence) and place.has_warned:
+        result = _followed(target, args, kwargs, guesses and above is None, attribution)
+        if line is not None and isinstance(attribution, Silence) and attribution.has_warned:
             _warn(target, (args, kwargs), line)
         return result
 
@@ -158,10 +159,10 @@ def _followed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     may_guess: bool,
-    place: UserLine | Silence,
+    attribution: UserLine | Silence,
 ) -> Any:
     try:
-        result = _run(target, args, kwargs, place)
+        result = _run(target, args, kwargs, attribution)
         if isinstance(result, torch.SymFloat):  # the trace has no such value
             raise refusal(as_dimension(result), "its value as a float")
         return result
@@ -170,7 +171,7 @@ def _followed(
     except NotImplementedError as error:
         raise DataDependent(_first_line(error)) from None
     except Exception as error:  # whatever torch raises, the program would see
-        silent = place if isinstance(place, Silence) else Silence()
+        silent = attribution if isinstance(attribution, Silence) else Silence()
         run_sampled = partial(_noted, target, silent)
         is_native = isinstance(target, str | BuiltinFunctionType)  # it has no state
         signature = CallSignature(target, silent) if is_native else None
@@ -225,12 +226,15 @@ def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
 
 
 def _run(
-    target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: UserLine | Silence
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    attribution: UserLine | Silence,
 ) -> Any:
     if isinstance(target, str):
         if isinstance(args[0], torch.Tensor):
-            return call_with_sizes(place, getattr(type(args[0]), target), args, kwargs)
-        return call_from(place, getattr(args[0], target), args[1:], kwargs)
+            return call_with_sizes(attribution, getattr(type(args[0]), target), args, kwargs)
+        return call_from(attribution, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := select_by_sizes(args)) is not None:
         return found[0]
     if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
@@ -238,17 +242,17 @@ def _run(
         if made is not None:
             return made
     function = by_one_step(target)
-    made = call_with_sizes(place, function, args, kwargs)
+    made = call_with_sizes(attribution, function, args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 
 def _noted(
-    target: Target, place: UserLine | Silence, arguments: tuple[Any, Any]
+    target: Target, attribution: UserLine | Silence, arguments: tuple[Any, Any]
 ) -> tuple[Any, set[int]]:
     """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
-        return _run(target, *arguments, place), _SHAPES.written
+        return _run(target, *arguments, attribution), _SHAPES.written
     finally:
         _SHAPES.written = before
 
@@ -261,9 +265,7 @@ def _retry_with_ints(target: Target, args: Any) -> None:
 
 
 class _Shapes(DispatchMode):
-    """Answers floating-point calls that eager certainly accepts by jitmagic's own shape rules:
-    torch's meta kernels for them are Python functions of 150 µs that import torch._dynamo first.
-    """
+    """Asks `_RULES` for the result of each ATen call, and notes the storages written to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,49 +285,63 @@ class _Shapes(DispatchMode):
             self.written.update(_storages_written(func, args, named))
             if only_writes(func):
                 return None
-        if self.fresh is not None:
-            made = infer_data_dependent(func, args, named, self.fresh, self._once_more)
-            if made is not None:
-                return made
-        tensors = _tensors(args)
-        if self.names_devices:
-            if func is aten.lift_fresh.default:
-                return without_data(args[0])
-            if _takes_device(func) and ("device" in named or not tensors):
-                named = {**named, "device": torch.device("meta")}
-        if _is_safe(func, tensors, named):
-            outcome = infer(func, args, named)
-            if outcome is None:
-                outcome = infer_in_place(func, args, named)
-            if outcome is not None:
-                return outcome
-        for rule in (infer_symbolic, kernel_result):
-            if (made := rule(func, args, named)) is not None:
-                return made
-        outcome = self._by_torch(func, args, named)
-        return without_data(outcome) if is_foreign(func) or not tensors else outcome
+        if (
+            self.names_devices
+            and _takes_device(func)
+            and ("device" in named or not tensors_of(args))
+        ):
+            named = {**named, "device": torch.device("meta")}
+        return _RULES.ask(func, args, named)
 
-    def _by_torch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run torch's meta function, or sample it if it fails on symbolic sizes."""
-        if func._schema.is_mutable:
-            _refuse_to_grow(func, args, kwargs)
-        try:
-            made = func(*args, **kwargs)
-        except Exception:  # perhaps caused by symbolic sizes: then sample the call
-            sampled = None
-            if not func._schema.is_mutable:
-                sampled = shapes_by_sampling(partial(self._at_ints, func), (args, kwargs))
-            if sampled is None:
-                raise
-            return sampled
-        return in_kernel_format(func, args, kwargs, made)
 
-    def _at_ints(self, func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-        args, kwargs = arguments
-        return self.__torch_dispatch__(func, (), args, kwargs), ()
+Arguments = tuple[Any, ...]
+Named = Mapping[str, Any]
 
-    def _once_more(self, func: Any, args: tuple[Any, ...]) -> Any:
-        return self.__torch_dispatch__(func, (), args)
+
+def _sized_by_data(func: Any, args: Arguments, kwargs: Named) -> Any:
+    if (fresh := _SHAPES.fresh) is None:
+        return None
+    return infer_data_dependent(func, args, kwargs, fresh, lambda op, given: _ask(op, (given, {})))
+
+
+def _lifted(func: Any, args: Arguments, kwargs: Named) -> Any:
+    is_lift = _SHAPES.names_devices and func is aten.lift_fresh.default
+    return without_data(args[0]) if is_lift else None
+
+
+def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
+    """Run torch's meta function, or sample it if it fails on symbolic sizes."""
+    if func._schema.is_mutable:
+        _refuse_to_grow(func, args, kwargs)
+    try:
+        made = func(*args, **kwargs)
+    except Exception:  # perhaps caused by symbolic sizes: then sample the call
+        run = partial(_sampled, func)
+        made = None if func._schema.is_mutable else shapes_by_sampling(run, (args, kwargs))
+        if made is None:
+            raise
+    else:
+        made = in_kernel_format(func, args, kwargs, made)
+    return without_data(made) if is_foreign(func) or not tensors_of(args) else made
+
+
+def _sampled(func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+    return _ask(func, arguments), ()
+
+
+def _ask(func: Any, arguments: tuple[Any, Any]) -> Any:
+    args, kwargs = arguments
+    return _SHAPES.__torch_dispatch__(func, (), args, kwargs)
+
+
+_RULES: Rules[Any] = Rules(
+    _sized_by_data,  # before torch's meta functions, which refuse such calls
+    _lifted,
+    infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
+    infer_symbolic,
+    kernel_result,
+    _by_torch,
+)
 
 
 def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -333,7 +349,7 @@ def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
     functional = getattr(aten, func._opname.removesuffix("_"), None)
-    if functional is None or len({t.shape for t in _tensors(args)}) < 2:
+    if functional is None or len({t.shape for t in tensors_of(args)}) < 2:
         return
     try:
         result = functional(*args, **kwargs)
@@ -356,68 +372,11 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in _tensors(value):
+            for tensor in tensors_of(value):
                 yield storage_under(tensor)
 
 
-def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
-    if func in _ANY_DTYPE:
-        return True
-    if not all(t.is_meta for t in tensors):
-        return False
-    if func in _ANY_REAL and "alpha" not in kwargs:
-        return not any(t.dtype.is_complex for t in tensors)
-    expected = _OTHER_DTYPES.get(func)
-    if expected is not None:
-        position, dtype = expected
-        if len(tensors) <= position or tensors[position].dtype is not dtype:
-            return False
-        tensors = tensors[:position] + tensors[position + 1 :]
-    return all(t.is_floating_point() for t in tensors)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, (tuple, list)):
-        return [tensor for value in values for tensor in _tensors(value)]
-    return []
-
-
 _SHAPES = _Shapes()
-_ANY_DTYPE = {
-    aten.tril.default,
-    aten.triu.default,
-    aten.clone.default,
-    aten.empty_like.default,
-    aten.zeros_like.default,
-    aten.pow.Scalar,
-    *WITHOUT_META,  # jitmagic's rules for these check the dtypes
-}
-_ANY_REAL = frozenset(
-    {
-        aten.add.Tensor,
-        aten.mul.Tensor,
-        aten.div.Tensor,
-        *(getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")),
-        *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
-    }
-)
-_OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the tensors, its dtype
-    aten.embedding.default: (1, torch.int64),
-    aten.where.self: (0, torch.bool),
-    aten.bitwise_not.default: (0, torch.bool),
-    aten.gather.default: (1, torch.int64),
-    aten.index.Tensor: (1, torch.int64),
-    aten.index_put.default: (1, torch.int64),
-    aten.scatter.value: (1, torch.int64),
-    aten.masked_fill.Scalar: (1, torch.bool),
-    aten.masked_fill_.Scalar: (1, torch.bool),
-    aten.nll_loss_forward.default: (1, torch.int64),
-    aten.nll_loss2d_forward.default: (1, torch.int64),
-    aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
-}
 
 _VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
 

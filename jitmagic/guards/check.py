@@ -11,14 +11,22 @@ and runs no user code.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from ..bytecode import FrameSnapshot
-from .guard import Guard, InRange, ValueEquals
+from ..symbols.size import stride_place
+from .guard import Guard, InRange, NumbersRelate, SizesRelate, TensorMatch, ValueEquals
 from .kinds import KINDS
 from .read import UNREADABLE, read_source
 from .source import has_users_name
 
-__all__ = ["advice", "check", "holds", "is_number", "is_other_number", "show_guard", "why"]
+__all__ = [
+    "advice", "check", "differing_sizes", "differs_in_sizes", "has_rank", "holds", "is_number",
+    "is_other_number", "show_guard", "why",
+]  # fmt: skip
 
 _NUMPY_NUMBERS = ("float32", "float64", "int32", "int64")
 
@@ -67,3 +75,43 @@ def is_number(value: object) -> bool:
     """Return whether `value` is a float, an int, or such a number of numpy."""
     kind = type(value)
     return kind in (float, int) or (kind.__module__ == "numpy" and kind.__name__ in _NUMPY_NUMBERS)
+
+
+def differs_in_sizes(guards: Iterable[Guard], frame: FrameSnapshot) -> bool:
+    """Return whether only sizes and numbers keep a variant from fitting the frame."""
+    for guard in guards:
+        match guard:
+            case SizesRelate() | NumbersRelate():
+                continue
+            case TensorMatch() if differing_sizes(guard, frame):
+                continue
+            case ValueEquals() | InRange() if is_other_number(guard, frame):
+                continue
+        if not holds(guard, frame):
+            return False
+    return True
+
+
+def has_rank(guard: TensorMatch, frame: FrameSnapshot) -> bool:
+    """Return whether the tensor has the guard's class and number of dimensions."""
+    try:
+        value: Any = read_source(guard.source, frame)
+    except UNREADABLE:
+        return False
+    cls: type = type(value)
+    if cls is not guard.spec.cls:  # reading attributes of a subclass may run its code
+        return False
+    is_strided = value.layout is torch.strided and not value.is_nested
+    return is_strided and value.dim() == len(guard.spec.shape)
+
+
+def differing_sizes(guard: TensorMatch, frame: FrameSnapshot) -> set[int]:
+    """Return the indices of differing sizes and strides if the tensor fits the guard otherwise."""
+    spec = guard.spec
+    if not has_rank(guard, frame):
+        return set()
+    value: torch.Tensor = read_source(guard.source, frame)
+    found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
+    found |= {stride_place(d) for d, n in enumerate(value.stride()) if n != spec.stride[d]}
+    resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))
+    return found if found and holds(replace(guard, spec=resized), frame) else set()

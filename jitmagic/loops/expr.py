@@ -9,7 +9,7 @@ a size: `times`, `quotient` and `remainder` build them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 
 from ..symbols.context import Context
@@ -84,6 +84,7 @@ def substitute(expr: Expr, bindings: Mapping[Axis, Expr]) -> Expr:
     return rebuild(expr, leaf)
 
 
+@lru_cache(maxsize=16384)
 def axes_of(expr: Expr) -> frozenset[Axis]:
     """Return the axes an expression reads directly (not those inside a ValueIndex's value)."""
     if isinstance(expr, AxisVar):  # the most frequent case
@@ -116,6 +117,7 @@ def reapply(expr: Apply, parts: Sequence[Expr]) -> Expr:
     return Apply(expr.op, tuple(parts))
 
 
+@lru_cache(maxsize=16384)
 def quotient(expr: Expr, divisor: Expr) -> Expr:
     """Return expr // divisor, for a positive divisor."""
     if isinstance(divisor, Integer):
@@ -124,6 +126,7 @@ def quotient(expr: Expr, divisor: Expr) -> Expr:
     return whole if _is_below(rest, divisor) else add(whole, Apply("//", (rest, divisor)))
 
 
+@lru_cache(maxsize=16384)
 def remainder(expr: Expr, divisor: Expr) -> Expr:
     """Return expr % divisor, for a positive divisor."""
     if isinstance(divisor, Integer):
@@ -132,6 +135,7 @@ def remainder(expr: Expr, divisor: Expr) -> Expr:
     return rest if _is_below(rest, divisor) else Apply("%", (rest, divisor))
 
 
+@lru_cache(maxsize=16384)
 def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     """Return (whole, rest) with expr = whole * divisor + rest, term by term."""
     constant, terms = linear(expr)
@@ -143,6 +147,7 @@ def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     return whole, rest
 
 
+@lru_cache(maxsize=16384)
 def _is_below(expr: Expr, limit: Expr) -> bool:
     """Return whether 0 <= expr < limit is proved for every point and every size."""
     parts = _added_factors(expr)
@@ -162,6 +167,7 @@ def position(index: Sequence[Expr], stride: Sequence[Dimension]) -> Expr:
     return _rejoined(total) if any(isinstance(step, Size) for step in stride) else total
 
 
+@lru_cache(maxsize=16384)
 def _rejoined(total: Expr) -> Expr:
     """Undo divmod under symbolic strides: `(e // k) * k * s + (e % k) * s -> e * s`; k may be
     symbolic.

@@ -11,6 +11,7 @@ torch's ShapeEnv, without sympy. Nothing here depends on tensors or graphs.
     scalar         Symbol, and the results of Python's operators on symbols
     polynomial     products of symbols in the normal form of sizes; expressions as text
     rounding       int(n * 0.75) and the like as integer arithmetic
+    narrowing      the ranges to which a Context narrows symbols
     context        Context: `decide`, `require`; Specialize, raised if a symbol must be a constant
     size           Size: a dimension that computes like an int; backed, unbacked or data-dependent
     predicates     conditions under which code compiled at one size is valid: ranges, relations

@@ -21,24 +21,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
-from .interval import ANY_FLOAT, EXACT, INT64, MANY, Interval, farthest
+from .interval import EXACT, INT64, MANY, Interval, farthest
+from .narrowing import FLOAT_LADDER, INT_LADDER, comparing_with, reach, solved_for
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
 
-_TINY = math.ulp(0.0)
-# Ranges that are tried from wide to narrow, if they contain the hint. Narrow ones decide
-# comparisons of powers, products and quotients.
-_INT_LADDER = (
-    INT64, EXACT, Interval(-(2**31), 2**31), Interval(1, 2**31), Interval(-(2**31), -1),
-    Interval(1, 1023), Interval(1024, 2**31), Interval(-1023, -1), Interval(0, 0),
-)  # fmt: skip
-_FLOAT_LADDER = (
-    ANY_FLOAT, ANY_FLOAT._replace(nan=False), Interval(-1e300, 1e300), Interval(-1e6, 1e6),
-    Interval(_TINY, 1e300), Interval(-1e300, -_TINY), Interval(1e-150, 1e150),
-    Interval(-1e150, -1e-150), Interval(1e-30, 1e6), Interval(-1e6, -1e-30),
-    Interval(1e-30, 1 - 1e-6), Interval(1 - 1e-6, 1e6), Interval(0.0, 0.0),
-)  # fmt: skip
 _ORDERINGS = ("<", "<=", ">", ">=")
 SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
@@ -307,7 +295,7 @@ class Context:
             left, right, op = right, left, SWAPPED[op]
         before = self._known.get(left)
         if isinstance(right, Number) and before is not None and op != "!=":
-            [side] = _intervals(op, right.value, is_int=False)
+            [side] = comparing_with(op, right.value, is_int=False)
             self._refined[left] = self._known[left] = before.narrowed(side)
 
     # -- answers ---------------------------------------------------------------------------------
@@ -349,7 +337,7 @@ class Context:
         """Yield ranges of one symbol down its ladder, then of the next, then of all together."""
         ladders: dict[Expr, list[Interval | None]] = {}
         for symbol in symbols:
-            ladder = _INT_LADDER if symbol.kind is int else _FLOAT_LADDER
+            ladder = INT_LADDER if symbol.kind is int else FLOAT_LADDER
             found = [known[symbol] for rung in ladder if (known := self._with(symbol, rung))]
             ladders[symbol] = found or [self._ranges[symbol]]
         now = self._ranges
@@ -385,8 +373,8 @@ class Context:
         hint = self._hints[symbol]
         if not decides(hint, hint):
             return False
-        low = -_reach(-hint, -limits.low, lambda a, b: decides(-b, -a))
-        high = _reach(hint, limits.high, decides)
+        low = -reach(-hint, -limits.low, lambda a, b: decides(-b, -a))
+        high = reach(hint, limits.high, decides)
         self._refined[left] = Interval(
             min(part.low for part in found),
             max(part.high for part in found),
@@ -404,7 +392,7 @@ class Context:
             symbol_, factor = next(iter(terms.items()), (None, 0))
             if len(terms) != 1 or not isinstance(symbol_, Symbol) or symbol_.kind is not int:
                 return
-            symbol, limits = symbol_, _divided(wanted, offset, factor)
+            symbol, limits = symbol_, solved_for(wanted, offset, factor)
             if not limits.within(EXACT) and not INT64.within(limits):
                 limits = limits.narrowed(EXACT)  # guards compare as floats
         if (ranges := self._with(symbol, limits)) is not None:
@@ -445,54 +433,5 @@ class Context:
         if right.value != right.value:  # type: ignore[attr-defined]
             return
         kinds = {symbol.kind for symbol in symbols_of(left)}
-        for interval in _intervals(op, right.value, is_int=kinds == {int}):  # type: ignore[attr-defined]
+        for interval in comparing_with(op, right.value, is_int=kinds == {int}):  # type: ignore[attr-defined]
             yield from self._solved(left, interval)
-
-
-_MOST_STEPS = 512  # 5 ms; a formula may decide only one number per step
-
-
-def _reach(start: float, end: float, decides: Callable[[float, float], bool]) -> float:
-    """Return how far from the whole number `start` towards `end` the answer can be shown. Each step
-    is up to twice as long as the last; a step never skips a whole number.
-    """
-    step = 1.0
-    for _ in range(_MOST_STEPS):
-        if step < 1.0 or start + 1.0 > end:
-            break
-        if decides(start + 1.0, stop := min(start + step, end)):
-            start, step = stop, step * 2
-        else:
-            step = max(step / 4, 1.0) if step > 1.0 else 0.0
-    return start
-
-
-def _intervals(op: str, limit: float, is_int: bool) -> list[Interval]:
-    """Return the intervals of the x for which `x op limit`."""
-    least, less, at_least, at_most, more, most = _around(limit, is_int)
-    return {
-        "<": [Interval(least, less)], "<=": [Interval(least, at_most)],
-        ">": [Interval(more, most)], ">=": [Interval(at_least, most)],
-        "==": [Interval(at_least, at_most)],
-        "!=": [Interval(least, less), Interval(more, most)],
-    }[op]  # fmt: skip
-
-
-def _around(limit: float, is_int: bool) -> tuple[float, float, float, float, float, float]:
-    """Return the minimum, the next number below `limit`, the first not below it, the last not above
-    it, the next above it, the maximum.
-    """
-    if not is_int or math.isinf(limit):
-        down, up = math.nextafter(limit, -math.inf), math.nextafter(limit, math.inf)
-        return -math.inf, down, limit, limit, up, math.inf
-    first, last = math.ceil(limit), math.floor(limit)
-    return INT64.low, first - 1, first, last, last + 1, INT64.high
-
-
-def _divided(wanted: Interval, offset: int, factor: int) -> Interval:
-    """Return the interval of the ints x for which offset + factor * x is in `wanted`."""
-    low, high = (x if math.isinf(x) else int(x) - offset for x in wanted[:2])
-    if factor < 0:
-        low, high, factor = -high, -low, -factor
-    first = low if math.isinf(low) else -(-int(low) // factor)
-    return Interval(first, high if math.isinf(high) else int(high) // factor)

@@ -191,6 +191,8 @@ class Size:
         return self.context.decide(op, self.expr, right) if known is None else known
 
     def __eq__(self, other: object) -> Any:
+        if isinstance(other, Size) and other.expr is self.expr:  # keys of dictionaries, mostly
+            return True
         return self._decide("==", other)
 
     def __ne__(self, other: object) -> Any:

@@ -28,5 +28,5 @@
     region          graphs within a graph: backwards, functions under torch.func transforms
     input_memory    guards and breaks for in-place writes to graph inputs
     dead_calls      probes the kernels of calls that dead-code elimination would drop
-    inventory       imports every module that registers handlers; new ones get a line there
+    inventory       imports every module that registers handlers; new ones get their name there
 """

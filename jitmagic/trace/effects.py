@@ -17,7 +17,7 @@ from ..graph.builder import GraphBuilder
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
-from .escaped_tensors import EscapedNode
+from .graph_notes import EscapedNode
 from .result import (
     BreakReason,
     Constant,

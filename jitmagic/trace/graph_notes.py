@@ -10,7 +10,7 @@ import the machine, which imports this one.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
@@ -18,9 +18,10 @@ from torch.fx import GraphModule, Node
 from ..graph.builder import GraphBuilder
 from ..guards.source import Source
 from ..spec import TensorSpec
+from .breaks import GraphBreak, TransformRefused
 from .result import FromSource, GraphInput, InputKind
 
-__all__ = ["GraphNotes", "Owner"]
+__all__ = ["EscapedNode", "GraphNotes", "Owner"]
 
 T = TypeVar("T")
 
@@ -104,3 +105,18 @@ class GraphNotes:
     def live_inputs(self) -> list[torch.Tensor]:
         """Return the tensors that are inputs of the graph."""
         return [live for node in self.graph.inputs if (live := self.live(node)) is not None]
+
+
+class EscapedNode:
+    """Replaces the node of a tensor made under a torch.func transform that has returned.
+
+    In eager such a tensor is wrapped for a functorch level that has ended, which no graph can
+    represent. Using the node is a graph break, and so is returning the tensor from the frame.
+    """
+
+    def __init__(self, name: str, born: int) -> None:
+        self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
+        self.born = born  # the root-frame instruction to break at
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise GraphBreak(self.reason)

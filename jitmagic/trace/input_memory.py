@@ -25,7 +25,7 @@ from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes
 from .values.base import CannotRebuild, Machine
-from .values.tensors.autograd_leaves import check_leaves
+from .values.tensors.leaves import check_leaves
 from .values.tensors.tensor_hooks import check_hooks
 
 __all__ = ["check_histories", "check_written_inputs"]
@@ -137,11 +137,11 @@ class _Spans:
         device, start, end = span
         if start >= end:
             return
-        place = self._met(span)
-        met = self._ranges[place]
+        index = self._met(span)
+        met = self._ranges[index]
         if met:
             start, end = min(start, met[0][1]), max(end, met[-1][2])
-        self._ranges[place] = [(device, start, end, None if met else node)]
+        self._ranges[index] = [(device, start, end, None if met else node)]
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ from .values.objects.exceptions import ExceptionValue
 from .values.objects.fresh import fresh_value
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
-from .values.tensors.autograd_leaves import output_leaves
+from .values.tensors.leaves import output_leaves
 from .varying.symbolic import (
     Constants,
     DynamicDims,

@@ -26,8 +26,7 @@ from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
-from .escaped_tensors import EscapedNode
-from .graph_notes import GraphNotes
+from .graph_notes import EscapedNode, GraphNotes
 
 __all__ = ["RegionBuilder", "TransformBuilder"]
 
@@ -164,11 +163,8 @@ class RegionBuilder(_InnerBuilder):
             node.meta.update(val=None, spec=None, lines=lines)
         self._emitted_modes = modes
 
-    def _record(self, *args: Any) -> Any:
-        random = args[6]
-        if random:
-            self._refuse("it draws random numbers")
-        return super()._record(*args)
+    def _note_draw(self) -> None:
+        self._refuse("it draws random numbers")
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BackwardRefused.of(name=self._name, why=why))

@@ -198,7 +198,7 @@ _LEAVING = ("JUMP_FORWARD", "JUMP_BACKWARD", "RAISE_VARARGS")
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class ExceptionHandler:
     """An entry of the exception table: the handler of instructions first..last, by index."""
 
     first: int
@@ -215,7 +215,7 @@ class Program:
     code: CodeType
     body: Body
     index: dict[Instruction, int]
-    handlers: list[Handler]
+    handlers: list[ExceptionHandler]
     loops: dict[int, frozenset[int]] | None = None  # by heads; None: not computed yet
 
     def loops_of(self) -> dict[int, frozenset[int]]:
@@ -227,7 +227,7 @@ class Program:
             }
         return self.loops
 
-    def handler_at(self, index: int) -> Handler | None:
+    def handler_at(self, index: int) -> ExceptionHandler | None:
         """Return the innermost handler of an instruction."""
         covering = [handler for handler in self.handlers if handler.first <= index <= handler.last]
         return min(covering, key=lambda handler: handler.last - handler.first, default=None)
@@ -313,7 +313,7 @@ def _decoded(code: CodeType) -> Program:
     body = decode(code)
     index = {instruction: number for number, instruction in enumerate(body.instructions)}
     handlers = [
-        Handler(
+        ExceptionHandler(
             index[region.start],
             index[region.end_inclusive],
             index[region.target],

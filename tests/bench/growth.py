@@ -30,7 +30,7 @@ from torch import nn
 import jitmagic
 from jitmagic.records import Recording, RunningStage, watchers
 
-__all__ = ["FAMILIES", "Family", "stage_seconds"]
+__all__ = ["FAMILIES", "REST", "Family", "stage_seconds", "timed_stages"]
 
 REST = "rest"
 OPTIONS: dict[str, Any] = {"compile_seconds": 3600, "on_error": "raise", "keep": "compiled"}
@@ -197,16 +197,16 @@ FAMILIES = (
 
 
 class _Clock:
-    """Processor seconds by stage; a stage within another counts for itself alone."""
+    """Seconds of the clock `time` by stage; a stage within another counts for itself alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Callable[[], float]) -> None:
         self.seconds: Counter[str] = Counter()
         self._now = REST
         self._outer: list[str] = []
-        self._since = time.process_time()
+        self._time, self._since = time, time()
 
     def switch(self, stage: str) -> None:
-        now = time.process_time()
+        now = self._time()
         self.seconds[self._now] += now - self._since
         self._now, self._since = stage, now
 
@@ -217,11 +217,12 @@ class _Clock:
 
 
 @contextmanager
-def _watched() -> Iterator[_Clock]:
-    clock = _Clock()
+def timed_stages(time: Callable[[], float] = time.process_time) -> Iterator[Counter[str]]:
+    """Yield a Counter that holds the seconds of each stage when the block ends."""
+    clock = _Clock(time)
     watchers.append(clock.watch)
     try:
-        yield clock
+        yield clock.seconds
         clock.switch("")
     finally:
         watchers.remove(clock.watch)
@@ -232,9 +233,9 @@ def stage_seconds(family: Family, n: int) -> Counter[str]:
     torch.manual_seed(0)
     call = family.make(n)
     gc.collect()
-    with _watched() as clock:
+    with timed_stages() as seconds:
         call()
-    return clock.seconds
+    return seconds
 
 
 def _calls(family: Family, n: int) -> dict[tuple[str, int, str], tuple[int, float]]:

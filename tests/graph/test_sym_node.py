@@ -24,6 +24,7 @@ from jitmagic.graph.dispatch_mode import dataless
 from jitmagic.graph.fresh_meta import Metas, fresh_meta, sharing
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.operators.kernel_refusals import check_dtypes
+from jitmagic.graph.operators.recurrent import by_one_step
 from jitmagic.graph.operators.symbolic_shapes import CallSignature, shapes_by_sampling
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensions, as_torch
@@ -39,6 +40,14 @@ COMPARE = {
 }  # fmt: skip
 SIZES = (2, 3, 4, 6, 7, 8, 12, 16, 33, 64, 128)
 Program = Callable[[Any, Any, Callable[..., torch.Tensor], Callable[..., torch.Tensor]], Any]
+
+
+def _gru(x: torch.Tensor, E: Callable[..., torch.Tensor], batch: int) -> Any:
+    """Run a layer whose batch is that dimension; meta tensors take one step of it."""
+    run = by_one_step(torch.gru) if x.is_meta else torch.gru
+    weights = [E(12, 8), E(12, 4), E(12), E(12)] * 2
+    return run(x, E(2, x.shape[batch], 4), weights, True, 1, 0.0, False, True, batch == 0)
+
 
 # Of sizes n and m; E makes floats, I makes ints.
 FREE: dict[str, Program] = {
@@ -93,6 +102,7 @@ FREE: dict[str, Program] = {
     "in place": lambda n, m, E, I: E(n, m).add_(E(m)).mul_(2),
     "new": lambda n, m, E, I: (E(n).new_zeros(n, m), torch.zeros_like(E(n, m).t()).double()),
     "diagonal": lambda n, m, E, I: E(n, n).diagonal(),
+    "gru": lambda n, m, E, I: (_gru(E(n, m, 8), E, 0), _gru(E(n, m, 8), E, 1)),
 }  # fmt: skip
 GUARDED: dict[str, Program] = {
     "conv1d": lambda n, m, E, I: F.conv1d(E(2, 3, n), E(4, 3, 3)),

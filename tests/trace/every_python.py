@@ -26,24 +26,16 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.pytorch.autograd_functions",
     "jitmagic.trace.builtins.pytorch.checkpointing",
     "jitmagic.trace.builtins.pytorch.checks",
+    "jitmagic.trace.builtins.pytorch.composites",
     "jitmagic.trace.builtins.python.copying",
     "jitmagic.trace.builtins.pytorch.differentiation",
-    "jitmagic.trace.builtins.pytorch.distributions",
-    "jitmagic.trace.builtins.pytorch.foreach",
-    "jitmagic.trace.builtins.pytorch.functional_calls",
-    "jitmagic.trace.builtins.pytorch.generators",
-    "jitmagic.trace.builtins.pytorch.gradients",
-    "jitmagic.trace.builtins.pytorch.nested",
+    "jitmagic.trace.builtins.pytorch.functional",
     "jitmagic.trace.builtins.pytorch.numpy_calls",
     "jitmagic.trace.builtins.pytorch.optimizers",
-    "jitmagic.trace.builtins.pytorch.parameters",
     "jitmagic.trace.builtins.pytorch.process_state",
+    "jitmagic.trace.builtins.pytorch.random_numbers",
     "jitmagic.trace.builtins.pytorch.recurrent",
-    "jitmagic.trace.builtins.pytorch.seeds",
-    "jitmagic.trace.builtins.pytorch.spectral",
-    "jitmagic.trace.builtins.pytorch.statistics",
     "jitmagic.trace.builtins.pytorch.torch_calls",
-    "jitmagic.trace.builtins.pytorch.transforms",
     "jitmagic.trace.dead_calls",
     "jitmagic.trace.residual.undo",
     "jitmagic.trace.values.autograd.backward_facts",
@@ -60,8 +52,10 @@ TORCH_SIDE = (
     "jitmagic.trace.values.contexts.random_streams",
     "jitmagic.trace.values.numbers.number",
     "jitmagic.trace.values.objects.torchscript",
+    "jitmagic.trace.values.tensors.leaves",
     "jitmagic.trace.values.tensors.tensor_hooks",
     "jitmagic.trace.values.tensors.tensor_inputs",
+    "jitmagic.trace.values.tensors.tensor_members",
     "jitmagic.trace.values.tensors.torch_function",
 )
 
@@ -131,6 +125,8 @@ def _stand_in_for_torch() -> None:
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
+    leaves = sys.modules["jitmagic.trace.values.tensors.leaves"]
+    leaves.check_leaves = leaves.output_leaves = lambda graph: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].SavedObjects = dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None

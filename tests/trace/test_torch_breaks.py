@@ -220,6 +220,11 @@ def conv_stride(x):
     return y.stride()  # here
 
 
+def conv_dim_order(x):
+    y = F.conv1d(x[None], torch.ones(1, 4, 1))
+    return y.dim_order()  # here
+
+
 def inference(x):
     y = x + 1
     with torch.inference_mode(False):  # here
@@ -284,7 +289,8 @@ BREAKS = {
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     sparse_gradient: "a gradient is sparse", strided_beyond: "beyond the known storage",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",
-    index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
+    index_error: "IndexError", conv_stride: "layout", conv_dim_order: "layout",
+    inference: "inference_mode()",
     autocast_elsewhere: "not supported",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",

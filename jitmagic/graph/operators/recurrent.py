@@ -18,6 +18,7 @@ import torch
 from torch.fx import Node
 
 from ..fresh_meta import fresh_meta
+from ..symbolic.sym_node import sizes_in, with_hints
 from .operator_library import LIBRARY, is_registered
 
 __all__ = [
@@ -100,12 +101,32 @@ def by_one_step(function: Any) -> Any:
             return function(input, *args)
         time = 1 if args[-1] else 0
         steps = input.shape[time]
-        made, *states = function(input.narrow(time, 0, min(steps, 1)), *args)
+        first = input.narrow(time, 0, min(steps, 1))
+        if next(sizes_in((first, args[0])), None) is not None:
+            here = function(*with_hints((first, *args)))  # torch's C++ needs ints
+            return _over_sizes([one.dtype for one in here], input, *args)
+        made, *states = function(first, *args)
         if time == 0:
             return made.repeat(steps, 1, 1), *states
         return made.transpose(0, 1).repeat(steps, 1, 1).transpose(0, 1), *states
 
     return outcome
+
+
+def _over_sizes(
+    dtypes: Sequence[torch.dtype],
+    input: Tensor,
+    states: Any,
+    weights: Sequence[Tensor],
+    *args: Any,
+) -> tuple[Tensor, ...]:
+    held = states if isinstance(states, (list, tuple)) else [states]
+    batch = input.shape[0 if args[-1] else 1]
+    if not all(one.shape[1] == batch for one in held):
+        raise RuntimeError(f"a hidden state is not for a batch of {batch}")
+    inputs = (input, *held, *weights)
+    made = zip(_all_layers(input, states, weights, *args), dtypes, strict=True)
+    return tuple(differentiable(one.to(dtype), inputs) for one, dtype in made)
 
 
 def _over_packed(
@@ -119,8 +140,8 @@ def _over_packed(
 
 def differentiable(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Give a result the history of a function of these inputs."""
-    read = [one for one in inputs if one.requires_grad]
-    return sum((one.sum() for one in read), made) if torch.is_grad_enabled() else made
+    read = [one.sum() for one in inputs if one.requires_grad]
+    return made + sum(read) if read and torch.is_grad_enabled() else made
 
 
 def _empty(*likes: Tensor) -> tuple[Tensor, ...]:

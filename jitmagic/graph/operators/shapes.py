@@ -28,7 +28,15 @@ from .recurrent import RECURRENT_RULES
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
 
-__all__ = ["infer", "infer_in_place", "is_integer", "number_dtype", "promoted"]
+__all__ = [
+    "infer",
+    "infer_accepted",
+    "infer_in_place",
+    "is_integer",
+    "number_dtype",
+    "promoted",
+    "tensors_of",
+]
 
 aten = torch.ops.aten
 _MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
@@ -56,6 +64,40 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     if result.dtype is not args[0].dtype:
         return None
     return args[0]
+
+
+def infer_accepted(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of a call whose dtypes eager certainly accepts, or None."""
+    if not _accepts(op, tensors_of(args), kwargs):
+        return None
+    made = infer(op, args, kwargs)
+    return infer_in_place(op, args, kwargs) if made is None else made
+
+
+def _accepts(op: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
+    if op in _ANY_DTYPE:
+        return True
+    if not all(t.is_meta for t in tensors):
+        return False
+    if op in _ANY_REAL and "alpha" not in kwargs:
+        return not any(t.dtype.is_complex for t in tensors)
+    expected = _OTHER_DTYPES.get(op)
+    if expected is not None:
+        position, dtype = expected
+        if len(tensors) <= position or tensors[position].dtype is not dtype:
+            return False
+        tensors = tensors[:position] + tensors[position + 1 :]
+    return all(t.is_floating_point() for t in tensors)
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested tuples and lists."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [tensor for value in values for tensor in tensors_of(value)]
+    return []
 
 
 #  type promotion ----------------------------------------------------------------------------------
@@ -415,4 +457,37 @@ _IN_PLACE: Mapping[Any, Any] = {
 } | {
     aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
     aten.pow_.Scalar: aten.pow.Tensor_Scalar,  # pow.Scalar is a number to the power of a tensor
+}
+
+_ANY_DTYPE = {
+    aten.tril.default,
+    aten.triu.default,
+    aten.clone.default,
+    aten.empty_like.default,
+    aten.zeros_like.default,
+    aten.pow.Scalar,
+    *WITHOUT_META,  # jitmagic's rules for these check the dtypes
+}
+_ANY_REAL = frozenset(
+    {
+        aten.add.Tensor,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        *(getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")),
+        *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
+    }
+)
+_OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the tensors, its dtype
+    aten.embedding.default: (1, torch.int64),
+    aten.where.self: (0, torch.bool),
+    aten.bitwise_not.default: (0, torch.bool),
+    aten.gather.default: (1, torch.int64),
+    aten.index.Tensor: (1, torch.int64),
+    aten.index_put.default: (1, torch.int64),
+    aten.scatter.value: (1, torch.int64),
+    aten.masked_fill.Scalar: (1, torch.bool),
+    aten.masked_fill_.Scalar: (1, torch.bool),
+    aten.nll_loss_forward.default: (1, torch.int64),
+    aten.nll_loss2d_forward.default: (1, torch.int64),
+    aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
 }

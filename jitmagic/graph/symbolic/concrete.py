@@ -67,13 +67,12 @@ def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
 
 def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
     """Do `spec_at` and cache intermediate values in `known`."""
-    offset = spec.storage_offset
-    return replace(
-        spec,
-        shape=tuple([value_of(size, known) for size in spec.shape]),
-        stride=tuple([value_of(step, known) for step in spec.stride]),
-        storage_offset=value_of(offset, known),
-    )
+    numbers = *spec.shape, *spec.stride, spec.storage_offset
+    if not any(isinstance(number, Size) for number in numbers):
+        return spec
+    rank = len(spec.shape)
+    *made, offset = [value_of(number, known) for number in numbers]
+    return replace(spec, shape=tuple(made[:rank]), stride=tuple(made[rank:]), storage_offset=offset)
 
 
 def concrete_graph(

@@ -22,7 +22,7 @@ from ...symbols.context import COMPARISONS, SWAPPED
 from ...symbols.scalar import Apply
 from ...symbols.size import Dimension, Size, SizeFloat, expected, hint_of, usually
 from .sym_layouts import has_strides_along, is_dense, is_dense_along
-from .sym_numbers import ConditionNode, FloatNode, SymbolicNode, refusal
+from .sym_numbers import Answer, ConditionNode, FloatNode, SymbolicNode, refusal
 
 __all__ = [
     "as_dimension",
@@ -38,12 +38,6 @@ __all__ = [
     "sizes_of",
     "with_hints",
 ]  # fmt: skip
-
-Comparison = Callable[[Any, Any], Any]
-_NAMES: dict[Comparison, str] = {
-    operator.eq: "==", operator.ne: "!=", operator.lt: "<",
-    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
-}  # fmt: skip
 
 
 def as_torch(value: object) -> Any:
@@ -62,7 +56,7 @@ def as_dimension(value: object) -> Any:
 
 
 def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(map(as_dimension, values))
+    return tuple([one if type(one) is int else as_dimension(one) for one in values])
 
 
 def sizes_of(value: Any) -> Any:
@@ -141,6 +135,8 @@ def with_hints(value: Any) -> Any:
 
 class SizeNode(SymbolicNode):
     """An integer: `value` is an int or a Size."""
+
+    __slots__ = ("value",)
 
     def __init__(self, value: Dimension) -> None:
         self.value = value
@@ -233,22 +229,22 @@ class SizeNode(SymbolicNode):
     float_truediv = float_pow = guard_float = _refused
 
     def eq(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.eq, self.value, other.value)
+        return Comparison("==", self.value, other.value)
 
     def ne(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.ne, self.value, other.value)
+        return Comparison("!=", self.value, other.value)
 
     def lt(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.lt, self.value, other.value)
+        return Comparison("<", self.value, other.value)
 
     def le(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.le, self.value, other.value)
+        return Comparison("<=", self.value, other.value)
 
     def gt(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.gt, self.value, other.value)
+        return Comparison(">", self.value, other.value)
 
     def ge(self, other: SizeNode) -> ConditionNode:
-        return _compared(operator.ge, self.value, other.value)
+        return Comparison(">=", self.value, other.value)
 
     # -- layouts, which torch asks with all sizes and strides -----------------------------------
 
@@ -274,16 +270,29 @@ class SizeNode(SymbolicNode):
         return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
 
 
-def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
-    name = _NAMES[op]
-    sizes = [size for size in (a, b) if isinstance(size, Size)]
-    return ConditionNode(
-        lambda: _known(name, a, b),
-        lambda: bool(op(a, b)),
-        lambda: usually(name, a, b),
-        lambda: expected(name, a, b),
-        lambda: all(size.context.has_hints([size.expr]) for size in sizes),
-    )
+class Comparison(ConditionNode):
+    """A comparison of two integers."""
+
+    __slots__ = ("a", "b", "op")
+
+    def __init__(self, op: str, a: Dimension, b: Dimension) -> None:
+        self.op, self.a, self.b = op, a, b
+
+    def known(self) -> bool | None:
+        return _known(self.op, self.a, self.b)
+
+    def decide(self) -> bool:
+        return bool(COMPARISONS[self.op](self.a, self.b))
+
+    def usual(self) -> bool:
+        return usually(self.op, self.a, self.b)
+
+    def check(self) -> bool:
+        return expected(self.op, self.a, self.b)
+
+    def has_hints(self) -> bool:
+        sizes = (size for size in (self.a, self.b) if isinstance(size, Size))
+        return all(size.context.has_hints([size.expr]) for size in sizes)
 
 
 def _known(op: str, a: Dimension, b: Dimension) -> bool | None:
@@ -298,7 +307,7 @@ def _layout(
     ask: Callable[..., bool], order: Iterable[int], sizes: list[SizeNode], strides: list[SizeNode]
 ) -> ConditionNode:
     answer = ask(order, [n.value for n in sizes], [n.value for n in strides])
-    return ConditionNode(lambda: answer, lambda: answer)
+    return Answer(answer)
 
 
 def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:

@@ -6,15 +6,14 @@ which also says why torch's own are not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ...symbols.context import COMPARISONS, Specialize
+from ...symbols.context import COMPARISONS, Context, Specialize
 from ...symbols.expr import Expr
 from ...symbols.scalar import OPERATIONS, Apply, constant, symbols_of
 from ...symbols.size import Size, SizeFloat, hint_of, hintless
 
-__all__ = ["ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
+__all__ = ["Answer", "ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 
 # C++ files whose comparisons decide nothing but the layout of a tensor.
 _LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
@@ -26,9 +25,10 @@ def refusal(value: object, what: str) -> Specialize:
 
 class SymbolicNode:
     """Base of jitmagic's nodes: the part of torch.SymNode's protocol that ints, floats and bools
-    share.
+    share. They have slots as C++ looks up a name on them without Python's cache of attributes.
     """
 
+    __slots__ = ()
     value: Any
 
     def is_int(self) -> bool:
@@ -68,30 +68,36 @@ class SymbolicNode:
     _graph_repr = __str__ = str
 
     def wrap_bool(self, value: bool) -> ConditionNode:
-        return ConditionNode(lambda: value, lambda: value)
+        return Answer(value)
 
     def wrap_float(self, value: float) -> FloatNode:
         return FloatNode(value)
 
 
 class ConditionNode(SymbolicNode):
-    """A comparison that has not been decided yet.
+    """A comparison that has not been decided yet."""
 
-    `decide` decides and guards it; `known` returns the answer only if that needs no guard, else
-    None. `usual` decides if any answer is correct, `check` if eager raises unless it holds.
-    `has_hints`: whether it has an answer in this call.
-    """
+    __slots__ = ()
 
-    def __init__(
-        self,
-        known: Callable[[], bool | None],
-        decide: Callable[[], bool],
-        usual: Callable[[], bool] | None = None,
-        check: Callable[[], bool] | None = None,
-        has_hints: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.known, self.decide, self.has_hints = known, decide, has_hints
-        self.usual, self.check = usual or decide, check or decide
+    def known(self) -> bool | None:
+        """Return the answer if that needs no guard."""
+        raise NotImplementedError
+
+    def decide(self) -> bool:
+        """Return the answer, and guard it."""
+        raise NotImplementedError
+
+    def usual(self) -> bool:
+        """Return the answer where any is correct."""
+        return self.decide()
+
+    def check(self) -> bool:
+        """Return the answer where eager raises unless it holds."""
+        return self.decide()
+
+    def has_hints(self) -> bool:
+        """Return whether it has an answer in this call."""
+        return True
 
     @property
     def value(self) -> bool | None:  # type: ignore[override]
@@ -157,43 +163,95 @@ class ConditionNode(SymbolicNode):
             return fallback_value
 
     def sym_not(self) -> ConditionNode:
-        def known() -> bool | None:
-            return None if (answer := self.known()) is None else not answer
-
-        return ConditionNode(
-            known,
-            lambda: not self.decide(),
-            lambda: not self.usual(),
-            has_hints=self.has_hints,
-        )
+        return _Not(self)
 
     def sym_and(self, other: ConditionNode) -> ConditionNode:
-        def known() -> bool | None:
-            answers = self.known(), other.known()
-            return False if False in answers else None if None in answers else True
-
-        return ConditionNode(
-            known,
-            lambda: self.decide() and other.decide(),
-            lambda: self.usual() and other.usual(),
-            lambda: self.check() and other.check(),
-            lambda: self.has_hints() and other.has_hints(),
-        )
+        return _Both(self, other)
 
     def sym_or(self, other: ConditionNode) -> ConditionNode:
-        return self.sym_not().sym_and(other.sym_not()).sym_not()
+        return _Not(_Both(_Not(self), _Not(other)))
 
     and_, or_ = sym_and, sym_or
 
     def eq(self, other: ConditionNode) -> ConditionNode:
-        answer = self.decide() == other.decide()
-        return ConditionNode(lambda: answer, lambda: answer)
+        return Answer(self.decide() == other.decide())
+
+
+class Answer(ConditionNode):
+    """A condition whose answer is known."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: bool) -> None:
+        self.answer = answer
+
+    def known(self) -> bool:
+        return self.answer
+
+    decide = known
+
+
+class _Not(ConditionNode):
+    __slots__ = ("_one",)
+
+    def __init__(self, one: ConditionNode) -> None:
+        self._one = one
+
+    def known(self) -> bool | None:
+        return None if (answer := self._one.known()) is None else not answer
+
+    def decide(self) -> bool:
+        return not self._one.decide()
+
+    def usual(self) -> bool:
+        return not self._one.usual()
+
+    def has_hints(self) -> bool:
+        return self._one.has_hints()
+
+
+class _Both(ConditionNode):
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: ConditionNode, other: ConditionNode) -> None:
+        self._one, self._other = one, other
+
+    def known(self) -> bool | None:
+        answers = self._one.known(), self._other.known()
+        return False if False in answers else None if None in answers else True
+
+    def decide(self) -> bool:
+        return self._one.decide() and self._other.decide()
+
+    def usual(self) -> bool:
+        return self._one.usual() and self._other.usual()
+
+    def check(self) -> bool:
+        return self._one.check() and self._other.check()
+
+    def has_hints(self) -> bool:
+        return self._one.has_hints() and self._other.has_hints()
+
+
+class _FloatComparison(ConditionNode):
+    __slots__ = ("_asked", "_context")
+
+    def __init__(self, context: Context, asked: tuple[str, Expr, Expr]) -> None:
+        self._context, self._asked = context, asked
+
+    def known(self) -> bool | None:
+        return self._context.known(*self._asked)
+
+    def decide(self) -> bool:
+        return self._context.decide(*self._asked)
 
 
 class FloatNode(SymbolicNode):
     """A float: `value` is one, or a SizeFloat. Autograd's formulas divide by products of sizes; a
     value that C++ reads is refused.
     """
+
+    __slots__ = ("value",)
 
     def __init__(self, value: float | SizeFloat) -> None:
         self.value = value
@@ -254,9 +312,8 @@ class FloatNode(SymbolicNode):
         a, b = map(_float_expr, (self.value, other.value))
         context = next((n.value.context for n in (self, other) if isinstance(n.value, Size)), None)
         if context is None:
-            answer = bool(COMPARISONS[op](self.value, other.value))
-            return ConditionNode(lambda: answer, lambda: answer)
-        return ConditionNode(lambda: context.known(op, a, b), lambda: context.decide(op, a, b))
+            return Answer(bool(COMPARISONS[op](self.value, other.value)))
+        return _FloatComparison(context, (op, a, b))
 
     def eq(self, other: FloatNode) -> ConditionNode:
         return self._compared("==", other)

@@ -3,6 +3,7 @@
     @handles(len)                     def _len(machine, args, kwargs) -> Value
     @handles_named("torch.onnx", "is_in_onnx_export")   of a module that is slow to import
     @method(list, "append", ...)      def _append(machine, owner, args, kwargs) -> Value
+    calls({len: act}), methods(list, {"append": act})   act(machine, [owner,] *args) -> Any
 
 Lazy arguments are realized (read and guarded) before the call, except with `lazy=True`: a handler
 that only stores its arguments should not cause guards on them.
@@ -12,30 +13,36 @@ A callable in no table is an UnknownCFunction break.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
-    "Handler",
+    "CallHandler",
     "MethodHandler",
+    "calls",
     "handler_of",
     "handles",
     "handles_named",
     "load_named",
     "method",
     "method_of",
+    "methods",
 ]
 
-Handler = Callable[[Machine, Args, Kwargs], Value]
+CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
+Act = Callable[..., Any]
 _H = TypeVar("_H", bound=Callable[..., Value])
 
-_FUNCTIONS: dict[int, tuple[object, Handler]] = {}  # by id: some callables are not hashable
-_NAMED: dict[str, tuple[str, Handler]] = {}  # name of a function: its module
+_FUNCTIONS: dict[int, tuple[object, CallHandler]] = {}  # by id: some callables are not hashable
+_NAMED: dict[str, tuple[str, CallHandler]] = {}  # name of a function: its module
 _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
@@ -43,12 +50,40 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
     """Register a handler for calls of these objects, compared by identity."""
 
     def register(handler: _H) -> _H:
-        entry: Handler = handler if lazy else _realizing(handler)
+        entry: CallHandler = handler if lazy else _realizing(handler)
         for one in callables:
+            # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
+            assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
             _FUNCTIONS[id(one)] = (one, entry)
         return handler
 
     return register
+
+
+def calls(rows: Mapping[Any, Act]) -> None:
+    """Register functions by a table of short acts, whose result may be a Python constant.
+
+    A call with arguments that an act does not take is a graph break: Python may raise there.
+    """
+    for function, act in rows.items():
+        handles(function)(partial(_act, function.__name__, act))
+
+
+def _act(name: str, act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _result(name, act, machine, (machine, *args), kwargs)
+
+
+def _result(name: str, act: Act, machine: Machine, args: tuple[Any, ...], kwargs: Kwargs) -> Value:
+    try:
+        made = act(*args, **kwargs)
+    except TypeError:
+        try:
+            inspect.signature(act).bind(*args, **kwargs)
+        except TypeError:
+            what = "such arguments"
+            raise GraphBreak(UnsupportedArguments.of(name=name, what=what)) from None
+        raise
+    return made if isinstance(made, Value) else machine.constant(made)
 
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
@@ -75,7 +110,7 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _realizing(handler: Handler) -> Handler:
+def _realizing(handler: CallHandler) -> CallHandler:
     def realized(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return handler(
             machine,
@@ -86,7 +121,7 @@ def _realizing(handler: Handler) -> Handler:
     return realized
 
 
-def handler_of(callable_: object) -> Handler | None:
+def handler_of(callable_: object) -> CallHandler | None:
     """Return the handler registered for this object, if there is one."""
     entry = _FUNCTIONS.get(id(callable_))
     if entry is not None and entry[0] is callable_:
@@ -94,11 +129,11 @@ def handler_of(callable_: object) -> Handler | None:
     return _named_handler(callable_) if isinstance(callable_, FunctionType) else None
 
 
-def _named_handler(function: FunctionType) -> Handler | None:
+def _named_handler(function: FunctionType) -> CallHandler | None:
     module, handler = _NAMED.get(function.__name__, ("", None))
     loaded = sys.modules.get(module)
     found = None if loaded is None else vars(loaded).get(function.__name__)
-    # torch.compile, once it has run, puts wrappers in the place of some functions.
+    # torch.compile, once it has run, replaces some functions by wrappers.
     within = found.__dict__.get("__wrapped__") if isinstance(found, FunctionType) else None
     is_it = function is found or function is within
     made_by, _, _ = str(function.__globals__.get("__name__")).partition(".")
@@ -120,6 +155,18 @@ def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
         return handler
 
     return register
+
+
+def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:
+    """Register methods by a table of short acts; see `calls`."""
+    for name, act in rows.items():
+        method(owner, name, lazy=lazy)(partial(_act_on, name, act))
+
+
+def _act_on(
+    name: str, act: Act, machine: Machine, target: Value, args: Args, kwargs: Kwargs
+) -> Value:
+    return _result(name, act, machine, (machine, target, *args), kwargs)
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:

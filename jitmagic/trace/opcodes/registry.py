@@ -23,7 +23,7 @@ from ..values.base import Value
 
 __all__ = [
     "UNSUPPORTED",
-    "Handler",
+    "OpcodeHandler",
     "Returned",
     "Signal",
     "Yielded",
@@ -48,7 +48,7 @@ class Yielded:
 
 
 Signal = Returned | Yielded | None
-Handler = Callable[[Any, Frame, Instruction], Signal]  # Any: trace.machine.Machine
+OpcodeHandler = Callable[[Any, Frame, Instruction], Signal]  # Any: trace.machine.Machine
 _H = TypeVar("_H", bound=Callable[..., Any])
 _Version = tuple[int, int]
 
@@ -57,7 +57,7 @@ _Version = tuple[int, int]
 class _Entry:
     since: _Version
     until: _Version
-    handler: Handler
+    handler: OpcodeHandler
 
 
 _TABLE: dict[str, list[_Entry]] = {}
@@ -95,7 +95,7 @@ def opcode(*names: str, since: _Version = (3, 11), until: _Version = (3, 99)) ->
     return register
 
 
-def handlers_of_version(version: _Version) -> dict[str, Handler]:
+def handlers_of_version(version: _Version) -> dict[str, OpcodeHandler]:
     """Return the handlers for one Python version by opcode name."""
     return {
         name: entry.handler
@@ -105,10 +105,10 @@ def handlers_of_version(version: _Version) -> dict[str, Handler]:
     }
 
 
-_RUNNING: dict[str, Handler] = {}
+_RUNNING: dict[str, OpcodeHandler] = {}
 
 
-def handler_for(name: str) -> Handler:
+def handler_for(name: str) -> OpcodeHandler:
     """Return the handler of an opcode for the running Python; breaks if there is none."""
     # Filled at the first trace, when trace/inventory.py has imported every family.
     if not _RUNNING:

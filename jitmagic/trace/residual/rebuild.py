@@ -16,8 +16,7 @@ from typing import Any
 from ...bytecode import Instruction, build
 from ...guards.guard import Guard, TypeIs
 from ...guards.source import Drawn, Source, drawn_variable
-from ..autocast_cache import cache_cast
-from ..random_states import set_states, states_of
+from ..entry_state import cache_cast, set_states, states_of
 from ..result import (
     Break,
     BuildCell,

@@ -26,7 +26,7 @@ Extension points (trace/inventory.py imports each module that uses them)
     before `wraps` for objects of exactly these types. It keeps torch functions that are written in
     Python from being inlined. None passes the object on.
   * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`, which
-    traces a call of exactly that callable. Other C functions break with `UnknownCFunction`.
+    traces a call of exactly that callable; `calls` registers short ones. Other C functions break.
   * `machine.constant(obj)` returns the Value of a new constant (int, torch.Size, dtype, device).
   * Context managers override `Value.enter`.
   * `machine.at_exit(hook)` runs `hook(builder)` once when an exit is described. It may call

@@ -373,6 +373,16 @@ def live_counter(x, seen):
 
 
 @program()
+def operators_of_counters(x):
+    counts = collections.Counter("aab")
+    counts += collections.Counter("bc")
+    counts |= {"z": 2, "c": -1}
+    positive, negative = +counts, -counts
+    counts -= collections.Counter("abbz")
+    return x * 2, positive, negative, counts, counts <= positive, type(counts) is type(positive)
+
+
+@program()
 def ordered(x):
     table = collections.OrderedDict(a=x, b=2, c=3)
     first = table.popitem(last=False)

@@ -2,12 +2,11 @@
 
 Handlers register in the tables of `builtins/registry.py`, by callable or by method.
 
-    constructors, containers, set_methods, counters   containers and their methods
-    iteration, iterator_tools                         iter, next, range, sorted; itertools
-    numbers, sums, ordering, operators                math, sum, heapq, bisect, operator
-    texts, patterns                                   str, repr, format, f-strings; re
-    introspection, objects, signatures, wrappers      isinstance, getattr, super; inspect
-    copying                                           copy and deepcopy
-    clocks, logs, exit_stacks                         time, logging, warnings, contextlib
-    impure_calls                                      calls that always break
+    containers, set_methods               constructors and methods of containers
+    iteration, iterator_tools             iter, next, range, sorted; itertools
+    numbers, ordering, operators          math, sum, heapq, bisect, operator
+    texts                                 str, repr, format, f-strings, re
+    objects, functions                    isinstance, getattr, super; functools, inspect
+    copying                               copy and deepcopy
+    impure_calls, exit_stacks             clocks, logs, output; contextlib
 """

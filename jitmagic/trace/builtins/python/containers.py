@@ -1,4 +1,4 @@
-"""Methods of list, tuple, dict and similar containers."""
+"""Constructors and methods of list, tuple, dict, slice and similar containers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,98 @@ from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.dict_objects import DictObjectValue, mapping_pairs
 from ...values.containers.iterators import StepIterator
-from ...values.containers.mappings import DefaultDictValue, DictValue, ViewValue
-from ...values.containers.sequences import ItemsValue, ListValue, StoredItems, TupleValue
+from ...values.containers.mappings import DefaultDictValue, DictValue, Pair, ViewValue
+from ...values.containers.sequences import (
+    ItemsValue,
+    ListValue,
+    SliceValue,
+    StoredItems,
+    TupleValue,
+)
 from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
-from ...values.objects.operators import equal, index_of, unpack
-from ..registry import method
-from .constructors import refuse_mapping
+from ...values.objects.constants import ConstantValue
+from ...values.objects.operators import binary, equal, index_of, unpack
+from ..registry import handles, method, methods
 from .iteration import sorted_values
 
 __all__: list[str] = []
+
+
+# -- constructors ----------------------------------------------------------------------------------
+
+
+def _first(machine: Machine, args: Args) -> list[Value]:
+    """Return the items of the one argument, if there is one."""
+    return unpack(machine, args[0]) if args else []
+
+
+@handles(list)
+def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Copies a live list without reading its items, which would be guarded one by one.
+    if args and isinstance(args[0], StoredItems):
+        return args[0].as_list()
+    return ListValue(_first(machine, args))
+
+
+@handles(tuple)
+def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # tuple(t) returns t itself if it is exactly a tuple.
+    if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
+        return args[0]
+    return TupleValue(_first(machine, args))
+
+
+@handles(slice)
+def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    none = ConstantValue(None)
+    if len(args) == 1:
+        return SliceValue([none, args[0], none])
+    return SliceValue([*args, none][:3])
+
+
+def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
+    pairs: list[Pair] = []
+    if args and (mapping := mapping_pairs(machine, args[0])) is not None:
+        pairs += mapping
+    elif args:
+        refuse_mapping(machine, args[0])
+        for row in unpack(machine, args[0]):
+            key, value = _pair(machine, row)
+            pairs.append((key, value))
+    return [*pairs, *((machine.constant(name), value) for name, value in kwargs.items())]
+
+
+def refuse_mapping(machine: Machine, value: Value) -> None:
+    """Break for an object with keys(): dict() calls that instead of iterating."""
+    if hasattr(value.python_type(machine), "keys"):
+        value.refuse(machine, "use as a mapping")
+
+
+def _pair(machine: Machine, row: Value) -> list[Value]:
+    parts = unpack(machine, row)
+    if len(parts) != 2:
+        message = f"dictionary update sequence element has length {len(parts)}; 2 is required"
+        raise machine.error(ValueError, message)
+    return parts
+
+
+@handles(dict)
+def _dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return DictValue.of(machine, _pairs(machine, args, kwargs))
+
+
+@handles(collections.OrderedDict)
+def _ordered_dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return DictValue.of(machine, _pairs(machine, args, kwargs), collections.OrderedDict)
+
+
+@handles(collections.defaultdict)
+def _defaultdict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    made = DefaultDictValue(args[0] if args else None)
+    for key, value in _pairs(machine, args[1:], kwargs):
+        made.put(machine, key, value)
+    return made
 
 
 def _as_list(value: Value) -> ListValue:
@@ -43,24 +125,24 @@ def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
 # -- list and tuple ------------------------------------------------------------------------------
 
 
-@method(list, "append", lazy=True)
-def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.append(machine, args[0])
-    return machine.constant(None)
-
-
-@method(list, "extend")
-def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.extend(machine, args[0])
-    return machine.constant(None)
-
-
-@method(list, "insert")
-def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_list(owner).insert(machine, index_of(machine, args[0]), args[1])
-    return machine.constant(None)
+methods(
+    list, {"append": lambda machine, owner, item: _as_list(owner).append(machine, item)}, lazy=True
+)
+methods(
+    list,
+    {
+        "extend": lambda machine, owner, items: _as_list(owner).extend(machine, items),
+        "insert": lambda machine, owner, index, item: _as_list(owner).insert(
+            machine, index_of(machine, index), item
+        ),
+        "clear": lambda machine, owner: _as_list(owner).change(machine, []),
+        "reverse": lambda machine, owner: owner.change(machine, _as_list(owner).items[::-1]),
+        "sort": lambda machine, owner, **options: owner.change(
+            machine, sorted_values(machine, list(_as_list(owner).items), options)
+        ),
+        "copy": lambda machine, owner: _as_list(owner).as_list(),
+    },
+)
 
 
 @method(list, "pop")
@@ -88,31 +170,6 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     raise machine.error(ValueError, f"{owner.kind.__name__}.remove(x): x not in it")
 
 
-@method(list, "clear")
-def _clear_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_list(owner).change(machine, [])
-    return machine.constant(None)
-
-
-@method(list, "reverse")
-def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.change(machine, target.items[::-1])
-    return machine.constant(None)
-
-
-@method(list, "sort")
-def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    target.change(machine, sorted_values(machine, list(target.items), kwargs))
-    return machine.constant(None)
-
-
-@method(list, "copy")
-def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_list(owner).as_list()
-
-
 @method(list, "index")
 @method(tuple, "index")
 @method(collections.deque, "index")
@@ -128,38 +185,43 @@ def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     raise machine.error(ValueError, f"the value is not in the {owner.kind.__name__}")
 
 
-@method(list, "count")
-@method(tuple, "count")
-@method(collections.deque, "count")
-def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    assert isinstance(owner, ItemsValue)
-    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.walk(machine)))
+def _count(machine: Machine, owner: ItemsValue, item: Value) -> int:
+    return sum(equal(machine, one, item) for one in owner.walk(machine))
+
+
+for _kind in (list, tuple, collections.deque):
+    methods(_kind, {"count": _count})
 
 
 # -- dict ----------------------------------------------------------------------------------------
 
 
-@method(dict, "get", lazy=True)
-def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    found = _as_dict(machine, owner).find(machine, args[0])
-    if found is not None:
-        return found
-    return args[1] if len(args) > 1 else machine.constant(None)
-
-
-@method(dict, "keys")
-def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "keys")
-
-
-@method(dict, "values")
-def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "values")
-
-
-@method(dict, "items")
-def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(machine, owner), "items")
+methods(
+    dict,
+    {
+        "keys": lambda machine, owner: ViewValue(_as_dict(machine, owner), "keys"),
+        "values": lambda machine, owner: ViewValue(_as_dict(machine, owner), "values"),
+        "items": lambda machine, owner: ViewValue(_as_dict(machine, owner), "items"),
+        "clear": lambda machine, owner: _as_dict(machine, owner).clear(machine),
+        "__setitem__": lambda machine, owner, key, value: _as_dict(machine, owner).set_item(
+            machine, key, value
+        ),
+        "__delitem__": lambda machine, owner, key: _as_dict(machine, owner).del_item(machine, key),
+        "__len__": lambda machine, owner: _as_dict(machine, owner).length(machine),
+        "__iter__": lambda machine, owner: _as_dict(machine, owner).iterate(machine),
+    },
+)
+methods(
+    dict,
+    {
+        "get": lambda machine, owner, key, default=None: (
+            _as_dict(machine, owner).find(machine, key) or default
+        ),
+        "__getitem__": lambda machine, owner, key: _as_dict(machine, owner).get_item(machine, key),
+        "__contains__": lambda machine, owner, key: _as_dict(machine, owner).contains(machine, key),
+    },
+    lazy=True,
+)
 
 
 @method(dict, "setdefault")
@@ -217,7 +279,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
 
 @method(dict, "__init__")
 def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    if owner.python_type(machine) in (collections.Counter, collections.defaultdict):
+    if owner.python_type(machine) is collections.defaultdict:
         owner.refuse(machine, "__init__()")
     return _update(machine, owner, args, kwargs)
 
@@ -227,31 +289,20 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     if not args and not kwargs:
         return machine.constant(None)
     target = _accessible(machine, owner, "update")
-    for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
+    for key, value in _pairs(machine, args, kwargs):
         target.put(machine, key, value)
     target.changed(machine)
     return machine.constant(None)
 
 
-def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
-    """Return the pairs of a mapping or of an iterable of pairs."""
-    if (pairs := mapping_pairs(machine, value)) is not None:
-        return list(pairs)
-    refuse_mapping(machine, value)
-    rows = [unpack(machine, row) for row in unpack(machine, value)]
-    if any(len(row) != 2 for row in rows):
-        raise machine.error(ValueError, "dictionary update sequence element has the wrong length")
-    return [(row[0], row[1]) for row in rows]
-
-
-def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
-    return [(machine.constant(name), value) for name, value in kwargs.items()]
-
-
-@method(dict, "clear")
-def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(machine, owner)
-    target.clear(machine)
+@handles(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Count items in a mapping, as the Python version of this function in `collections` does."""
+    counts, items = args
+    get = counts.get_attr(machine, "get").realize(machine)
+    for item in unpack(machine, items):
+        known = get.call(machine, [item, machine.constant(0)], {}).realize(machine)
+        counts.set_item(machine, item, binary(machine, "+", known, machine.constant(1)))
     return machine.constant(None)
 
 
@@ -278,28 +329,6 @@ def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
     return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
 
 
-@method(dict, "__getitem__", lazy=True)
-def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).get_item(machine, args[0])
-
-
-@method(dict, "__setitem__")
-def _setitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_dict(machine, owner).set_item(machine, args[0], args[1])
-    return machine.constant(None)
-
-
-@method(dict, "__delitem__")
-def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_dict(machine, owner).del_item(machine, args[0])
-    return machine.constant(None)
-
-
-@method(dict, "__contains__", lazy=True)
-def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).contains(machine, args[0])
-
-
 @method(dict, "__eq__")
 def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     other = args[0].as_dictionary(machine)
@@ -321,16 +350,6 @@ def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     _update(machine, owner, args, kwargs)
     return owner
-
-
-@method(dict, "__len__")
-def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(_as_dict(machine, owner).length(machine))
-
-
-@method(dict, "__iter__")
-def _iter(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _as_dict(machine, owner).iterate(machine)
 
 
 @method(collections.OrderedDict, "move_to_end")

@@ -1,21 +1,192 @@
-"""Impure calls that are always graph breaks: output, the interpreter's state, random numbers.
+"""Calls that read or change something outside of the program: clocks, logs, output.
 
-Registered here, they break with a specific reason instead of the general UnknownCFunction.
+A clock that is read before the first tensor operation is read before the graph runs; the reading
+is a symbol without a hint, since no guard can depend on it. A clock that is read after the last
+one is read by Python after the graph has run; a reading between two operations is a graph break.
+
+Messages of an enabled logger, and warnings, are effects: Python consults handlers, filters and
+registries after the graph has run. That the logger is enabled is guarded. Other calls break, with a
+more specific reason than UnknownCFunction.
 """
 
 from __future__ import annotations
 
 import builtins
+import logging
+import operator
 import random
 import sys
 import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall
-from ...values.base import Args, Kwargs, Machine, Value
+import torch
+from torch.fx import Graph, Node
+
+from ....symbols.interval import Interval
+from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
+from ...values.numbers.number import unknown_number
+from ...values.numbers.residual_calls import ResidualCall
 from ...values.objects.callables import name_of
-from ..registry import handles
+from ...values.objects.classes import ClassValue
+from ...values.objects.opaque import HiddenValue
+from ..registry import calls, handles
 
-__all__: list[str] = []
+__all__ = ["raises_warnings"]
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+Clock = Callable[[], Any]
+_CLOCKS: tuple[Clock, ...] = (
+    time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time,
+    time.time_ns, time.perf_counter_ns, time.monotonic_ns, time.process_time_ns,
+    time.thread_time_ns,
+)  # fmt: skip
+_LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyReading:
+    """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
+
+    index: int
+
+
+class LateReading(ResidualCall):
+    """A reading after the graph and after the late readings before it."""
+
+    __slots__ = ()
+
+    def __init__(self, clock: Clock, kind: type, before: list[Value]) -> None:
+        super().__init__(kind, lambda *_: clock(), before[-1:])
+
+    def operand(self, machine: Machine) -> Value:
+        return self
+
+    def waits(self) -> bool:
+        return True
+
+
+def _reads(clock: Clock) -> None:
+    broken = GraphBreak(StatefulCall.of(name=f"time.{clock.__name__}"))
+    kind = type(clock())
+
+    @handles(clock)
+    def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        graph = machine.graph
+        origin = EarlyReading(machine.effects.drawn)
+        if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
+            raise broken
+        last = _last_operation(graph.graph)
+        if last is None:
+            called = HiddenValue(lambda builder: builder.constant(clock))
+            source = machine.effects.draw(called, operator.call, clock.__name__)
+            return unknown_number(machine, origin, source, kind, _LIMITS[kind])
+        made = LateReading(clock, kind, machine.effects.readings)
+        machine.effects.readings.append(made)
+        machine.at_exit(partial(_check_last, made, last, graph.graph, machine.step, broken))
+        return made
+
+
+def _last_operation(graph: Graph) -> Node | None:
+    """Return the last node that computes with tensors of the program."""
+    operations = (node for node in reversed(graph.nodes) if node.op.startswith("call"))
+    return next((node for node in operations if not node.meta.get("python")), None)
+
+
+def _check_last(
+    reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
+) -> None:
+    """Raise CannotRebuild if operations after the reading would be measured before it."""
+    if builder.is_live(reading) and _last_operation(graph) is not last:
+        raise CannotRebuild("a reading of a clock", born, broken.reason)
+
+
+for _clock in _CLOCKS:
+    _reads(_clock)
+
+
+# -- logs and warnings -----------------------------------------------------------------------------
+
+
+_NAMES = ("message", "category", "stacklevel")
+
+
+@handles(logging.Logger.isEnabledFor)
+def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Model the method, without its cache of the result."""
+    logger, level = args
+    if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
+        return machine.constant(False)
+    known = logger.get_attr(machine, "_cache").realize(machine)
+    if known.contains(machine, level).truth(machine):
+        return known.get_item(machine, level)
+    manager = logger.get_attr(machine, "manager").realize(machine)
+    least = manager.get_attr(machine, "disable").realize(machine).as_constant(machine)
+    wanted = level.as_constant(machine)
+    if least >= wanted:
+        return machine.constant(False)
+    effective = logger.call_method(machine, "getEffectiveLevel", [], {}).realize(machine)
+    return machine.constant(wanted >= effective.as_constant(machine))
+
+
+def _perform(function: Any, machine: Machine, *args: Value, **kwargs: Value) -> None:
+    """Call the function after the graph has run."""
+    machine.effects.perform(machine.constant(function), args, kwargs)
+
+
+# Every message of a logger passes through `_log`; torch logs each use of its API only once.
+calls({one: partial(_perform, one) for one in (logging.Logger._log, torch._C._log_api_usage_once)})
+
+
+@handles(warnings.warn)
+def _warn(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Warn at the line that `stacklevel` names, which must be a traced one."""
+    given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
+    level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1
+    category = given.get("category", machine.constant(UserWarning))
+    if category.is_constant(machine) and category.as_constant(machine) is None:
+        category = machine.constant(UserWarning)
+    text = given.get("message", category)
+    followed = len(args) <= len(_NAMES) and set(given) <= set(_NAMES) and text.is_constant(machine)
+    if not followed or not 0 < level <= len(machine.frames) or not _is_only_said(category):
+        what = "not a plain warning at a traced line"
+        raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))
+    frame = machine.frames[-level]
+    line = frame.line()
+    position = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
+    machine.effects.perform(machine.constant(_warn_at), (text, category, *position))
+    said: Value = machine.constant(None)
+    return said
+
+
+def _is_only_said(category: Value) -> bool:
+    return isinstance(category, ClassValue) and not raises_warnings(category.live)
+
+
+def raises_warnings(category: type) -> bool:
+    """Return whether a filter turns such a warning into an error, which ends the traced program."""
+    kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
+    return any(issubclass(category, kind) for kind in kinds)
+
+
+def _warn_at(
+    message: str, category: type[Warning], filename: str, lineno: int, names: dict[str, Any]
+) -> None:
+    """Do what `warnings.warn` does in the frame with these globals."""
+    registry = names.setdefault("__warningregistry__", {})
+    module = names.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, filename, lineno, module, registry)
+
+
+# -- calls that break ------------------------------------------------------------------------------
+
 
 _OUTPUT: tuple[object, ...] = (builtins.print, builtins.input, builtins.open)
 _CHANGING: tuple[object, ...] = (

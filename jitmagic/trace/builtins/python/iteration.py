@@ -21,7 +21,7 @@ from ...values.numbers.varying_counts import VaryingRange, symbols_in
 from ...values.objects.constants import ConstantValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import compare, index_of, is_none, unpack
-from ..registry import handles, method
+from ..registry import calls, handles, methods
 from .numbers import fold_call, members
 
 __all__ = ["sorted_values"]
@@ -48,16 +48,6 @@ def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     raise machine.error(StopIteration)
 
 
-@method(Iterator, "__next__")
-def _step(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _next(machine, [owner], {})
-
-
-@method(Iterator, "__iter__")
-def _iterate(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return owner.iterate(machine)
-
-
 @handles(range)
 def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not kwargs and (symbols := symbols_in(machine, args)):
@@ -65,27 +55,24 @@ def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return fold_call(machine, range, args, kwargs)
 
 
-@handles(enumerate)
-def _enumerate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
-    return EnumerateIterator(_iterators(machine, args[:1])[0], index_of(machine, start), TupleValue)
-
-
-@handles(zip)
-def _zip(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    strict = "strict" in kwargs and kwargs["strict"].truth(machine)
-    return ZipIterator(_iterators(machine, args), TupleValue, strict)
-
-
-@handles(map)
-def _map(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return MapIterator(args[0], _iterators(machine, args[1:]))
-
-
-@handles(filter)
-def _filter(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function = None if is_none(args[0]) else args[0]
-    return FilterIterator(function, _iterators(machine, args[1:])[0])
+calls({
+    enumerate: lambda machine, iterable, start=None: EnumerateIterator(
+        _iterators(machine, [iterable])[0], index_of(machine, start) if start else 0, TupleValue
+    ),
+    zip: lambda machine, *iterables, strict=None: ZipIterator(
+        _iterators(machine, iterables), TupleValue, bool(strict and strict.truth(machine))
+    ),
+    map: lambda machine, function, *iterables: MapIterator(
+        function, _iterators(machine, iterables)
+    ),
+    filter: lambda machine, function, iterable: FilterIterator(
+        None if is_none(function) else function, _iterators(machine, [iterable])[0]
+    ),
+})  # fmt: skip
+methods(Iterator, {
+    "__next__": lambda machine, iterator: _next(machine, [iterator], {}),
+    "__iter__": lambda machine, iterator: iterator.iterate(machine),
+})  # fmt: skip
 
 
 @handles(reversed)

@@ -11,7 +11,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.iterators import StepIterator
 from ...values.containers.sequences import TupleValue
 from ...values.objects.operators import binary, drain, equal, index_of, is_none, unpack
-from ..registry import handles, method
+from ..registry import calls, handles, methods
 from .numbers import fold_call
 
 __all__: list[str] = []
@@ -31,25 +31,6 @@ def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
 def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
     steps = (item for part in parts for item in drain(machine, _stepped(machine, part)))
     return StepIterator(machine, itertools.chain, steps)
-
-
-@handles(itertools.chain)
-def _chain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _chained(machine, args)
-
-
-@method(itertools.chain, "from_iterable")
-def _from_iterable(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _chained(machine, drain(machine, _stepped(machine, args[0])))
-
-
-@handles(itertools.repeat)
-def _repeat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    times = args[1] if len(args) > 1 else kwargs.get("times")
-    if times is None:
-        return StepIterator(machine, itertools.repeat, itertools.repeat(args[0]))
-    count = max(0, index_of(machine, times))
-    return StepIterator(machine, itertools.repeat, iter([args[0]] * count))
 
 
 @handles(itertools.count)
@@ -201,35 +182,6 @@ def _zip_longest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return StepIterator(machine, itertools.zip_longest, steps())
 
 
-@handles(itertools.takewhile)
-def _takewhile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    items = drain(machine, _stepped(machine, args[1]))
-    steps = itertools.takewhile(lambda item: _is_true_of(machine, args[0], item), items)
-    return StepIterator(machine, itertools.takewhile, steps)
-
-
-@handles(itertools.dropwhile)
-def _dropwhile(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    items = drain(machine, _stepped(machine, args[1]))
-    steps = itertools.dropwhile(lambda item: _is_true_of(machine, args[0], item), items)
-    return StepIterator(machine, itertools.dropwhile, steps)
-
-
-@handles(itertools.filterfalse)
-def _filterfalse(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    items = drain(machine, _stepped(machine, args[1]))
-    steps = (item for item in items if not _is_true_of(machine, args[0], item))
-    return StepIterator(machine, itertools.filterfalse, steps)
-
-
-@handles(itertools.compress)
-def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    data, selectors = (drain(machine, _stepped(machine, arg)) for arg in args)
-    pairs = zip(data, selectors, strict=False)
-    steps = (item for item, chosen in pairs if chosen.realize(machine).truth(machine))
-    return StepIterator(machine, itertools.compress, steps)
-
-
 @handles(itertools.tee)
 def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
@@ -300,11 +252,44 @@ class _Groups(StepIterator):
             yield item
 
 
-@handles(itertools.groupby)
-def _groupby(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    key = args[1] if len(args) > 1 else kwargs.get("key", machine.constant(None))
-    iterable = args[0] if args else kwargs["iterable"]
-    return _Groups(machine, _stepped(machine, iterable), key)
+def _filtered(function: Any) -> Callable[..., Value]:
+    """Return the act of an itertools function that asks a predicate about each item."""
+
+    def act(machine: Machine, predicate: Value, iterable: Value) -> Value:
+        items = drain(machine, _stepped(machine, iterable))
+        steps = function(lambda item: _is_true_of(machine, predicate, item), items)
+        return StepIterator(machine, function, steps)
+
+    return act
+
+
+def _compress(machine: Machine, data: Value, selectors: Value) -> Value:
+    items, chosen = (drain(machine, _stepped(machine, one)) for one in (data, selectors))
+    flags = (flag.realize(machine).truth(machine) for flag in chosen)
+    return StepIterator(machine, itertools.compress, itertools.compress(items, flags))
+
+
+def _repeat(machine: Machine, item: Value, times: Value | None = None) -> Value:
+    count = () if times is None else (max(0, index_of(machine, times)),)
+    return StepIterator(machine, itertools.repeat, itertools.repeat(item, *count))
+
+
+calls({
+    itertools.chain: lambda machine, *parts: _chained(machine, parts),
+    itertools.repeat: _repeat,
+    itertools.takewhile: _filtered(itertools.takewhile),
+    itertools.dropwhile: _filtered(itertools.dropwhile),
+    itertools.filterfalse: _filtered(itertools.filterfalse),
+    itertools.compress: _compress,
+    itertools.groupby: lambda machine, iterable, key=None: _Groups(
+        machine, _stepped(machine, iterable), key or machine.constant(None)
+    ),
+})  # fmt: skip
+methods(itertools.chain, {
+    "from_iterable": lambda machine, owner, parts: _chained(
+        machine, drain(machine, _stepped(machine, parts))
+    ),
+})  # fmt: skip
 
 
 def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:

@@ -1,33 +1,38 @@
-"""Numbers: conversions, arithmetic builtins, and the math module on constants."""
+"""Numbers: conversions, arithmetic builtins, the math module on constants, and sum().
+
+The result of sum() is that of Python's additions, in order. CPython 3.12 and later correct floats
+for rounding errors, up to the first item that is not a number; the graph does the same, to the last
+bit. Sums, minima and maxima of live containers do not read their items.
+"""
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.fx import Node
 
+from ....guards.contents import rounded_sum, sum_compensation
 from ....guards.source import Reduced, Source
+from ....symbols.scalar import apply, evaluate
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import StoredItems, TupleValue
 from ...values.containers.sets import SetValue
-from ...values.numbers.arithmetic import extreme, unary
+from ...values.numbers.arithmetic import Scalar, extreme, python_node, unary
 from ...values.numbers.number import NumberValue, node_scalar, number_value, scalar_of
-from ...values.objects.constants import fold
+from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, compare, drain, is_none, unpack
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["fold_call", "live_numbers", "members"]
 
-_MATH = [
-    one for module in (math, cmath) for one in vars(module).values()
-    if callable(one) and not isinstance(one, type)
-    and one not in (math.prod, math.isfinite, math.isinf, math.isnan)
-]  # fmt: skip
-_PURE = [*_MATH, bin, oct, hex, complex]
+
 _OF_SCALARS = {
     math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.sin: "sin",
     math.cos: "cos", math.fabs: "abs",
@@ -42,6 +47,20 @@ _BY_METHOD: dict[Callable[..., Any], str] = {
     math.ceil: "__ceil__",
     math.trunc: "__trunc__",
 }
+
+
+# Each is a comparison: of |x| with infinity, or (isnan) of x with itself.
+_CLASSIFIED: dict[Callable[..., Any], str] = {
+    math.isfinite: "<",
+    math.isinf: "==",
+    math.isnan: "!=",
+}
+_PURE: list[Callable[..., Any]] = [bin, oct, hex, complex]
+_PURE += [
+    one for module in (math, cmath) for one in vars(module).values()
+    if callable(one) and not isinstance(one, type)
+    and one not in (math.prod, *_CLASSIFIED, *_BY_METHOD)
+]  # fmt: skip
 
 
 def fold_call(
@@ -85,43 +104,25 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
         return args[0].call_method(machine, method, args[1:], kwargs)
 
 
-@handles(math.isfinite)
-def _isfinite(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isfinite, args, "<", of_abs=True)
-
-
-@handles(math.isinf)
-def _isinf(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isinf, args, "==", of_abs=True)
-
-
-@handles(math.isnan)
-def _isnan(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _classified(machine, math.isnan, args, "!=", of_abs=False)
-
-
 def _classified(
-    machine: Machine, function: Callable[..., Any], args: Args, op: str, *, of_abs: bool
+    function: Callable[..., Any], machine: Machine, args: Args, kwargs: Kwargs
 ) -> Value:
-    """Express the predicate as a comparison: of |x| with infinity, or of x with itself."""
+    op = _CLASSIFIED[function]
     number = node_scalar(args[0]) if len(args) == 1 else None
     if number is None or number.kind is int:
         return fold_call(machine, function, args, {})
-    if not of_abs:
+    if function is math.isnan:
         return compare(machine, op, args[0], args[0])
     size = number_value(machine, unary(machine, "abs", number))
     return compare(machine, op, size, machine.constant(math.inf))
 
 
+for _predicate in _CLASSIFIED:
+    handles(_predicate)(partial(_classified, _predicate))
 for _function in _PURE:
     _register_pure(_function)
 for _function, _method in _BY_METHOD.items():
     _register_protocol(_function, _method)
-
-
-@handles(bool)
-def _bool(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(args[0].truth(machine) if args else False)
 
 
 @handles(pow)
@@ -162,18 +163,9 @@ def members(machine: Machine, value: Value) -> list[Value]:
     return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
-@handles(any)
-def _any(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _first_that_is(machine, args[0], True)
-
-
-@handles(all)
-def _all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _first_that_is(machine, args[0], False)
-
-
-def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
+def _first_that_is(wanted: bool, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return `wanted` if some item has that truth, else the opposite; stops at the first."""
+    (iterable,) = args
     if isinstance(iterable, SetValue):
         found = any(
             one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
@@ -185,17 +177,12 @@ def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
     return machine.constant(not wanted)
 
 
-@handles(min)
-def _min(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _extreme(machine, "<", args, kwargs)
+calls({bool: lambda machine, *value: bool(value) and value[0].truth(machine)})
+handles(any)(partial(_first_that_is, True))
+handles(all)(partial(_first_that_is, False))
 
 
-@handles(max)
-def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _extreme(machine, ">", args, kwargs)
-
-
-def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
+def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return the first item that no other is `op` of, by `key` if given."""
     if (live := live_numbers(args, kwargs)) is not None:
         function = min if op == "<" else max
@@ -226,6 +213,10 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     return best
 
 
+handles(min)(partial(_extreme, "<"))
+handles(max)(partial(_extreme, ">"))
+
+
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
     """Return the extreme of two numbers if one is symbolic; None for other values."""
     best, item = best.realize(machine), item.realize(machine)
@@ -240,3 +231,131 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
         return None
     picked = extreme(machine, op, left, right)
     return best if picked is left else item if picked is right else number_value(machine, picked)
+
+
+# -- sum() -----------------------------------------------------------------------------------------
+
+
+_CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
+
+
+@handles(sum)
+def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if (known := _live_sum(machine, args, kwargs)) is not None:
+        return known
+    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
+    items = members(machine, args[0])
+    if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
+        items = unpack(machine, args[0])  # the order affects the last digit
+    return _added(machine, start, items)
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and type(value.value) is int
+
+
+def _live_sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
+    """Return the sum of a live container and the items appended to it; None: read the items."""
+    if (live := live_numbers(args, kwargs)) is None:
+        return None
+    numbers, path, appended = live
+    has_floats = any(type(number) is float for number in numbers)
+    if _CORRECTS and appended and (has_floats or _count_of_numbers(machine, appended)[1]):
+        return _continued_sum(machine, numbers, path, appended)
+    return _added(machine, machine.wrap(sum(numbers), Reduced(path, sum)), appended)
+
+
+def _continued_sum(
+    machine: Machine, numbers: list[float], path: Source, appended: Sequence[Value]
+) -> Value | None:
+    """Add items to the sum of a live container's floats.
+
+    Two numbers represent that sum: the rounded value and the compensation.
+    """
+    if any(type(number) is not float for number in numbers):
+        return None
+    high, low = (
+        machine.wrap(function(numbers), Reduced(path, function))
+        for function in (rounded_sum, sum_compensation)
+    )
+    count, _ = _count_of_numbers(machine, appended)
+    if any(scalar_of(machine, item.realize(machine)) is None for item in appended[:count]):
+        return None
+    return _plainly(machine, _corrected(machine, high, low, appended[:count]), appended[count:])
+
+
+def _plainly(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
+    result = start
+    for item in items:
+        result = binary(machine, "+", result.realize(machine), item.realize(machine))
+    return result
+
+
+def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
+    """Return the sum of all from left to right."""
+    numbers = [start, *items]
+    count, first = _count_of_numbers(machine, numbers) if _CORRECTS else (0, None)
+    if first is None:
+        return _plainly(machine, start, items)
+    numbers, rest = [one.realize(machine) for one in numbers[:count]], numbers[count:]
+    if all(isinstance(one, NumberValue | ConstantValue) for one in numbers) and any(
+        isinstance(one, NumberValue) for one in numbers
+    ):
+        begun = _plainly(machine, numbers[0], numbers[1 : first + 1])
+        made = _corrected(machine, begun, machine.constant(0.0), numbers[first + 1 :])
+    else:
+        made = fold(machine, _total, *numbers)
+    return _plainly(machine, made, rest)
+
+
+def _total(start: Any, *numbers: Any) -> Any:
+    return sum(numbers, start)
+
+
+def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, int | None]:
+    """Return how many numbers come before another item, and the index of the first float."""
+    first = None
+    for index, item in enumerate(items):
+        kind = item.realize(machine).python_type(machine)
+        if kind not in (int, float, bool):
+            return index, first
+        if kind is float and first is None:
+            first = index
+    return len(items), first
+
+
+def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Value]) -> Value:
+    """Return `sum(numbers)` continued from a sum of `high` with the compensation `low`."""
+    for number in (one.realize(machine) for one in numbers):
+        if number.python_type(machine) is float:
+            low = binary(machine, "+", low, _float_operation(machine, "lost", high, number))
+        high = binary(machine, "+", high, number)
+    return _float_operation(machine, "corrected", high, low)
+
+
+def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Value:
+    """Apply a float operation that is not a Python operator."""
+    a, b = scalar_of(machine, left), scalar_of(machine, right)
+    assert a is not None
+    assert b is not None
+    expr = apply(op, float, a.expr, b.expr)
+    if not isinstance(left, NumberValue) and not isinstance(right, NumberValue):
+        return machine.constant(evaluate(expr, {}))
+    operands = (one.argument(machine, full=True) for one in (a, b))
+    node = _NODES[op](partial(python_node, machine), *operands)
+    return NumberValue(Scalar(float, expr, node))
+
+
+def _lost(call: Callable[..., Node], a: Node, b: Node) -> Node:
+    made = call(operator.add, a, b)
+    of_a = call(operator.add, call(operator.sub, a, made), b)
+    of_b = call(operator.add, call(operator.sub, b, made), a)
+    return call(torch.where, call(operator.ge, call(torch.abs, a), call(torch.abs, b)), of_a, of_b)
+
+
+def _with_error(call: Callable[..., Node], a: Node, error: Node) -> Node:
+    counts = call(torch.logical_and, call(torch.isfinite, error), call(operator.ne, error, 0))
+    return call(torch.where, counts, call(operator.add, a, error), a)
+
+
+_NODES = {"lost": _lost, "corrected": _with_error}

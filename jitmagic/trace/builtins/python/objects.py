@@ -1,22 +1,219 @@
-"""Methods of object, tuple and BaseException, where chains of `super()` calls end."""
+"""Queries about objects (type, attributes, length, identity), super(), and methods of object.
+
+The methods of object, type, tuple and BaseException are where chains of `super()` calls end.
+"""
 
 from __future__ import annotations
 
 import types
-from typing import Any
 
-from ...breaks import GraphBreak, UnknownCFunction, UnsupportedArguments
-from ...values.base import Args, Kwargs, Machine, Value
+from ....guards.guard import IdentityIs, TypeIs
+from ....guards.source import TypeOf
+from ...breaks import GraphBreak, StatefulCall, UnknownCFunction, UnsupportedArguments
+from ...values.base import Args, Kwargs, Machine, ObservedError, Value
+from ...values.containers.keys import has_stable_hash
+from ...values.containers.mappings import WithAttributes
 from ...values.containers.namedtuples import NamedTupleValue, is_named_tuple
 from ...values.containers.sequences import TupleValue
-from ...values.objects.callables import name_of
-from ...values.objects.classes import ClassValue, is_plain_class
+from ...values.containers.text_inputs import text_input
+from ...values.objects.callables import BuiltinMethodValue, BuiltinValue, name_of
+from ...values.objects.class_facts import (
+    NOTHING,
+    guarded_attribute,
+    is_instance,
+    is_plain_instance,
+    is_subclass,
+    load_attribute,
+)
+from ...values.objects.classes import ClassValue, SuperValue, is_plain_class
 from ...values.objects.exceptions import ExceptionValue
+from ...values.objects.found_attributes import find_attribute
+from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ...values.objects.instances import InstanceValue
+from ...values.objects.namespaces import ModuleValue
 from ...values.objects.operators import unpack
-from ..registry import handler_of, handles
+from ...values.objects.type_forms import TypeFormValue
+from ..registry import calls, handler_of, handles
 
 __all__: list[str] = []
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+
+_CALLABLE = (
+    BoundMethodValue, BuiltinMethodValue, BuiltinValue, ClassValue, FunctionValue, PartialValue,
+)  # fmt: skip
+
+
+@handles(type)
+def _type(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise GraphBreak(UnsupportedArguments.of(name="type", what="a new class"))
+    return machine.constant(args[0].python_type(machine))
+
+
+def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
+    """Return the classes in the second argument of isinstance or issubclass."""
+    if isinstance(value, TupleValue):
+        return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
+    if isinstance(value, ClassValue):
+        return [value.live]
+    if isinstance(value, TypeFormValue) and (kinds := value.classes) is not None:
+        return kinds
+    raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
+
+
+@handles(isinstance, lazy=True)
+def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    kinds = _kinds(machine, args[1].realize(machine), "isinstance")
+    text = text_input(args[0])
+    if text is not None and all(type(kind) is type for kind in kinds):
+        machine.guard(TypeIs(text[1], str))
+        return machine.constant(any(kind in str.__mro__ for kind in kinds))
+    value = args[0].realize(machine)
+    return machine.constant(any(is_instance(machine, value, kind) for kind in kinds))
+
+
+@handles(type.__instancecheck__)
+def _instance_check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Model the default implementation that a metaclass falls back on."""
+    kind, value = args
+    if not isinstance(kind, ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="type.__instancecheck__", what="not a class"))
+    return machine.constant(is_plain_instance(machine, value, kind.live))
+
+
+@handles(issubclass)
+def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="not a class"))
+    kinds = _kinds(machine, args[1], "issubclass")
+    own = args[0].live
+    return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
+
+
+_WITH_NAMES = (ClassValue, ModuleValue, WithAttributes)
+
+
+@handles(vars)
+def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or not isinstance(args[0], _WITH_NAMES):
+        raise GraphBreak(StatefulCall.of(name="vars"))
+    return args[0].get_attr(machine, "__dict__")
+
+
+@handles(globals)
+def _globals(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    names: Value = machine.frame.globals
+    names.observe(machine)
+    return names
+
+
+@handles(callable)
+def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    if isinstance(value, _CALLABLE):
+        return machine.constant(True)
+    kind = value.python_type(machine)
+    return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
+
+
+def _name(machine: Machine, value: Value) -> str:
+    kind = value.python_type(machine)
+    if not issubclass(kind, str):
+        raise machine.error(TypeError, f"attribute name must be string, not '{kind.__name__}'")
+    return str(value.as_constant(machine))
+
+
+@handles(getattr, lazy=True)
+def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    owner, text = args[0].realize(machine), text_input(args[1])
+    if text is not None and (found := find_attribute(machine, owner, text)) is not None:
+        return found
+    name = _name(machine, args[1].realize(machine))
+    try:
+        return load_attribute(machine, owner, name)
+    except ObservedError as observed:
+        if len(args) < 3 or not observed.error.matches(machine, AttributeError):
+            raise
+        return args[2]
+
+
+@handles(hasattr)
+def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        load_attribute(machine, args[0], _name(machine, args[1]))
+    except ObservedError as observed:
+        if not observed.error.matches(machine, AttributeError):
+            raise
+        return machine.constant(False)
+    return machine.constant(True)
+
+
+calls(
+    {
+        len: lambda machine, value: value.length_value(machine),
+        setattr: lambda machine, owner, name, value: owner.set_attr(
+            machine, _name(machine, name), value
+        ),
+        delattr: lambda machine, owner, name: owner.del_attr(machine, _name(machine, name)),
+        object: lambda machine: InstanceValue(machine.constant(object)),
+    }
+)
+
+
+@handles(id)
+def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Return the id of an object from before the call, guarded to be the same in each call."""
+    value = args[0]
+    live = getattr(value, "live", None)
+    if live is None or value.source is None or value.varies:
+        raise GraphBreak(StatefulCall.of(name="id"))
+    machine.guard(IdentityIs(value.source, live))
+    return machine.constant(id(live))
+
+
+@handles(hash)
+def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Return the hash of a value that cannot be another object in the next call."""
+    token = args[0].hash_key(machine)
+    if not has_stable_hash(token):
+        raise GraphBreak(UnsupportedArguments.of(name="hash", what=args[0].describe()))
+    return machine.constant(hash(token))
+
+
+@handles(super)
+def _super(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    start, obj = args if args else _implicit_super(machine)
+    if not isinstance(start, ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="super", what="not a class"))
+    if isinstance(obj, ClassValue) and start.live in obj.live.__mro__:
+        return SuperValue(start.live, obj, obj)
+    owner = obj.cls if isinstance(obj, InstanceValue) else None
+    if owner is None:
+        path = None if obj.source is None else TypeOf(obj.source)
+        owner = machine.class_of(obj.python_type(machine), path)
+    if start.live not in owner.live.__mro__:  # the message differs between Python versions
+        raise GraphBreak(UnsupportedArguments.of(name="super", what="an object of another class"))
+    return SuperValue(start.live, obj, owner)
+
+
+def _implicit_super(machine: Machine) -> tuple[Value, Value]:
+    """Model `super()`: uses the __class__ cell and the first argument of the calling frame."""
+    frame = machine.frame
+    cell = frame.slots.get("__class__")
+    names = frame.program.body.parameters
+    if cell is None or not names or names[0] not in frame.slots:
+        raise machine.error(RuntimeError, "super(): no arguments")
+    first = frame.slots[names[0]].realize(machine)
+    if isinstance(first, CellValue):
+        first = first.get_attr(machine, "cell_contents").realize(machine)
+    start = cell.realize(machine).get_attr(machine, "cell_contents").realize(machine)
+    return start, first
+
+
+# -- methods of object -----------------------------------------------------------------------------
 
 
 def _instance(args: Args, name: str) -> InstanceValue:
@@ -41,12 +238,6 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return cls.instantiate(machine, args[1:], kwargs)
 
 
-@handles(object)
-def _object(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls: Any = machine.constant(object)
-    return InstanceValue(cls)
-
-
 @handles(object.__init__, object.__init_subclass__)
 def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1 or kwargs:
@@ -60,13 +251,6 @@ def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return owner.plain_attr(machine, args[1].as_constant(machine))
 
 
-@handles(object.__setattr__)
-def _object_setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "object.__setattr__")
-    owner.store_attr(machine, args[1].as_constant(machine), args[2])
-    return machine.constant(None)
-
-
 @handles(types.SimpleNamespace.__init__)
 def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "SimpleNamespace.__init__")
@@ -77,11 +261,14 @@ def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-@handles(object.__delattr__)
-def _object_delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "object.__delattr__")
-    owner.store_attr(machine, args[1].as_constant(machine), None)
-    return machine.constant(None)
+calls({
+    object.__setattr__: lambda machine, owner, name, value: _instance(
+        [owner], "object.__setattr__"
+    ).store_attr(machine, name.as_constant(machine), value),
+    object.__delattr__: lambda machine, owner, name: _instance(
+        [owner], "object.__delattr__"
+    ).store_attr(machine, name.as_constant(machine), None),
+})  # fmt: skip
 
 
 @handles(tuple.__new__)

@@ -5,88 +5,39 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import SequenceValue
-from ...values.objects.constants import BINARY, COMPARE, UNARY, ConstantValue
+from ...values.objects.constants import BINARY, COMPARE, INPLACE, UNARY, ConstantValue
 from ...values.objects.functions import PartialValue
 from ...values.objects.operators import binary, compare, equal, index_of, inplace, is_same, unpack
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__: list[str] = []
 
 
-def _register_binary(function: Callable[..., Any], op: str) -> None:
+def _register(function: Callable[..., Any], apply: Callable[..., Value], op: str) -> None:
+    """Register an operator: a call of it is `apply(machine, op, left, right)`."""
+
     @handles(function)
-    def apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    def applied(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         left, right = args
-        return binary(machine, op, left, right)
+        return apply(machine, op, left, right)
 
 
-def _register_inplace(function: Callable[..., Any], op: str) -> None:
-    @handles(function)
-    def apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        left, right = args
-        return inplace(machine, op, left, right)
-
-
-def _register_compare(function: Callable[..., Any], op: str) -> None:
-    @handles(function)
-    def apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        left, right = args
-        return compare(machine, op, left, right)
-
-
-def _register_unary(function: Callable[..., Any], op: str) -> None:
-    @handles(function)
-    def apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return args[0].unary(machine, op)
+def _unary(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return args[0].unary(machine, op)
 
 
 for _op, _function in BINARY.items():
-    _register_binary(_function, _op)
-    _register_inplace(getattr(operator, f"i{_function.__name__.strip('_')}"), _op)
+    _register(_function, binary, _op)
+    _register(INPLACE[_op], inplace, _op)
 for _op, _function in COMPARE.items():
-    _register_compare(_function, _op)
-for _op, _unary in UNARY.items():
-    _register_unary(_unary, _op)
-
-
-@handles(operator.not_)
-def _not(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(not args[0].truth(machine))
-
-
-@handles(operator.truth)
-def _truth(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(args[0].truth(machine))
-
-
-@handles(operator.is_)
-def _is(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(is_same(machine, args[0], args[1]))
-
-
-@handles(operator.is_not)
-def _is_not(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(not is_same(machine, args[0], args[1]))
-
-
-@handles(operator.getitem)
-def _getitem(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].get_item(machine, args[1])
-
-
-@handles(operator.setitem)
-def _setitem(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    args[0].set_item(machine, args[1], args[2])
-    return machine.constant(None)
-
-
-@handles(operator.contains)
-def _contains(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].contains(machine, args[1])
+    _register(_function, compare, _op)
+for _op, _sign in UNARY.items():
+    handles(_sign)(partial(_unary, _op))
 
 
 @handles(operator.concat)
@@ -96,14 +47,19 @@ def _concat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return binary(machine, "+", *args)
 
 
-@handles(operator.countOf)
-def _count_of(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(sum(equal(machine, one, args[1]) for one in unpack(machine, args[0])))
-
-
-@handles(operator.index)
-def _operator_index(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(index_of(machine, args[0]))
+calls({
+    operator.not_: lambda machine, value: not value.truth(machine),
+    operator.truth: lambda machine, value: value.truth(machine),
+    operator.is_: is_same,
+    operator.is_not: lambda machine, one, two: not is_same(machine, one, two),
+    operator.getitem: lambda machine, owner, key: owner.get_item(machine, key),
+    operator.setitem: lambda machine, owner, key, value: owner.set_item(machine, key, value),
+    operator.contains: lambda machine, owner, item: owner.contains(machine, item),
+    operator.countOf: lambda machine, owner, item: sum(
+        equal(machine, one, item) for one in unpack(machine, owner)
+    ),
+    operator.index: index_of,
+})  # fmt: skip
 
 
 @handles(functools.partial)

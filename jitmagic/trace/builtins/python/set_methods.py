@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
@@ -15,7 +15,7 @@ from ...values.containers.set_store import (
 )
 from ...values.containers.sets import SetValue
 from ...values.objects.operators import unpack
-from ..registry import handles, method
+from ..registry import handles, method, methods
 
 __all__ = ["operand_of"]
 
@@ -54,23 +54,12 @@ def _made(machine: Machine, kind: type, args: Args) -> Value:
     return SetValue(SetStore.of_call(machine, kind, operand_of(machine, args[0])))
 
 
-@method(set, "add")
-def _add(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_set(owner).add(machine, args[0])
-    return machine.constant(None)
-
-
-@method(set, "discard")
-def _discard(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_set(owner).change(machine, "discard", operand_of_item(machine, args[0]))
-    return machine.constant(None)
-
-
 @method(set, "remove")
 def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     if not _as_set(owner).store.has(args[0]):
         raise machine.error(KeyError, args[0], exact=True)
-    return _discard(machine, owner, args, kwargs)
+    _as_set(owner).change(machine, "discard", operand_of_item(machine, args[0]))
+    return machine.constant(None)
 
 
 @method(set, "pop")
@@ -85,67 +74,60 @@ def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return taken
 
 
-@method(set, "clear")
-def _clear(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_set(owner).change(machine, "clear")
-    return machine.constant(None)
+def _has(machine: Machine, owner: Value, item: Value) -> Value:
+    return owner.contains(machine, item)
 
 
-@method(set, "__contains__")
-@method(frozenset, "__contains__")
-def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return owner.contains(machine, args[0])
-
-
-@method(set, "copy", "__copy__")
-def _copy(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _copy(machine: Machine, owner: Value) -> Value:
     return SetValue(SetStore.of_call(machine, set.copy, _as_set(owner).store.operand()))
 
 
-@method(frozenset, "copy", "__copy__")
-def _same(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return owner
+methods(
+    set,
+    {
+        "add": lambda machine, owner, item: _as_set(owner).add(machine, item),
+        "discard": lambda machine, owner, item: _as_set(owner).change(
+            machine, "discard", operand_of_item(machine, item)
+        ),
+        "clear": lambda machine, owner: _as_set(owner).change(machine, "clear"),
+        "__contains__": _has,
+        "copy": _copy,
+        "__copy__": _copy,
+    },
+)
+methods(
+    frozenset,
+    {
+        "__contains__": _has,
+        "copy": lambda machine, owner: owner,
+        "__copy__": lambda machine, owner: owner,
+    },
+)
 
 
-def _register_algebra(name: str) -> None:
-    """Register `union`, `difference`, ...: unlike the operators, they accept any iterables."""
-
-    def combine(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        target = _as_set(owner)
-        operands = [operand_of(machine, one) for one in args]
-        make = getattr(target.kind, name)
-        return SetValue(SetStore.of_call(machine, make, target.store.operand(), *operands))
-
-    method(set, name)(combine)
-    method(frozenset, name)(combine)
+def _algebra(name: str, machine: Machine, owner: Value, *others: Value) -> Value:
+    """Return `union`, `difference`, ...: unlike the operators, they accept any iterables."""
+    target = _as_set(owner)
+    operands = [operand_of(machine, one) for one in others]
+    make = getattr(target.kind, name)
+    return SetValue(SetStore.of_call(machine, make, target.store.operand(), *operands))
 
 
-def _register_change(name: str) -> None:
-    def change(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        target = _as_set(owner)
-        operands = [operand_of(machine, one) for one in args]
-        if name == "update":
-            for operand in operands:
-                target.change(machine, name, operand)
-        else:
-            target.change(machine, name, *operands)
-        return machine.constant(None)
-
-    method(set, name)(change)
+def _change(name: str, machine: Machine, owner: Value, *others: Value) -> None:
+    operands = [operand_of(machine, one) for one in others]
+    # update() takes several iterables, and adds one after the other.
+    for given in [[one] for one in operands] if name == "update" else [operands]:
+        _as_set(owner).change(machine, name, *given)
 
 
-def _register_test(name: str) -> None:
-    def test(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        answer: Any = getattr(_as_set(owner).store.mirror, name)
-        return machine.constant(answer(operand_of(machine, args[0]).mirror))
-
-    method(set, name)(test)
-    method(frozenset, name)(test)
+def _test(name: str, machine: Machine, owner: Value, other: Value) -> object:
+    return getattr(_as_set(owner).store.mirror, name)(operand_of(machine, other).mirror)
 
 
-for _name in ("union", "intersection", "difference", "symmetric_difference"):
-    _register_algebra(_name)
-for _name in ("update", "intersection_update", "difference_update", "symmetric_difference_update"):
-    _register_change(_name)
-for _name in ("issubset", "issuperset", "isdisjoint"):
-    _register_test(_name)
+_ALGEBRA = ("union", "intersection", "difference", "symmetric_difference")
+_TESTS = ("issubset", "issuperset", "isdisjoint")
+for _kind in (set, frozenset):
+    methods(_kind, {name: partial(_algebra, name) for name in _ALGEBRA})
+    methods(_kind, {name: partial(_test, name) for name in _TESTS})
+_CHANGES = ("update", *(f"{name}_update" for name in _ALGEBRA[1:]))
+methods(set, {name: partial(_change, name) for name in _CHANGES})

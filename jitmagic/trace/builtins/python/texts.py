@@ -1,11 +1,20 @@
-"""Text: f-strings, str, repr, format, and the small conversions of constants."""
+"""Text: f-strings, str, repr, format, small conversions of constants, and regular expressions.
+
+Matches of constant patterns and texts are computed while tracing, and so are the results of their
+methods. A match that outlives the trace is rebuilt by the call that found it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
-from ...breaks import GraphBreak, UnsupportedOperation
-from ...values.base import Args, Kwargs, Machine, Value
+from ....guards.guard import TypeIs, ValueEquals
+from ....guards.source import SlotAttr, Source
+from ...breaks import GraphBreak, UnsupportedArguments, UnsupportedOperation
+from ...result import Recipe
+from ...values.base import Args, Builder, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import SequenceValue
 from ...values.objects.constants import fold
@@ -13,9 +22,11 @@ from ...values.objects.enums import EnumValue
 from ...values.objects.exceptions import ExceptionValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import unpack
-from ..registry import handles
+from ...wrap import wraps
+from ..registry import calls, handles
 
 __all__ = ["formatted"]
+
 
 _CONVERSIONS: dict[str, Callable[[object], str]] = {"s": str, "r": repr, "a": ascii}
 
@@ -70,16 +81,6 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
     return text_of(machine, value, "s")
 
 
-@handles(repr)
-def _repr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(machine, args[0], "r")
-
-
-@handles(ascii)
-def _ascii(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(machine, args[0], "a")
-
-
 @handles(str)
 def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
@@ -87,16 +88,204 @@ def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return fold(machine, str, *args)
 
 
-@handles(format)
-def _format(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return formatted(machine, args[0], "", args[1] if len(args) > 1 else None)
+calls(
+    {
+        repr: lambda machine, value: text_of(machine, value, "r"),
+        ascii: lambda machine, value: text_of(machine, value, "a"),
+        format: lambda machine, value, spec=None: formatted(machine, value, "", spec),
+        chr: lambda machine, number: fold(machine, chr, number),
+        ord: lambda machine, text: fold(machine, ord, text),
+    }
+)
 
 
-@handles(chr)
-def _chr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return fold(machine, chr, *args)
+# -- the re module ---------------------------------------------------------------------------------
 
 
-@handles(ord)
-def _ord(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return fold(machine, ord, *args)
+_SEARCHES = ("match", "fullmatch", "search")
+_TEXTS = ("findall", "sub", "subn", "split")
+_PATTERN_FACTS = ("pattern", "flags", "groups")
+_MATCH_FACTS = ("string", "pos", "endpos", "lastindex", "lastgroup")
+_MATCH_CALLS = ("group", "groups", "groupdict", "start", "end", "span", "expand")
+
+
+class PatternValue(Value):
+    """A compiled pattern whose text and flags are known."""
+
+    __slots__ = ("live",)
+
+    def __init__(self, live: re.Pattern[Any], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return re.Pattern
+
+    def identity(self) -> object:
+        return self.live
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in _PATTERN_FACTS:
+            return machine.constant(getattr(self.live, name))
+        if name in (*_SEARCHES, *_TEXTS):
+            return _Method(self, name)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        text, flags = builder.constant(self.live.pattern), builder.constant(self.live.flags)
+        return builder.invoke(re.compile, (text, flags))
+
+    def describe(self) -> str:
+        return "a pattern"
+
+
+class MatchValue(Value):
+    """The match that `pattern.how(*given)` found."""
+
+    __slots__ = ("given", "how", "live", "pattern")
+
+    def __init__(
+        self, pattern: PatternValue, how: str, given: tuple[Any, ...], live: re.Match[Any]
+    ) -> None:
+        super().__init__()
+        self.pattern, self.how, self.given, self.live = pattern, how, given, live
+
+    def python_type(self, machine: Machine) -> type:
+        return re.Match
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "re":
+            return self.pattern
+        if name in _MATCH_FACTS:
+            return machine.constant(getattr(self.live, name))
+        if name in _MATCH_CALLS:
+            return _Method(self, name)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return _folded(machine, self.live.__getitem__, [key], {})
+
+    def recipe(self, builder: Builder) -> Recipe:
+        found = builder.invoke(getattr, (builder(self.pattern), builder.constant(self.how)))
+        return builder.call(found, *map(builder.constant, self.given))
+
+    def parts(self) -> tuple[Value, ...]:
+        return (self.pattern,)
+
+    def describe(self) -> str:
+        return "a match"
+
+
+class _Method(Value):
+    """A bound method of a pattern or of a match."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: PatternValue | MatchValue, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner = self.owner
+        if isinstance(owner, PatternValue) and self.name in _SEARCHES:
+            return _searched(machine, owner, self.name, args, kwargs)
+        return _folded(machine, getattr(owner.live, self.name), args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def parts(self) -> tuple[Value, ...]:
+        return (self.owner,)
+
+
+def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:
+    values = [value.realize(machine) for value in (*args, *kwargs.values())]
+    if not all(value.is_constant(machine) for value in values):
+        what = "arguments that are not constants"
+        raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what=what))
+    named = {key: value.realize(machine).as_constant(machine) for key, value in kwargs.items()}
+    return tuple(value.realize(machine).as_constant(machine) for value in args), named
+
+
+def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+    """Evaluate a pure call on constants; an error is raised in the traced program."""
+    positional, named = _constants(machine, args, kwargs, function.__name__)
+    return machine.constant(_run(machine, function, positional, named))
+
+
+def _run(machine: Machine, function: Callable[..., Any], positional: Any, named: Any) -> Any:
+    try:
+        return function(*positional, **named)
+    except (IndexError, TypeError, ValueError) as error:
+        raise machine.error(type(error), *error.args, exact=True) from None
+    except re.error:
+        raise GraphBreak(UnsupportedArguments.of(name="re", what="an invalid pattern")) from None
+
+
+def _searched(
+    machine: Machine, pattern: PatternValue, how: str, args: Args, kwargs: Kwargs
+) -> Value:
+    positional, named = _constants(machine, args, kwargs, how)
+    if named:
+        raise GraphBreak(UnsupportedArguments.of(name=f"re.{how}", what="keywords"))
+    match = _run(machine, getattr(pattern.live, how), positional, {})
+    return machine.constant(None) if match is None else MatchValue(pattern, how, positional, match)
+
+
+def _compiled(machine: Machine, pattern: Value, flags: Value | None = None) -> PatternValue:
+    given = pattern.realize(machine)
+    if isinstance(given, PatternValue):
+        if flags is not None:
+            given.refuse(machine, "flags")
+        return given
+    parts = [given] if flags is None else [given, flags]
+    text, _ = _constants(machine, parts, {}, "compile")
+    return PatternValue(_run(machine, re.compile, text, {}))
+
+
+def _register(name: str, count: int) -> None:
+    """Register `re.name(pattern, ...)`; flags come after `count` other arguments, or by name."""
+    function = getattr(re, name)
+
+    @handles(function)
+    def call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) > count or kwargs.keys() - {"flags"}:
+            raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what="such arguments"))
+        pattern = _compiled(machine, args[0], kwargs.get("flags"))
+        return _Method(pattern, name).call(machine, args[1:], {})
+
+
+for _name in (*_SEARCHES, "findall", "split"):
+    _register(_name, 2)
+for _name in ("sub", "subn"):
+    _register(_name, 3)
+
+
+calls(
+    {
+        re.compile: _compiled,
+        re.escape: lambda machine, text: _folded(machine, re.escape, [text], {}),
+    }
+)
+
+
+@wraps(re.Pattern)
+def _wrap_pattern(machine: Machine, obj: re.Pattern[Any], source: Source) -> Value:
+    machine.guard(TypeIs(source, re.Pattern))
+    for name in ("pattern", "flags"):
+        machine.guard(ValueEquals(SlotAttr(source, name), getattr(obj, name)))
+    return PatternValue(obj, source)

@@ -3,14 +3,13 @@
 `torch_rules` has the tables of calls that are a node, are inlined, or break; the other modules
 handle special cases. A call that they cannot reproduce exactly is a graph break or one eager node.
 
-    torch_rules, torch_calls                   tables by name; predicates and plain objects
-    autograd_functions, checkpointing          autograd.Function.apply, torch.utils.checkpoint
-    differentiation, gradients, parameters     grad, backward, zero_grad, nn.Parameter
-    optimizers, foreach                        wrappers of Optimizer.step, list operations
-    transforms, functional_calls               torch.func
-    attention, recurrent, nested               scaled dot-product attention, RNNs, padded batches
-    spectral, statistics, distributions        composites of C++ that check their data
-    autocast, process_state, checks            states and checks
-    generators, seeds                          random number generators
-    numpy_calls                                numpy functions and conversions
+    torch_rules, torch_calls              tables by name; predicates, plain objects, nn.Parameter
+    composites                            composites of C++ that check their data
+    autograd_functions, checkpointing     autograd.Function.apply, torch.utils.checkpoint
+    differentiation, functional           grad, backward, zero_grad; torch.func
+    optimizers                            wrappers of Optimizer.step, list operations
+    attention, recurrent                  scaled dot-product attention, padded batches, RNNs
+    autocast, process_state, checks       states and checks
+    random_numbers                        seeds and generators of random numbers
+    numpy_calls                           numpy functions and conversions
 """

@@ -37,7 +37,7 @@ from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import CellValue, FunctionValue
 from ...values.tensors.tensor import TensorValue, lift
-from ..registry import handles
+from ..registry import handles, method
 
 __all__: list[str] = []
 
@@ -47,15 +47,21 @@ _ONCE = once_differentiable(lambda ctx: None).__code__
 _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 2.13
 
 
-@handles(_Function.apply.__func__)
-def _apply(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0]
+# torch 2.14 made `apply` a classmethod in C; before, a Python classmethod called that one.
+@method(torch._C._FunctionBase, "apply")
+def _apply(machine: Machine, cls: Value, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue):
         raise _refused(cls.describe(), "it is not called on a class")
     for name in _SPECIAL:
         if _fact(machine, cls, name) not in (False, NOTHING):
             raise _refused(cls.live.__name__, f"it sets {name}")
-    return _Call(machine, cls, args[1:], kwargs).run()
+    return _Call(machine, cls, args, kwargs).run()
+
+
+if isinstance(vars(_Function)["apply"], classmethod):
+    handles(_Function.apply.__func__)(
+        lambda machine, args, kwargs: _apply(machine, args[0], args[1:], kwargs)
+    )
 
 
 def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
@@ -276,7 +282,7 @@ class _Call:
             machine.notes, machine.effects = outer, effects  # type: ignore[misc]
         return region.close(returned)
 
-    def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
+    def _gradient(self, region: RegionBuilder, index: int, node: Node | None) -> Value:
         """Return the gradient that the backward receives for a result."""
         context = self.context
         constant = [_node(value) for value in context.marked["mark_non_differentiable"]]
@@ -284,18 +290,18 @@ class _Call:
             return ConstantValue(None)
         spec = spec_on(node.meta["val"].detach(), device_of(node))
         floats = spec.dtype.is_floating_point or spec.dtype.is_complex
-        made = region.feed("gradient", place, _wanting(spec) if floats else spec)
+        made = region.feed("gradient", index, _wanting(spec) if floats else spec)
         region.unknown_strides.add(made)
         return lift(self.machine, made)
 
     def _saved(self, region: RegionBuilder) -> list[Value]:
         """Return the values of `saved_tensors` with the history that they have now."""
         values: list[Value] = []
-        for place, saved in enumerate(self.context.marked["save_for_backward"]):
+        for index, saved in enumerate(self.context.marked["save_for_backward"]):
             if not isinstance(saved, TensorValue):
                 values.append(ConstantValue(None))
                 continue
-            node = region.feed("saved", place, spec_on(saved.meta, device_of(saved.node)))
+            node = region.feed("saved", index, spec_on(saved.meta, device_of(saved.node)))
             if saved.node in region.unknown_strides:
                 region.unknown_strides.add(node)
             made = region.notes.owners[node] = TensorValue(node, saved.kind)

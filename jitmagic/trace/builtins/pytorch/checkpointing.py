@@ -81,8 +81,8 @@ def _followed(
     if not all(isinstance(node, Node) for node in left):
         raise _refused("it takes a size")
     rerun = Rerun(make, len(left), names, facts.guards, keeps_draws)
-    for place, node in enumerate(left):
-        node.meta.setdefault("enters", {})[rerun] = place
+    for index, node in enumerate(left):
+        node.meta.setdefault("enters", {})[rerun] = index
     return result, Recomputed(rerun)
 
 

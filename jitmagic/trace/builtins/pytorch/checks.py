@@ -51,24 +51,24 @@ for _function, _error in _RAISES.items():
 
 @handles(torch._assert_async)
 def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Model torch._assert_async; only plain Python, which raises, needs its message."""
     condition = kwargs["input"] if "input" in kwargs else args[0]
-    node = condition.node if isinstance(condition, TensorValue) else None
-    if node is not None and not machine.catches() and assert_data(machine, node):
-        return machine.constant(None)
-    what = condition.describe()
-    raise GraphBreak(UnsupportedArguments.of(name="torch._assert_async", what=what))
+    return _assert(machine, "torch._assert_async", condition)
 
 
 @handles(torch._check_tensor_all)
 def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     condition = kwargs["cond"] if "cond" in kwargs else args[0]
     if isinstance(condition, TensorValue) and not machine.catches():
-        whole = record(machine, _all, [condition])
-        if isinstance(whole, TensorValue) and assert_data(machine, whole.node):
-            return machine.constant(None)
-    what = condition.describe()
-    raise GraphBreak(UnsupportedArguments.of(name="torch._check_tensor_all", what=what))
+        condition = record(machine, _all, [condition])
+    return _assert(machine, "torch._check_tensor_all", condition)
+
+
+def _assert(machine: Machine, name: str, condition: Value) -> Value:
+    """Record an assertion; only plain Python, which raises, needs its message."""
+    node = condition.node if isinstance(condition, TensorValue) else None
+    if node is not None and not machine.catches() and assert_data(machine, node):
+        return machine.constant(None)
+    raise GraphBreak(UnsupportedArguments.of(name=name, what=condition.describe()))
 
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)

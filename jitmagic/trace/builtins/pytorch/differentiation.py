@@ -1,8 +1,12 @@
-"""torch.autograd.grad and backward() within the traced code.
+"""torch.autograd.grad, backward() and zero_grad() within the traced code.
 
 One node runs autograd's engine over the graph so far (graph/gradients.py); backward() also sets the
 new values of `.grad`. The call is a break where history from outside of the graph, hooks, a mode or
 unusual arguments affect eager's result.
+
+zero_grad makes each parameter's gradient None, whatever it was, or writes zeros to it. If the
+parameters cannot be traced, the same call happens at the exit; no gradient may be read in this
+graph after it.
 """
 
 from __future__ import annotations
@@ -24,18 +28,29 @@ from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients
 from ...values.autograd.backward_facts import check_read_state
-from ...values.autograd.gradients import rely_on_no_hooks, store_gradient
+from ...values.autograd.gradients import (
+    GRADIENTS_GONE,
+    read_gradient,
+    rely_on_no_hooks,
+    store_gradient,
+)
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
+from ...values.objects.callables import BuiltinValue
+from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue, lift, record
 from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
-from ..python.logs import raises_warnings
+from ..python.impure_calls import raises_warnings
 from ..registry import handles
 from .process_state import read_state
 
 __all__: list[str] = []
+
+
+# -- torch.autograd.grad ---------------------------------------------------------------------------
+
 
 _NAME = "torch.autograd.grad"
 _ones_like = torch.ones_like  # this object, even if it is replaced later
@@ -361,3 +376,60 @@ def _unfollowed(what: str, name: str = _NAME) -> GraphBreak:
 
 def _refused(why: str, name: str = _NAME) -> GraphBreak:
     return GraphBreak(RefusedTorchCall.of(name=name, why=why))
+
+
+# -- zero_grad() -----------------------------------------------------------------------------------
+
+
+def _register(function: Any) -> None:
+    @handles(function)
+    def _clear(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner, *given = args
+        to_none = dict(zip(("set_to_none",), given, strict=False)) | dict(kwargs)
+        known = isinstance(owner, InstanceValue) and len(given) < 2
+        if not known or set(to_none) - {"set_to_none"}:
+            owner.refuse(machine, "zero_grad()")
+        if to_none and not to_none["set_to_none"].truth(machine):
+            _write_zeros(machine, _parameters(machine, owner))
+            return machine.constant(None)
+        try:
+            parameters = _parameters(machine, owner)
+        except GraphBreak:
+            if owner.source is None:
+                raise
+            machine.effects.perform(BuiltinValue(function), args, kwargs)
+            # The call happens after the graph: gradients read from here on would be the old ones.
+            machine.notes.marks.add(GRADIENTS_GONE)
+            return machine.constant(None)
+        for parameter in parameters:
+            store_gradient(machine, parameter, machine.constant(None))
+        return machine.constant(None)
+
+
+_register(torch.optim.Optimizer.zero_grad)
+_register(torch.nn.Module.zero_grad)
+
+
+def _parameters(machine: Machine, owner: Value) -> list[TensorValue]:
+    if issubclass(owner.python_type(machine), torch.nn.Module):
+        found = unpack(machine, owner.call_method(machine, "parameters", [], {}))
+    else:
+        groups = unpack(machine, owner.get_attr(machine, "param_groups"))
+        key = machine.constant("params")
+        lists = [group.realize(machine).get_item(machine, key) for group in groups]
+        found = [parameter for one in lists for parameter in unpack(machine, one)]
+    parameters = [parameter.realize(machine) for parameter in found]
+    if not all(isinstance(parameter, TensorValue) for parameter in parameters):
+        owner.refuse(machine, "zero_grad()")
+    return parameters  # type: ignore[return-value]
+
+
+def _write_zeros(machine: Machine, parameters: list[TensorValue]) -> None:
+    """Write zeros one by one, where eager uses lists; the order does not matter."""
+    for parameter in parameters:
+        gradient = read_gradient(machine, parameter)
+        if is_none(gradient):
+            continue
+        if not isinstance(gradient, TensorValue) or gradient.meta.requires_grad:
+            raise GraphBreak(UnsupportedArguments.of(name="zero_grad", what="such gradients"))
+        record(machine, "zero_", [gradient])

@@ -10,6 +10,7 @@ and anomaly mode, which a compile suspends so that it cannot be read inside one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.contexts.default_device import default_device, set_default_device
 from ...values.contexts.default_dtype import default_dtype, set_default_dtype
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["FLAGS_ARE_SET", "read_state"]
 
@@ -52,31 +53,6 @@ def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
     return made
 
 
-def _is_read(getter: Callable[[], object]) -> None:
-    @handles(getter)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if args or kwargs:
-            raise GraphBreak(UnsupportedArguments.of(name=getter.__name__, what="it takes none"))
-        return read_state(machine, getter)
-
-
-for _name in _GETTERS:
-    if hasattr(torch._C, _name):
-        _is_read(getattr(torch._C, _name))
-
-
-def _is_in_global_state(read: Callable[..., object]) -> None:
-    """Register a function whose result the GlobalState guard of every entry covers."""
-
-    @handles(read)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        constants = [arg.as_constant(machine) for arg in args]
-        return machine.constant(read(*constants))
-
-
-_is_in_global_state(torch.are_deterministic_algorithms_enabled)
-
-
 @handles(torch.get_default_device)
 def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     device = default_device(machine)
@@ -101,11 +77,6 @@ def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-@handles(torch.get_default_dtype)
-def _get_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(default_dtype(machine))
-
-
 @handles(torch.set_default_dtype)
 def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Set the default dtype of the trace; the thread's is set at the exit."""
@@ -117,61 +88,58 @@ def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-def _is_settled(device: Any, ask: Callable[[], object]) -> None:
-    """Register a query about a device whose result is final once the device is initialized.
+def _read_settled(device: Any, ask: Callable[[], object], machine: Machine) -> Value:
+    """Ask about a device: the result is final once it is initialized, or torch is built without.
 
-    It is final too if torch is built without the device. Until then the result is guarded at each
-    call.
+    Until then the result is guarded at each call.
     """
-
-    @handles(ask)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        settled = device.is_initialized() or not device._is_compiled()
-        return machine.constant(ask()) if settled else read_state(machine, ask)
+    settled = device.is_initialized() or not device._is_compiled()
+    return machine.constant(ask()) if settled else read_state(machine, ask)
 
 
-for _device in (torch.cuda, torch.xpu):
-    for _ask in (_device.is_available, _device.device_count, _device.is_initialized):
-        _is_settled(_device, _ask)
-
-
-if torch.distributed.is_available():
-    _is_read(torch.distributed.is_initialized)
-
-
-def _is_capturing(name: str, device: Any) -> None:
-    """Register the query whether the device captures a graph, which may change between calls.
+def _read_capturing(name: str, device: Any, ask: Callable[[], object], machine: Machine) -> Value:
+    """Ask whether the device captures a graph, which may change between calls.
 
     A torch built without the device raises, or returns False.
     """
-    ask = getattr(device, "is_current_stream_capturing", None)
-    if ask is None:
-        return
     getter = getattr(torch._C, f"_{name}_isCurrentStreamCapturing", ask)
-
-    @handles(ask)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        try:
-            return read_state(machine, getter) if device._is_compiled() else machine.constant(ask())
-        except RuntimeError as error:
-            raise machine.error(RuntimeError, *error.args, exact=True) from None
+    try:
+        return read_state(machine, getter) if device._is_compiled() else machine.constant(ask())
+    except RuntimeError as error:
+        raise machine.error(RuntimeError, *error.args, exact=True) from None
 
 
-_is_capturing("cuda", torch.cuda)
-_is_capturing("xpu", torch.xpu)
+def _state(getter: Callable[[], object], machine: Machine) -> Value:
+    return read_state(machine, getter)
 
 
-def _is_built_in(ask: Callable[[], object]) -> None:
-    """Register a query whose result depends only on the machine and the build of torch."""
-
-    @handles(ask)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return machine.constant(ask())
-
-
-for _ask in (
+_LIVE = [getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name)]
+_LIVE += [torch.distributed.is_initialized] if torch.distributed.is_available() else []
+calls({getter: partial(_state, getter) for getter in _LIVE})
+for _name, _device in (("cuda", torch.cuda), ("xpu", torch.xpu)):
+    _asked = (_device.is_available, _device.device_count, _device.is_initialized)
+    calls({ask: partial(_read_settled, _device, ask) for ask in _asked})
+    if (_ask := getattr(_device, "is_current_stream_capturing", None)) is not None:
+        calls({_ask: partial(_read_capturing, _name, _device, _ask)})
+# These depend only on the machine and the build of torch, or the GlobalState guard covers them.
+_FIXED: tuple[Callable[[], object], ...] = (
     torch.backends.mps.is_available,
     torch.distributed.is_available,
     torch._C._accelerator_getAccelerator,
-):
-    _is_built_in(_ask)
+    torch.are_deterministic_algorithms_enabled,
+)
+calls({ask: lambda machine, ask=ask: ask() for ask in _FIXED})
+calls(
+    {
+        torch.get_default_dtype: default_dtype,
+        # Nothing is compiled while a mode of the user's is active, or another compiler is at work.
+        torch._C._len_torch_dispatch_stack: lambda machine: 0,
+        torch._C._get_tracing_state: lambda machine: None,
+        torch._C._len_torch_function_stack: lambda machine: int(
+            default_device(machine) is not None
+        ),
+        torch._C._is_torch_function_mode_enabled: lambda machine: (
+            default_device(machine) is not None
+        ),
+    }
+)

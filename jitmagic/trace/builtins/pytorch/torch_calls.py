@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.distributions import utils
 from torch.overrides import (
     has_torch_function,
     has_torch_function_unary,
@@ -22,6 +23,7 @@ from ....graph.symbolic.known import known_value
 from ....guards.guard import IdentityIs
 from ....guards.source import Source
 from ...breaks import (
+    Construction,
     GraphBreak,
     RefusedTorchCall,
     TensorItem,
@@ -39,16 +41,14 @@ from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue
+from ...values.objects.functions import FunctionValue
+from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...wrap import intercepts
-from ..registry import handler_of, handles, handles_named
+from ..python.numbers import fold_call
+from ..registry import calls, handler_of, handles, handles_named
 
 __all__: list[str] = []
-
-
-@handles(torch.is_tensor)
-def _is_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(isinstance(args[0], TensorValue))
 
 
 @handles(is_tensor_like)
@@ -83,14 +83,6 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return False, as in eager: no other compiler is at work."""
     return machine.constant(False)
-
-
-@handles(torch.jit.annotate)
-def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return the value; the type is for TorchScript."""
-    if len(args) != 2 or kwargs:
-        raise GraphBreak(UnsupportedArguments.of(name="annotate", what="not a type and a value"))
-    return args[1]
 
 
 @handles(torch.Tensor.new)
@@ -139,27 +131,6 @@ def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
     return ListValue([_nested_list(shape[1:], numbers) for _ in range(shape[0])])
 
 
-@handles(torch._C._len_torch_dispatch_stack)
-def _dispatch_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return 0: nothing is compiled while a mode of the user's is active."""
-    return machine.constant(0)
-
-
-@handles(torch._C._len_torch_function_stack)
-def _function_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(int(default_device(machine) is not None))
-
-
-@handles(torch._C._is_torch_function_mode_enabled)
-def _is_function_mode_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(default_device(machine) is not None)
-
-
-@handles(torch._C._get_tracing_state)
-def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(None)
-
-
 @handles(torch._C._infer_size)
 def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Broadcast two shapes; if they are incompatible, plain Python raises with its own message."""
@@ -181,10 +152,11 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return SizeValue(items)
 
 
-@handles(torch.device)
-def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    named = {key: value.as_constant(machine) for key, value in kwargs.items()}
-    return machine.constant(torch.device(*(arg.as_constant(machine) for arg in args), **named))
+calls({
+    torch.jit.annotate: lambda machine, kind, value: value,  # the type is for TorchScript
+    torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue),
+    torch.device: lambda machine, *args, **kwargs: fold_call(machine, torch.device, args, kwargs),
+})  # fmt: skip
 
 
 class NumberLimits(BuiltinValue):
@@ -254,3 +226,40 @@ for _kind in torch._tensor_classes:
 def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     why = "it warns that an autograd function is not to be instantiated"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
+
+
+# -- torch.nn.Parameter(data) ----------------------------------------------------------------------
+
+
+_PARAMETER = torch.nn.Parameter
+
+
+@constructs(lambda kind: kind is _PARAMETER, before_others=True)
+def _make_parameter(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | dict(kwargs)
+    flag = given.pop("requires_grad", machine.constant(True)).realize(machine)
+    data = given.pop("data", machine.constant(None)).realize(machine)
+    if is_none(data):
+        data = record(machine, torch.empty, [machine.constant(0)])
+    is_plain = isinstance(data, TensorValue) and data.kind in (torch.Tensor, _PARAMETER)
+    if given or len(args) > 2 or not is_plain:
+        raise GraphBreak(Construction.of(what="torch.nn.Parameter() of such a value"))
+    made = record(machine, "detach", [data])
+    assert isinstance(made, TensorValue)
+    made.kind = _PARAMETER
+    return made.require_grad(machine, flag)
+
+
+# -- torch.distributions ---------------------------------------------------------------------------
+
+
+_lazy: Any = utils._lazy_property_and_property
+
+
+@handles(_lazy)
+def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Return a lazy property read from the class alone, by code that asks for its kind."""
+    wrapped = args[0]
+    if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
+        wrapped.refuse(machine, "a lazy property")
+    return BuiltinValue(_lazy(wrapped.live))

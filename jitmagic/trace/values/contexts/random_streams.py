@@ -271,7 +271,7 @@ def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) 
 
 @intercepts(types.MethodType, types.BuiltinFunctionType)
 def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None:
-    # builtins/pytorch/seeds.py handles `seed`, which draws nothing.
+    # builtins/pytorch/random_numbers.py handles `seed`, which draws nothing.
     if type(obj.__self__) not in _MAKERS or obj.__name__ == "seed":
         return None
     machine.guard(IdentityIs(source, obj))

@@ -93,11 +93,9 @@ class BackwardHooks:
 
     def _hooked(self, machine: Machine, items: list[Value], at: int, hook: Any) -> list[Value]:
         """Apply BackwardHookFunction to the tensors and register `hook` on one of the results."""
-        apply = handler_of(BackwardHookFunction.apply.__func__)  # type: ignore[attr-defined]
-        assert apply is not None
         tensors = [item for item in items if isinstance(item, TensorValue)]
         function = machine.class_of(BackwardHookFunction, None)
-        applied = apply(machine, [function, *tensors], {}).realize(machine)
+        applied = function.get_attr(machine, "apply").call(machine, tensors, {}).realize(machine)
         results = iter(applied.realized(machine) if isinstance(applied, TupleValue) else [applied])
         hooked = [next(results) if isinstance(item, TensorValue) else item for item in items]
         add_hook(machine, hooked[at], _GradientHook(hook), False)

@@ -21,7 +21,8 @@ from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleVa
 from ..numbers.number import NumberValue, dimension_value
 from ..objects.operators import binary, compare
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
-from ..tensors.tensor import TensorMethodValue, TensorValue, record
+from ..tensors.tensor import TensorValue, record
+from ..tensors.tensor_members import TensorMethodValue
 from ..tensors.torch_function import torch_function
 
 __all__ = ["Recorder"]

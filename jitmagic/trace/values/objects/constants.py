@@ -30,6 +30,7 @@ __all__ = [
     "BINARY",
     "COMPARE",
     "CONTEXT_CONSTANTS",
+    "INPLACE",
     "UNARY",
     "ConstantMethodValue",
     "ConstantValue",
@@ -48,6 +49,9 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
     "<<": operator.lshift, ">>": operator.rshift,
 }  # fmt: skip
+INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    op: getattr(operator, f"i{function.__name__.strip('_')}") for op, function in BINARY.items()
+}
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt,
     "<=": operator.le, ">": operator.gt, ">=": operator.ge,

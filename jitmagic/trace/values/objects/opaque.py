@@ -1,12 +1,15 @@
-"""Models objects whose type has no model: the program may pass them around but not use them."""
+"""Models objects that the program may pass around but not use, or never sees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....guards.source import Source
-from ..base import Machine, Value
+from ...result import Recipe
+from ..base import Builder, Machine, Value
 from ..containers.keys import identity_key, pure_key
 
-__all__ = ["OpaqueValue", "WithoutOperators"]
+__all__ = ["HiddenValue", "OpaqueValue", "WithoutOperators"]
 
 
 class WithoutOperators(Value):
@@ -23,6 +26,19 @@ class WithoutOperators(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         self.refuse(machine, f"comparison {op}")
+
+
+class HiddenValue(Value):
+    """An object that only the emitted code sees; `build` returns its recipe."""
+
+    __slots__ = ("build",)
+
+    def __init__(self, build: Callable[[Builder], Recipe]) -> None:
+        super().__init__()
+        self.build = build
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return self.build(builder)
 
 
 class OpaqueValue(WithoutOperators):

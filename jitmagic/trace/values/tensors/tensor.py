@@ -1,7 +1,7 @@
 """Models a tensor of the program as a node of the graph with a meta tensor.
 
-Input: operators, methods, attributes and indexing on tensors. Output: graph nodes through `record`,
-or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of the
+Input: operators, attributes and indexing on tensors (methods are in tensor_members.py). Output:
+graph nodes through `record`, or constants of the trace. Operators are `call_function` nodes of the
 operator module, methods are `call_method` nodes, as backends written for torch.compile expect.
 
 One tensor object is one TensorValue: in-place methods and no-op conversions return the same value.
@@ -11,7 +11,8 @@ Sizes are ints, guarded by the TensorMatch of the graph's inputs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from torch.fx import Node
 
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
-from ....graph.node_meta import device_of
 from ....graph.operators.autocast import StaleCast
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
+from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
 from ....guards.source import InstanceDict, Source
@@ -29,20 +30,19 @@ from ...breaks import (
     ActiveMode,
     CachedCast,
     GraphBreak,
+    Reason,
     RefusedTorchCall,
     TensorBranch,
     TensorItem,
+    TooManyResults,
     TorchCallFailed,
     UnsupportedArguments,
-    UnsupportedAttribute,
 )
-from ...builtins.pytorch.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
-from ...builtins.registry import handler_of
+from ...builtins.pytorch.torch_rules import RAISING_ON_DATA
 from ...input_memory import check_written_inputs
-from ...many_results import refuse_many
 from ...result import Effect, Recipe
-from ..autograd.gradients import read_gradient, write_gradient
-from ..base import Args, Builder, Kwargs, Machine, Value
+from ..autograd.gradients import write_gradient
+from ..base import Args, Builder, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from ..contexts.inference import output_recipe, refuse_inference_arguments, refuse_inference_writes
@@ -51,7 +51,7 @@ from ..numbers.assertions import asserted_truth
 from ..numbers.number import NumberValue, node_scalar
 from ..numbers.number_index import assign_at_number, index_at_numbers
 from ..numbers.scalar_calls import call_with_scalars
-from ..numbers.tensor_numbers import NUMBERS, decided_by_input, number_of, read_counter
+from ..numbers.tensor_numbers import decided_by_input
 from ..numbers.torch_arguments import (
     call_with_known,
     guard_storage_offsets,
@@ -61,38 +61,20 @@ from ..numbers.torch_arguments import (
 )
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
+from ..objects.constants import BINARY, COMPARE, INPLACE, UNARY
 from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
-from .autograd_leaves import required_grad
-from .bound_data import bind_data
+from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
 from .name_lookups import guard_looked_up_names
 from .tensor_class import call_user_method, user_attribute
-from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
-from .tensor_queries import answer_query
 
-__all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
+__all__ = ["ATTRIBUTES", "TensorValue", "lift", "lower", "record"]
 
-_FROM_META = frozenset(
-    (
-        "shape dtype ndim requires_grad is_leaf layout itemsize nbytes "
-        "is_sparse is_quantized is_nested"
-    ).split()
-)
-_FLAGS = ("requires_grad", "is_leaf", "grad_fn")
-_NEVER_HERE = frozenset(
-    "is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split()
-)
-# Attributes that compute a tensor, so they are recorded as calls of (function, arguments).
-_AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
-    "mT": ("transpose", (-2, -1)),
-    "mH": ("adjoint", ()),
-    "real": (torch.real, ()),
-    "imag": (torch.imag, ()),
-    "data": (getattr, ("data",)),  # own version counter; detach() would share it
-}
+# Attributes of tensors; tensor_members.py lists the rules, which record calls.
+ATTRIBUTES: Rules[Value] = Rules()
 _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
     type(None), type(Ellipsis),
@@ -135,59 +117,18 @@ class TensorValue(Value):
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if (users := user_attribute(machine, self, name)) is not None:
-            return self._own_attribute(machine, name) or users
-        if name in _FLAGS and machine.graph.flags_vary(self.node):
-            self.refuse(machine, f"`.{name}` in a backward")
-        if name in _FROM_META:
-            return machine.constant(getattr(self.meta, name))
-        if name == "device":
-            return machine.constant(device_of(self.node))
-        if name in ("is_cuda", "is_cpu"):
-            return machine.constant(device_of(self.node).type == name[3:])
-        if name in _NEVER_HERE:
-            return machine.constant(False)
-        if name in ("T", "H"):
-            return self._transposed(machine, name)
-        if name in _AS_CALLS:
-            target, args = _AS_CALLS[name]
-            return record(machine, target, [self, *map(machine.constant, args)])
-        if name == "grad":
-            return read_gradient(machine, self)
-        if name == "grad_fn" and self.meta.is_leaf:
-            return machine.constant(None)
-        return self._other_attribute(machine, name)
+            return self.own_attribute(machine, name) or users
+        if (found := ATTRIBUTES.ask(machine, self, name, about=name)) is not None:
+            return found
+        message = f"'{self.kind.__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
 
-    def _other_attribute(self, machine: Machine, name: str) -> Value:
-        if name in REFUSED_METHODS and not callable(getattr(torch.Tensor, name, None)):
-            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
-        found = getattr(torch.Tensor, name, None)
-        if callable(found):
-            return TensorMethodValue(self, name)
-        if found is not None or hasattr(torch.Tensor, name) or self.kind.__dict__.get(name):
-            raise GraphBreak(UnsupportedAttribute.of(name=name, type="Tensor"))
-        own = self._own_attribute(machine, name)
-        if own is not None:
-            return own
-        raise machine.error(
-            AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'"
-        )
-
-    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
+    def own_attribute(self, machine: Machine, name: str) -> Value | None:
         """Return an attribute from the live tensor's `__dict__`, or None."""
         if self.live is None or self.source is None:
             return None
         table = entries_of_live(machine, self.live.__dict__, InstanceDict(self.source))
         return table.store.get(name)
-
-    def _transposed(self, machine: Machine, name: str) -> Value:
-        dims = self.meta.dim()
-        if name == "H" and dims == 2:
-            return record(machine, "adjoint", [self])
-        if name == "H":
-            self.refuse(machine, "`.H` of a tensor that is not a matrix")
-        if dims != 2:
-            return record(machine, getattr, [self, machine.constant(name)])  # torch warns
-        return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if name == "requires_grad" and self.meta.is_leaf:
@@ -281,22 +222,18 @@ class TensorValue(Value):
     def truth(self, machine: Machine) -> bool:
         if (users := call_user_method(machine, self, "bool", [])) is not None:
             return users.truth(machine)
-        if (known := known_truth(machine.graph, self.node)) is not None:
+        if (known := _TRUTHS.ask(machine, self.node)) is not None:
             return known
-        if (number := known_number(machine.graph, self.node)) is not None:
-            return bool(number)
-        if (decided := decided_by_input(machine, self.node)) is not None:
-            return decided
-        if (wanted := asserted_truth(machine, self.node)) is not None:
-            return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
     # -- calls -----------------------------------------------------------------------------------
 
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    def call(self, machine: Machine, args: Args, kwargs: Mapping[str, Value]) -> Value:
         raise machine.error(TypeError, f"'{self.kind.__name__}' object is not callable")
 
-    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+    def call_method(
+        self, machine: Machine, name: str, args: Args, kwargs: Mapping[str, Value]
+    ) -> Value:
         method = self.get_attr(machine, name).realize(machine)
         return method.call(machine, args, kwargs)
 
@@ -319,60 +256,6 @@ class TensorValue(Value):
         return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)} tensor"
 
 
-class TensorMethodValue(Value):
-    """A method bound to a tensor."""
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: TensorValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
-
-    def python_type(self, machine: Machine) -> type:
-        return type(getattr(torch.empty(0), self.name))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        owner, name = self.owner, self.name
-        if name == "requires_grad_":
-            wanted = [*args, *kwargs.values(), machine.constant(True)][0]
-            return owner.require_grad(machine, wanted)
-        if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
-            guard_looked_up_names(machine, TENSOR.get(name))
-            return handler(machine, [owner, *args], kwargs)
-        if name == "item" and not args:
-            number = read_counter(machine, owner.node, owner.live, owner.source)
-            if number is not None:
-                return number
-        if name in NUMBERS and not args and not kwargs:
-            number = number_of(machine, owner.node, name)
-            if number is not None:
-                return number
-        _refuse_method(machine, owner, name)
-        if name in ("size", "stride", "get_device", "type", "is_contiguous"):
-            known = answer_query(machine, owner, name, args, kwargs)
-            if known is not None:
-                return known
-        if name == "__setitem__" and len(args) == 2 and not kwargs:
-            owner.set_item(machine, *args)
-            return machine.constant(None)
-        if name in ("__setitem__", "__getitem__"):
-            return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
-        return record(machine, name, [owner, *args], kwargs)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-    def parts(self) -> Sequence[Value]:
-        return (self.owner,)
-
-    def describe(self) -> str:
-        return f"Tensor.{self.name}"
-
-
 def _is_operand(machine: Machine, other: Value) -> bool:
     other = other.operand(machine)
     if isinstance(other, TensorValue | NumberValue):
@@ -383,14 +266,36 @@ def _is_operand(machine: Machine, other: Value) -> bool:
     )
 
 
-def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
-    if name in DATA_METHODS:
-        raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name in REFUSED_METHODS:
-        raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
+def _truth_of_number(machine: Machine, node: Node) -> bool | None:
+    number = known_number(machine.graph, node)
+    return None if number is None else bool(number)
 
+
+# Answers `bool(tensor)` for a node, from the cheapest to those that guard or assert something.
+_TRUTHS: Rules[bool] = Rules(
+    lambda machine, node: known_truth(machine.graph, node),
+    _truth_of_number,
+    decided_by_input,  # guards the answer at each call
+    asserted_truth,  # last: the graph asserts the answer, and eager reruns the call if it is wrong
+)
 
 # -- recording -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call that is being recorded; `given` and `named` are the lowered arguments."""
+
+    machine: Machine
+    target: Target
+    name: str
+    args: Args
+    kwargs: Mapping[str, Value]
+    given: list[Any] = field(init=False)
+    named: dict[str, Any] = field(init=False)
+    unwritable: dict[Node, int] = field(init=False)  # versions of inference tensors
+    result: Any = field(init=False)
+    makes_leaf: bool = False
 
 
 def record(
@@ -400,46 +305,119 @@ def record(
 
     Raises GraphBreak if the call cannot be in a graph, or if eager would raise.
     """
-    graph = machine.graph
-    name = call_name(target)
+    call = _Call(machine, target, call_name(target), args, kwargs or {})
+    _BEFORE.ask(call)
+    try:
+        call.result = _RESULTS.ask(call)
+    except tuple(_FAILURES) as error:
+        raise GraphBreak(_FAILURES[type(error)](call.name, error)) from None
+    _AFTER.ask(call)
+    made = lift(machine, call.result)
+    if call.makes_leaf:
+        assert isinstance(made, TensorValue)
+        return made.require_grad(machine, machine.constant(True))
+    return made
+
+
+def _refuse_modes(call: _Call) -> None:
     # A user's TorchFunctionMode or TorchDispatchMode sees eager's calls, not those of a graph.
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
-    if target_name(target) in RAISING_ON_DATA and machine.catches():
+
+
+def _refuse_caught(call: _Call) -> None:
+    if target_name(call.target) in RAISING_ON_DATA and call.machine.catches():
         why = "the program handles the errors that it raises on data"
-        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
-    guard_looked_up_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
-    key = "operator getitem" if target is operator.setitem else name  # lowered as an index
-    given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
-    named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
-    # A factory with requires_grad=True makes a leaf, a node of its own (autograd_leaves.py).
-    leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
-    guard_storage_offsets(machine, target, given, named)
-    kept = refuse_inference_arguments(machine.notes, name, given, named)
-    try:
-        target, given = masks_to_indices(machine, target, given, named)
-        if any(isinstance(arg, Scalar) for arg in (*given, *named.values())):
-            result = call_with_scalars(machine, target, given, named)
-        else:
-            result = call_with_known(machine, target, given, named)
-    except DataDependent:
-        raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
-    except FollowsDefault as error:
-        why = "its result follows the default dtype, which the frame has changed"
-        raise GraphBreak(RefusedTorchCall.of(name=str(error), why=why)) from None
-    except StaleCast as error:
-        raise GraphBreak(CachedCast.of(name=name, what=error)) from None
-    except MixedDevices as error:
-        raise GraphBreak(TorchCallFailed.of(name=name, error=f"({error})")) from None
-    except EagerRaises as error:
-        kind = type(error.error).__name__
-        raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
-    if graph.mutated_inputs:
-        check_written_inputs(machine, machine.notes)
-    refuse_many(machine, name, result)
-    refuse_inference_writes(name, kept)
-    made = lift(machine, result)
-    return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
+        raise GraphBreak(RefusedTorchCall.of(name=call.name, why=why))
+
+
+def _guard_names(call: _Call) -> None:
+    target = call.target
+    function = TENSOR.get(target) if isinstance(target, str) else target
+    guard_looked_up_names(call.machine, function)
+
+
+def _lower_arguments(call: _Call) -> None:
+    machine, name = call.machine, call.name
+    key = "operator getitem" if call.target is operator.setitem else name  # lowered as an index
+    call.given = [
+        _lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(call.args)
+    ]
+    call.named = {key: _lower_outer(machine, arg, name) for key, arg in call.kwargs.items()}
+    # A factory with requires_grad=True makes a leaf, a node of its own (leaves.py).
+    if not isinstance(call.target, str):
+        call.makes_leaf = call.named.pop("requires_grad", False) is True
+
+
+def _guard_offsets(call: _Call) -> None:
+    guard_storage_offsets(call.machine, call.target, call.given, call.named)
+
+
+def _refuse_inference(call: _Call) -> None:
+    notes = call.machine.notes
+    call.unwritable = refuse_inference_arguments(notes, call.name, call.given, call.named)
+
+
+def _replace_masks(call: _Call) -> None:
+    call.target, call.given = masks_to_indices(call.machine, call.target, call.given, call.named)
+
+
+def _with_scalars(call: _Call) -> Any:
+    if not any(isinstance(arg, Scalar) for arg in (*call.given, *call.named.values())):
+        return None
+    return call_with_scalars(call.machine, call.target, call.given, call.named)
+
+
+def _check_inputs(call: _Call) -> None:
+    if call.machine.graph.mutated_inputs:
+        check_written_inputs(call.machine, call.machine.notes)
+
+
+def _refuse_many(call: _Call) -> None:
+    """Break at a call that returns too many tensors, such as `unbind` of a long tensor.
+
+    Plain Python runs the rest of the frame too: a graph after the break would guard each tensor.
+    """
+    count = len(call.result) if isinstance(call.result, tuple | list) else 0
+    if count * _INSTRUCTIONS_PER_RESULT > call.machine.options.unroll_limit:
+        raise GraphBreak(TooManyResults.of(name=call.name, count=count))
+
+
+# A node and its uses take 1 to 2 ms to compile, an instruction 50 µs to trace.
+_INSTRUCTIONS_PER_RESULT = 20
+
+_BEFORE: Rules[None] = Rules(
+    _refuse_modes,  # first: nothing may be read or guarded under a mode of the user's
+    _refuse_caught,
+    _guard_names,
+    _lower_arguments,
+    _guard_offsets,  # these two read the lowered arguments
+    _refuse_inference,
+)
+_RESULTS: Rules[Any] = Rules(
+    _replace_masks,  # changes the call that the other two record
+    _with_scalars,
+    lambda call: call_with_known(call.machine, call.target, call.given, call.named),
+)
+_AFTER: Rules[None] = Rules(
+    _check_inputs,
+    _refuse_many,
+    lambda call: refuse_inference_writes(call.name, call.unwritable),
+)
+
+
+def _raises(name: str, error: EagerRaises) -> Reason:
+    return TorchCallFailed.of(name=name, error=f"{type(error.error).__name__}: {error}")
+
+
+_DEFAULT = "its result follows the default dtype, which the frame has changed"
+_FAILURES: dict[type[Exception], Callable[[str, Any], Reason]] = {
+    DataDependent: lambda name, error: TensorItem.of(what=f"{name}()"),
+    FollowsDefault: lambda name, error: RefusedTorchCall.of(name=str(error), why=_DEFAULT),
+    StaleCast: lambda name, error: CachedCast.of(name=name, what=error),
+    MixedDevices: lambda name, error: TorchCallFailed.of(name=name, error=f"({error})"),
+    EagerRaises: _raises,
+}
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:

@@ -39,7 +39,8 @@ from ..numbers.scalar_calls import takes_number
 from ..objects.callables import BuiltinValue, makes_builtins, name_of
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
-from .tensor import TensorMethodValue, TensorValue, record
+from .tensor import TensorValue, record
+from .tensor_members import TensorMethodValue
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
 

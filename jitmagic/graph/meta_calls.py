@@ -1,0 +1,131 @@
+"""Runs one call of a graph under construction on meta tensors, with every check that eager makes.
+
+Input: a target with meta tensors as arguments, their devices, and the modes of the program. Output:
+the result as meta tensors, the device, and the tensors written to. `_STEPS` has the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import UserLine
+from .devices import Placement, place
+from .memory import storage_under
+from .operators.autocast import Autocast, CastCache, cast_result
+from .operators.kernel_refusals import check_dtypes
+from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
+from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
+from .rules import Rules
+from .symbolic.data_sizes import NewSize
+
+__all__ = ["MetaCall", "Modes"]
+
+
+class Modes(NamedTuple):
+    """The state of the traced program that a call depends on."""
+
+    grad: bool
+    autocast: Autocast
+    casts: CastCache
+    fresh_size: NewSize | None  # creates unbacked sizes, if they are allowed
+    line: UserLine | None  # named by warnings; None: no warning is shown
+
+
+@dataclass(slots=True, eq=False)
+class MetaCall:
+    """One call: its arguments, and what the steps have found so far."""
+
+    target: Target
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    devices: Mapping[int, torch.device]  # of each tensor argument, by id
+    modes: Modes
+    tensors: list[torch.Tensor]  # the tensor arguments
+    name: str = field(init=False)
+    placement: Placement = field(init=False)
+    value: Any = field(init=False)
+    is_cast: bool = field(init=False)  # whether autocast gave the result
+    sizes: list[Any] = field(init=False)  # unbacked sizes that the call created
+    written: list[bool] = field(init=False)  # for each tensor argument
+    changed: list[torch.Tensor] = field(init=False)  # the tensor arguments written to
+
+    def run(self) -> None:
+        """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
+        self.name = target_name(self.target)
+        self.placement = place(self.name, self.args, self.kwargs, self.device_of)
+        _STEPS.ask(self)
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device:
+        """Return the real device of a tensor argument."""
+        return self.devices[id(tensor)]
+
+
+def _check_before(call: MetaCall) -> None:
+    check_for_meta(call.name, call.placement.args, call.placement.kwargs)
+
+
+def _run(call: MetaCall) -> None:
+    """Run with the casts of autocast, else without; note which arguments are written to."""
+    modes, placed = call.modes, call.placement
+    before, storages = [tensor._version for tensor in call.tensors], set[int]()
+    with allowing_data_sizes(modes.fresh_size) as call.sizes:
+        call.value = cast_result(
+            modes.autocast, modes.casts, call.target, call.args, call.kwargs, call.device_of,
+            modes.grad, modes.line,
+        )  # fmt: skip
+        call.is_cast = call.value is not None
+        if not call.is_cast:
+            run = placed.method or call.target
+            call.value = run_on_meta(
+                run, placed.args, placed.kwargs, modes.grad, storages, modes.line
+            )
+    call.written = [
+        tensor._version != version or storage_under(tensor) in storages
+        for tensor, version in zip(call.tensors, before, strict=True)
+    ]
+    call.changed = [
+        tensor for tensor, is_so in zip(call.tensors, call.written, strict=True) if is_so
+    ]
+
+
+def _copy_moved(call: MetaCall) -> None:
+    """Copy a result that is an argument: between meta tensors, a change of device moves nothing."""
+    value = call.value
+    if call.placement.moves and isinstance(value, torch.Tensor) and id(value) in call.devices:
+        call.value = run_on_meta("clone", (value,), {}, call.modes.grad)
+
+
+def _check_kernels(call: MetaCall) -> None:
+    if not call.is_cast:  # else the calls inside it were checked
+        placed = call.placement
+        check_as_kernels_do(call.name, placed.args, placed.kwargs, call.changed, placed.device)
+
+
+def _check_out(call: MetaCall) -> None:
+    placed = call.placement
+    if (targets := placed.kwargs.get("out")) is not None:
+        others = {name: value for name, value in placed.kwargs.items() if name != "out"}
+        run = placed.method or call.target
+        alone = run_on_meta(run, placed.args, others, call.modes.grad)
+        check_out(call.name, targets, alone, call.changed)
+
+
+def _check_dtypes(call: MetaCall) -> None:
+    if not call.is_cast:  # the probe runs without autocast, on the dtypes before the casts
+        placed = call.placement
+        run = placed.method or call.target
+        check_dtypes(run, call.name, placed.args, placed.kwargs, placed.device)
+
+
+_STEPS: Rules[None] = Rules(
+    _check_before,  # first: running such a call would end the process
+    _run,
+    _copy_moved,
+    _check_kernels,  # these three compare the call with its result and its writes
+    _check_out,
+    _check_dtypes,  # last: it may run the real kernel, on arguments that the others accept
+)

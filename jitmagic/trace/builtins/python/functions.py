@@ -1,0 +1,166 @@
+"""functools.update_wrapper and inspect.signature: names, attributes and parameters of a function.
+
+update_wrapper, which `functools.wraps` and `contextlib.contextmanager` call, copies attributes to a
+function that the traced code made, so that recipes restore them at an exit. A signature is read
+from the code object, which is guarded as in every call of the function; Python makes a signature
+that leaves the trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Iterator
+
+from ...breaks import GraphBreak, UnsupportedArguments
+from ...result import Recipe
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
+from ...values.containers.read_only import ReadOnlyTable
+from ...values.objects.functions import BoundMethodValue, FunctionValue
+from ..registry import handles
+
+__all__: list[str] = []
+
+
+# -- functools.update_wrapper ----------------------------------------------------------------------
+
+
+_DEFAULTS = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRAPPER_UPDATES}
+
+
+@handles(functools.update_wrapper)
+def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    given = {**dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False)), **kwargs}
+    wrapper, wrapped = (given[name].realize(machine) for name in ("wrapper", "wrapped"))
+    usual = all(
+        given[name].realize(machine).as_constant(machine) == default
+        for name, default in _DEFAULTS.items()
+        if name in given
+    )
+    functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
+    if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
+        what = f"{wrapper.describe()} for {wrapped.describe()}"
+        raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
+    assert isinstance(wrapper, FunctionValue)
+    assert isinstance(wrapped, FunctionValue)
+    for assigned in functools.WRAPPER_ASSIGNMENTS:
+        try:
+            _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))
+        except ObservedError:  # update_wrapper skips missing attributes
+            continue
+    for name, value in (*_attributes(machine, wrapped), ("__wrapped__", wrapped)):
+        wrapper.table(machine).put(machine, machine.constant(name), value)
+    return wrapper
+
+
+def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) -> None:
+    """Set one of the attributes that every function has."""
+    match name:
+        case "__annotations__":
+            function.annotations = value
+        case "__name__":
+            function.name = str(value.realize(machine).as_constant(machine))
+        case "__qualname__":
+            function.qualname = str(value.realize(machine).as_constant(machine))
+        case _:
+            function.slots[name] = value
+
+
+def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str, Value]]:
+    """Return the contents of the function's `__dict__`."""
+    if function.live is None or function.source is not None:
+        yield from function.table(machine).as_names(machine).items()
+
+
+# -- inspect.signature -----------------------------------------------------------------------------
+
+
+_KIND = inspect.Parameter
+
+
+class _Described(Value):
+    """An object of inspect with the attributes that are known; only Python can rebuild it."""
+
+    __slots__ = ("born", "kind", "known")
+
+    def __init__(self, machine: Machine, kind: type, known: dict[str, Value]) -> None:
+        super().__init__()
+        self.born = machine.step
+        self.kind, self.known = kind, known
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return self.known[name] if name in self.known else super().get_attr(machine, name)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise CannotRebuild("a signature", self.born)
+
+    def describe(self) -> str:
+        return self.kind.__name__.lower()
+
+
+def _parameter(machine: Machine, name: str, kind: object) -> Value:
+    known = {"name": machine.constant(name), "kind": machine.constant(kind)}
+    return _Described(machine, inspect.Parameter, known)
+
+
+class ParametersValue(ReadOnlyTable):
+    """The mapping `signature.parameters`."""
+
+    __slots__ = ("born",)
+
+    def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
+        named = ((name, _parameter(machine, name, kind)) for name, kind in found)
+        super().__init__(machine, ((machine.constant(name), value) for name, value in named))
+        self.born = machine.step
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise CannotRebuild("the parameters of a signature", self.born)
+
+
+def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
+    """Return (name, kind) of all parameters in the order of a signature."""
+    # In co_varnames, keyword-only parameters come before *args and **kwargs.
+    names = code.co_varnames
+    positional = code.co_argcount
+    keyword_only = names[positional : positional + code.co_kwonlyargcount]
+    stars = iter(names[positional + code.co_kwonlyargcount :])
+    for index, name in enumerate(names[:positional]):
+        is_positional = index < code.co_posonlyargcount
+        yield name, _KIND.POSITIONAL_ONLY if is_positional else _KIND.POSITIONAL_OR_KEYWORD
+    if code.co_flags & inspect.CO_VARARGS:
+        yield next(stars), _KIND.VAR_POSITIONAL
+    for name in keyword_only:
+        yield name, _KIND.KEYWORD_ONLY
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        yield next(stars), _KIND.VAR_KEYWORD
+
+
+@handles(inspect.signature)
+def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    bound = isinstance(args[0], BoundMethodValue)
+    function = args[0].function.realize(machine) if bound else args[0]  # type: ignore[attr-defined]
+    if len(args) > 1 or kwargs or not isinstance(function, FunctionValue):
+        raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="not a function"))
+    for name in ("__wrapped__", "__signature__"):
+        if _has(machine, function, name):
+            function.refuse(machine, f"the signature with a {name}")
+    found = _parameters(function.code)
+    if bound and not (function.code.co_argcount and next(found)):
+        function.refuse(machine, "the signature of a method without self")
+    parameters = ParametersValue(machine, found)
+    return _Described(machine, inspect.Signature, {"parameters": parameters})
+
+
+def _has(machine: Machine, function: FunctionValue, name: str) -> bool:
+    try:
+        function.get_attr(machine, name)
+    except ObservedError:
+        return False
+    return True
