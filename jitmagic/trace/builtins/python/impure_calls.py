@@ -101,11 +101,16 @@ def _last_operation(graph: Graph) -> Node | None:
 
 
 def _check_last(
-    reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
+    reading: Value,
+    last: Node,
+    graph: Graph,
+    created_at_step: int,
+    broken: GraphBreak,
+    builder: Builder,
 ) -> None:
     """Raise CannotRebuild if operations after the reading would be measured before it."""
     if builder.is_live(reading) and _last_operation(graph) is not last:
-        raise CannotRebuild("a reading of a clock", born, broken.reason)
+        raise CannotRebuild("a reading of a clock", created_at_step, broken.reason)
 
 
 for _clock in _CLOCKS:

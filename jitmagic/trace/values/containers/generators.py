@@ -26,13 +26,13 @@ Resume = Callable[[Value], "Value | None"]
 class GeneratorValue(IteratorValue):
     """A generator; `resume` runs its frame, `result` is the return value once it has finished."""
 
-    __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
+    __slots__ = ("created_at_step", "finished", "must_close", "result", "resume", "running",
                  "started")  # fmt: skip
 
     def __init__(self, machine: Machine, resume: Resume, must_close: Callable[[], bool]) -> None:
         super().__init__(types.GeneratorType)
         self.resume = resume
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.must_close = must_close
         self.started = False
         self.running = False
@@ -65,7 +65,9 @@ class GeneratorValue(IteratorValue):
     def check_droppable(self) -> None:
         """Raise CannotRebuild at an exit if dropping the generator would run user code."""
         if not self.finished and self.started and self.must_close():
-            raise CannotRebuild("a generator with code to run when it is closed", self.born)
+            raise CannotRebuild(
+                "a generator with code to run when it is closed", self.created_at_step
+            )
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("send", "close", "__next__", "__iter__"):
@@ -73,7 +75,7 @@ class GeneratorValue(IteratorValue):
         self.refuse(machine, f"attribute {name!r}")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a generator", self.born)
+        raise CannotRebuild("a generator", self.created_at_step)
 
     def describe(self) -> str:
         return "generator"

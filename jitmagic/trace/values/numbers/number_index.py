@@ -186,13 +186,15 @@ def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None
 def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
     notes, graph = machine.notes, machine.graph
     notes.of(_Parts).append(part)
-    born: int = machine.step
+    created_at_step: int = machine.step
     memory = storage_of(part.copy)
 
     def check(builder: Builder) -> None:
         escapes = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if escapes or not _is_true_where_read(graph, part):
-            raise CannotRebuild("a part of a tensor, at an index read from data", born, _REASON)
+            raise CannotRebuild(
+                "a part of a tensor, at an index read from data", created_at_step, _REASON
+            )
 
     machine.at_exit(check)
 

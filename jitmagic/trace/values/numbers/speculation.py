@@ -75,11 +75,11 @@ def require_restart(
     """Break before this instruction unless eager can run the frame from its start when the graph
     has raised: `can_restart` of the inputs that the graph writes.
     """
-    born: int = machine.step
+    created_at_step: int = machine.step
 
     def check(builder: Builder) -> None:
         if not can_restart(node.meta["spec"] for node in graph.mutated_inputs):
-            raise CannotRebuild(f"{what} in a frame that writes", born, reason)
+            raise CannotRebuild(f"{what} in a frame that writes", created_at_step, reason)
 
     machine.at_exit(check)
 
