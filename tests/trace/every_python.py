@@ -50,6 +50,7 @@ TORCH_SIDE = (
     "jitmagic.trace.values.numpy.floats",
     "jitmagic.trace.values.contexts.torch_contexts",
     "jitmagic.trace.values.contexts.random_streams",
+    "jitmagic.trace.values.numbers.arithmetic",
     "jitmagic.trace.values.numbers.number",
     "jitmagic.trace.values.objects.torchscript",
     "jitmagic.trace.values.tensors.leaves",

@@ -108,7 +108,8 @@ def _classified(
     function: Callable[..., Any], machine: Machine, args: Args, kwargs: Kwargs
 ) -> Value:
     op = _CLASSIFIED[function]
-    number = node_scalar(args[0]) if len(args) == 1 else None
+    is_number = len(args) == 1 and isinstance(args[0], NumberValue)
+    number = node_scalar(args[0]) if is_number else None
     if number is None or number.kind is int:
         return fold_call(machine, function, args, {})
     if function is math.isnan:
@@ -220,7 +221,7 @@ handles(max)(partial(_extreme, ">"))
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
     """Return the extreme of two numbers if one is symbolic; None for other values."""
     best, item = best.realize(machine), item.realize(machine)
-    if node_scalar(best) is None and node_scalar(item) is None:
+    if not any(isinstance(one, NumberValue) and node_scalar(one) for one in (best, item)):
         return None
     left, right = scalar_of(machine, best), scalar_of(machine, item)
     if (
