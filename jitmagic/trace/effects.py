@@ -251,7 +251,9 @@ class ExitBuilder:
 
     def output(self, value: Value, node: Any) -> FromGraph:
         if isinstance(node, EscapedNode):
-            raise CannotRebuild("a tensor at a level of torch.func", node.born, node.reason)
+            raise CannotRebuild(
+                "a tensor at a level of torch.func", node.created_at_step, node.reason
+            )
         if node.graph is not self._graph.graph:
             why = "a number that it computed escapes"
             reason = TransformRefused.of(name="torch.func", why=why)

@@ -114,9 +114,9 @@ class EscapedNode:
     represent. Using the node is a graph break, and so is returning the tensor from the frame.
     """
 
-    def __init__(self, name: str, born: int) -> None:
+    def __init__(self, name: str, created_at_step: int) -> None:
         self.reason = TransformRefused.of(name=name, why="a tensor that it made escapes")
-        self.born = born  # the root-frame instruction to break at
+        self.created_at_step = created_at_step  # the root-frame instruction to break at
 
     def __getattr__(self, name: str) -> NoReturn:
         raise GraphBreak(self.reason)

@@ -26,8 +26,8 @@ _NAMES = {
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
     "values.contexts": ("context_vars contexts inference random_streams threads torch_contexts"),
     "values.modules": "hook_handles new_modules nn_module",
-    "values.numbers": "deferred scalars",
-    "values.numpy": "floats integers",
+    "values.numbers": "number residual_calls",
+    "values.numpy": "floats",
     "values.objects": (
         "class_statements enums exceptions functions instances lru_cache namespaces torchscript "
         "weak_references"

@@ -269,7 +269,7 @@ class Machine:
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
             where = None if lost.reason else self.root.line()
             # The value cannot be rebuilt in Python: the graph has to end before it was created.
-            raise Restart(Stop(lost.born, reason, where)) from None
+            raise Restart(Stop(lost.created_at_step, reason, where)) from None
         except TooManyRecipes as long:  # later calls that pass these guards run as eager too
             because = tuple(self.guards.since(0))
             raise Restart(Stop(1, long.reason, self.root.line(), because)) from None

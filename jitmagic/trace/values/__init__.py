@@ -1,8 +1,9 @@
 """Holds the Values: the tracer's models of Python and torch objects, one small class for each kind.
 
-`base.py` defines the protocol. `trace/wrap.py` finds the class for a live object by its type. A
-Value of a live object has a source, and reading a fact about it installs a guard. At an exit (a
-return or a graph break), a Value without a source returns the recipe that builds the object.
+`base.py` defines the protocol, `methods.py` bound methods. `trace/wrap.py` finds the class for a
+live object by its type. A Value of a live object has a source, and reading a fact about it installs
+a guard. At an exit (a return or a graph break), a Value without a source returns the recipe that
+builds the object.
 
     objects       constants, functions, classes, instances, exceptions, namespaces
     containers    lists, dictionaries, sets, iterators, over stores of contents

@@ -221,7 +221,7 @@ class Machine(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of instructions of the root frame begun so far; a value saves it as `born`."""
+        """The number of instructions of the root frame begun so far; see `created_at_step`."""
 
 
 Args = Sequence["Value"]
@@ -240,10 +240,10 @@ class ObservedError(Exception):
 class CannotRebuild(Exception):
     """Raised when a live value has no recipe; the graph break moves to the value's creation."""
 
-    def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
+    def __init__(self, what: str, created_at_step: int, reason: BreakReason | None = None) -> None:
         super().__init__(what)
         self.what = what
-        self.born = born  # Machine.step when the value was made
+        self.created_at_step = created_at_step  # Machine.step when the value was made
         self.reason = reason  # for the break; None: the standard one, that it cannot be rebuilt
 
 
@@ -433,8 +433,8 @@ class Value:
     def recipe(self, builder: Builder) -> Recipe:
         """Return how to build a sourceless object at an exit; called once per exit.
 
-        Raises `CannotRebuild(what, born)` if it cannot be built; such a class saves `machine.step`
-        at creation. An exit reads a value with a source from that source instead.
+        Raises `CannotRebuild(what, created_at_step)` if it cannot be built; such a class saves
+        `machine.step` at creation. An exit reads a value with a source from that source instead.
         """
         raise NotImplementedError(type(self).__name__)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.trace.values.numbers import partial_run
+from jitmagic.trace.values.numbers import speculation
 
 from ..counts import counts_of
 
@@ -200,8 +200,8 @@ def test_compiled_side_is_that_of_the_traced_call(name: str) -> None:
 def test_branches_of_a_trace_run_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
     function = library()["halved"]
     runs: list[Any] = []
-    run = partial_run._called
-    monkeypatch.setattr(partial_run, "_called", lambda *args: runs.append(args[0]) or run(*args))
+    run = speculation._called
+    monkeypatch.setattr(speculation, "_called", lambda *args: runs.append(args[0]) or run(*args))
     tagged = jitmagic.jit(lambda x, mask: function(x, mask), backend="eager", fullgraph=True)
     tagged(*call("halved", True, 0))
     operations = [node for node in runs if node.meta.get("val") is not None]

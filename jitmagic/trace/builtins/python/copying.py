@@ -20,8 +20,7 @@ from ...values.containers.namedtuples import NamedTupleValue
 from ...values.containers.sequences import ListValue, SliceValue, TupleValue
 from ...values.containers.set_store import SetStore, operand_of_values
 from ...values.containers.sets import SetValue
-from ...values.numbers.dimensions import DimensionValue
-from ...values.numbers.scalars import ScalarValue
+from ...values.numbers.number import NumberValue
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.class_facts import NOTHING, attribute_of_class, guarded_attribute
 from ...values.objects.classes import ClassValue
@@ -36,7 +35,7 @@ __all__: list[str] = []
 
 Part = Callable[[Value], Value]
 
-_THEMSELVES = (ConstantValue, ClassValue, DimensionValue, FunctionValue, ScalarValue)
+_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, NumberValue)
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__",

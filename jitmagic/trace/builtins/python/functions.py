@@ -82,11 +82,11 @@ _KIND = inspect.Parameter
 class _Described(Value):
     """An object of inspect with the attributes that are known; only Python can rebuild it."""
 
-    __slots__ = ("born", "kind", "known")
+    __slots__ = ("created_at_step", "kind", "known")
 
     def __init__(self, machine: Machine, kind: type, known: dict[str, Value]) -> None:
         super().__init__()
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.kind, self.known = kind, known
 
     def python_type(self, machine: Machine) -> type:
@@ -99,7 +99,7 @@ class _Described(Value):
         return self.known[name] if name in self.known else super().get_attr(machine, name)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a signature", self.born)
+        raise CannotRebuild("a signature", self.created_at_step)
 
     def describe(self) -> str:
         return self.kind.__name__.lower()
@@ -113,15 +113,15 @@ def _parameter(machine: Machine, name: str, kind: object) -> Value:
 class ParametersValue(ReadOnlyTable):
     """The mapping `signature.parameters`."""
 
-    __slots__ = ("born",)
+    __slots__ = ("created_at_step",)
 
     def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
         named = ((name, _parameter(machine, name, kind)) for name, kind in found)
         super().__init__(machine, ((machine.constant(name), value) for name, value in named))
-        self.born = machine.step
+        self.created_at_step = machine.step
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("the parameters of a signature", self.born)
+        raise CannotRebuild("the parameters of a signature", self.created_at_step)
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:

@@ -29,8 +29,8 @@ from torch.fx import Graph, Node
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
-from ...values.numbers.deferred import DeferredValue
-from ...values.numbers.scalars import unknown_number
+from ...values.numbers.number import unknown_number
+from ...values.numbers.residual_calls import ResidualCall
 from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
 from ...values.objects.opaque import HiddenValue
@@ -58,7 +58,7 @@ class EarlyReading:
     index: int
 
 
-class LateReading(DeferredValue):
+class LateReading(ResidualCall):
     """A reading after the graph and after the late readings before it."""
 
     __slots__ = ()
@@ -101,11 +101,16 @@ def _last_operation(graph: Graph) -> Node | None:
 
 
 def _check_last(
-    reading: Value, last: Node, graph: Graph, born: int, broken: GraphBreak, builder: Builder
+    reading: Value,
+    last: Node,
+    graph: Graph,
+    created_at_step: int,
+    broken: GraphBreak,
+    builder: Builder,
 ) -> None:
     """Raise CannotRebuild if operations after the reading would be measured before it."""
     if builder.is_live(reading) and _last_operation(graph) is not last:
-        raise CannotRebuild("a reading of a clock", born, broken.reason)
+        raise CannotRebuild("a reading of a clock", created_at_step, broken.reason)
 
 
 for _clock in _CLOCKS:

@@ -24,9 +24,8 @@ from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import StoredItems, TupleValue
 from ...values.containers.sets import SetValue
-from ...values.numbers.dimensions import DimensionValue
-from ...values.numbers.scalars import ScalarValue, SymbolicNumber, extreme, python_node, scalar_of
-from ...values.numpy.integers import NumpyInt
+from ...values.numbers.arithmetic import Scalar, extreme, python_node, unary
+from ...values.numbers.number import NumberValue, node_scalar, number_value, scalar_of
 from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, compare, drain, is_none, unpack
 from ..registry import calls, handles
@@ -86,12 +85,10 @@ def _register_pure(function: Callable[..., Any]) -> None:
         if number.holds_data:
             number = number.call_method(machine, "__float__", [], {})
         number = number.operand(machine)
-        if isinstance(number, ScalarValue | DimensionValue):
-            return number.as_scalar(machine).as_float(machine).apply(machine, op)
+        if isinstance(number, NumberValue) and number.is_plain:
+            made = unary(machine, op, number.scalar.as_float(machine))
+            return number_value(machine, made)
         return fold_call(machine, function, [number], kwargs)
-
-
-_ANSWERING = ScalarValue | DimensionValue | NumpyInt
 
 
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
@@ -99,7 +96,8 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) == 1 and isinstance(args[0], _ANSWERING)
+        number = args[0] if len(args) == 1 else None
+        is_scalar = isinstance(number, NumberValue) and number.kind is not bool
         is_array = method in ("__float__", "__int__") and args and args[0].holds_data
         if not args or (args[0].is_constant(machine) and not is_scalar and not is_array):
             return fold_call(machine, function, args, kwargs)
@@ -110,11 +108,14 @@ def _classified(
     function: Callable[..., Any], machine: Machine, args: Args, kwargs: Kwargs
 ) -> Value:
     op = _CLASSIFIED[function]
-    if len(args) != 1 or not isinstance(args[0], ScalarValue) or args[0].kind is int:
+    is_number = len(args) == 1 and isinstance(args[0], NumberValue)
+    number = node_scalar(args[0]) if is_number else None
+    if number is None or number.kind is int:
         return fold_call(machine, function, args, {})
     if function is math.isnan:
         return compare(machine, op, args[0], args[0])
-    return compare(machine, op, args[0].apply(machine, "abs"), machine.constant(math.inf))
+    size = number_value(machine, unary(machine, "abs", number))
+    return compare(machine, op, size, machine.constant(math.inf))
 
 
 for _predicate in _CLASSIFIED:
@@ -134,7 +135,7 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(divmod)
 def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs and any(isinstance(one, SymbolicNumber) for one in args):
+    if len(args) == 2 and not kwargs and any(isinstance(one, NumberValue) for one in args):
         return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
     return fold_call(machine, divmod, args, kwargs)
 
@@ -142,7 +143,8 @@ def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(math.prod)
 def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     items = [item.realize(machine) for item in members(machine, args[0])] if args else []
-    if kwargs or len(args) != 1 or not any(isinstance(one, DimensionValue) for one in items):
+    varying = [one for one in items if isinstance(one, NumberValue)]
+    if kwargs or len(args) != 1 or not any(one.scalar.is_size for one in varying):
         return fold_call(machine, math.prod, args, kwargs)
     total: Value = machine.constant(1)
     for item in items:
@@ -219,7 +221,7 @@ handles(max)(partial(_extreme, ">"))
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
     """Return the extreme of two numbers if one is symbolic; None for other values."""
     best, item = best.realize(machine), item.realize(machine)
-    if not isinstance(best, ScalarValue) and not isinstance(item, ScalarValue):
+    if not any(isinstance(one, NumberValue) and node_scalar(one) for one in (best, item)):
         return None
     left, right = scalar_of(machine, best), scalar_of(machine, item)
     if (
@@ -229,7 +231,7 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
     ):
         return None
     picked = extreme(machine, op, left, right)
-    return best if picked is left else item if picked is right else picked
+    return best if picked is left else item if picked is right else number_value(machine, picked)
 
 
 # -- sum() -----------------------------------------------------------------------------------------
@@ -297,8 +299,8 @@ def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
     if first is None:
         return _plainly(machine, start, items)
     numbers, rest = [one.realize(machine) for one in numbers[:count]], numbers[count:]
-    if all(isinstance(one, SymbolicNumber | ConstantValue) for one in numbers) and any(
-        isinstance(one, SymbolicNumber) for one in numbers
+    if all(isinstance(one, NumberValue | ConstantValue) for one in numbers) and any(
+        isinstance(one, NumberValue) for one in numbers
     ):
         begun = _plainly(machine, numbers[0], numbers[1 : first + 1])
         made = _corrected(machine, begun, machine.constant(0.0), numbers[first + 1 :])
@@ -338,10 +340,11 @@ def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Va
     assert a is not None
     assert b is not None
     expr = apply(op, float, a.expr, b.expr)
-    if a.node is None and b.node is None:
+    if not isinstance(left, NumberValue) and not isinstance(right, NumberValue):
         return machine.constant(evaluate(expr, {}))
     operands = (one.argument(machine, full=True) for one in (a, b))
-    return ScalarValue(float, expr, _NODES[op](partial(python_node, machine), *operands))
+    node = _NODES[op](partial(python_node, machine), *operands)
+    return NumberValue(Scalar(float, expr, node))
 
 
 def _lost(call: Callable[..., Node], a: Node, b: Node) -> Node:

@@ -258,11 +258,13 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
     # The encoder has taken a branch that is only right together with the padding at its end.
     if machine.frame is machine.root:
-        born: int = machine.step
+        created_at_step: int = machine.step
 
         def check(builder: Builder) -> None:
             if machine.stop is not None:
-                raise CannotRebuild("an encoder between its check of a mask and its end", born)
+                raise CannotRebuild(
+                    "an encoder between its check of a mask and its end", created_at_step
+                )
 
         machine.at_exit(check)
     answer: Value = machine.constant(True)

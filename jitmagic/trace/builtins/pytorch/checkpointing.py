@@ -23,7 +23,7 @@ from ...values.autograd.rebuilt_objects import ObjectRebuilder
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
-from ...values.numbers.dimensions import DimensionValue
+from ...values.numbers.number import NumberValue
 from ...values.objects.monkey_patches import unwrap_function
 from ...values.tensors.tensor import TensorValue
 from ..registry import handles
@@ -101,7 +101,8 @@ def _checked_result(machine: Machine, result: Value) -> Value:
             for key, value in result.pairs.values()
         ]
         return DictValue.of(machine, pairs)
-    if isinstance(result, TensorValue | DimensionValue):
+    is_size = isinstance(result, NumberValue) and result.scalar.is_size
+    if is_size or isinstance(result, TensorValue):
         return result
     if result.is_constant(machine):
         return machine.constant(result.as_constant(machine))

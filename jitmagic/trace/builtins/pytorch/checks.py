@@ -13,8 +13,8 @@ import torch
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...values.base import Args, Kwargs, Machine, Value
-from ...values.numbers.unresolved_comparison import UnresolvedComparison
-from ...values.numbers.validation import assert_data
+from ...values.numbers.assertions import assert_data
+from ...values.numbers.number import NumberValue
 from ...values.objects.class_facts import belongs_to_torch
 from ...values.tensors.tensor import TensorValue, record
 from ..registry import handles
@@ -36,8 +36,9 @@ def _register_check(check: Any, error: type[Exception]) -> None:
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Model torch._check; only plain Python, which raises, calls the message."""
         condition = kwargs["cond"] if "cond" in kwargs else args[0]
-        if isinstance(condition, UnresolvedComparison) and not machine.catches():
-            assert_data(machine, condition.node())
+        is_checked = not machine.catches()
+        if is_checked and isinstance(condition, NumberValue) and condition.kind is bool:
+            assert_data(machine, condition.scalar.argument(machine))
             return machine.constant(None)
         if not condition.is_constant(machine) or condition.as_constant(machine) is not True:
             raise GraphBreak(EscapingException.of(error=error.__name__))

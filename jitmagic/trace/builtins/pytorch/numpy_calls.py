@@ -8,22 +8,27 @@ and arrays and tensors may share one memory (trace/values/numpy/arrays.py). Othe
 from __future__ import annotations
 
 import importlib
+import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
 
+from ....graph.node_meta import device_of
 from ....guards.guard import IdentityIs, TypeIs
 from ....guards.live_objects import array_memory
 from ....guards.source import ArrayMemory, Source
 from ...breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
 from ...values.base import Args, Kwargs, Machine, Value
-from ...values.containers.sequences import SequenceValue
-from ...values.numbers.stacked_numbers import stacked_numbers
+from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
+from ...values.contexts.default_dtype import default_dtype
+from ...values.numbers.number import node_scalar, scalar_of
 from ...values.numpy.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ...values.numpy.emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
 from ...values.objects.callables import BuiltinValue, name_of
+from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...values.tensors.tensor_inputs import input_value
 from ...wrap import intercepts, wraps
@@ -31,6 +36,9 @@ from ..python.numbers import fold_call
 from ..registry import handles
 
 __all__: list[str] = []
+
+_OPTIONS = {"dtype", "device"}
+_MOST_STACKED = 64  # each is a node of the graph
 
 
 @handles(torch.Tensor.numpy, torch.Tensor.__array__)
@@ -67,7 +75,7 @@ def _shares(convert: Callable[..., torch.Tensor]) -> None:
 
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+        if len(args) == 1 and (stacked := _stacked(machine, args[0], kwargs)) is not None:
             return stacked
         if not args or not isinstance(args[0], ArrayValue):
             return record(machine, convert, args, kwargs)
@@ -92,7 +100,7 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
             dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
             kwargs = {**kwargs, "dtype": machine.constant(dtype)}
             args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
-        if len(args) == 1 and (stacked := stacked_numbers(machine, args[0], kwargs)) is not None:
+        if len(args) == 1 and (stacked := _stacked(machine, args[0], kwargs)) is not None:
             return stacked
         if not args or not isinstance(args[0], ArrayValue):
             return record(machine, convert, args, kwargs)
@@ -105,6 +113,79 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
 
 
 _copies(torch.tensor)
+
+
+def _stacked(machine: Machine, value: Value, options: Mapping[str, Value]) -> Value | None:
+    """Return `torch.tensor(value, **options)` of varying numbers or 0-dim tensors as a stack.
+
+    None if no item is such a number or an item is not a number. A list of sizes only is an ordinary
+    argument.
+    """
+    real = value.realize(machine)
+    shape = _shape(machine, real)
+    if not shape or not options.keys() <= _OPTIONS:
+        return None
+    leaves = list(_leaves(machine, real))
+    if not any(isinstance(leaf, TensorValue) or node_scalar(leaf) for leaf in leaves):
+        return None
+    dtypes = [made for leaf in leaves if (made := _dtype_of(machine, leaf)) is not None]
+    if len(dtypes) < len(leaves):
+        return None
+    dtype = options.get("dtype")
+    if dtype is None or is_none(dtype):
+        dtype = machine.constant(reduce(torch.promote_types, dtypes))
+    parts = [_part(machine, leaf, dtype) for leaf in leaves]
+    if len(items := [part for part in parts if part is not None]) < len(leaves):
+        return None
+    stacked = record(machine, torch.stack, [ListValue(items)])
+    sizes = TupleValue([machine.constant(size) for size in shape])
+    tensor = record(machine, "reshape", [stacked, sizes]) if len(shape) > 1 else stacked
+    device = options.get("device")
+    if device is not None and not is_none(device):
+        tensor = record(machine, "to", [tensor, device])
+    return tensor
+
+
+def _dtype_of(machine: Machine, leaf: Value) -> torch.dtype | None:
+    """Return the dtype that torch.tensor infers for an item; None if it is not a number."""
+    if isinstance(leaf, TensorValue):
+        meta = leaf.meta
+        usual = not meta.dim() and device_of(leaf.node).type == "cpu" and not meta.is_complex()
+        return meta.dtype if usual and not meta.requires_grad else None
+    number = scalar_of(machine, leaf)
+    if number is None or leaf.python_type(machine) is bool:
+        return None if number is None else torch.bool
+    return default_dtype(machine) if number.kind is float else torch.int64
+
+
+def _part(machine: Machine, leaf: Value, dtype: Value) -> Value | None:
+    """Return an item as a tensor, or None if the dtype cannot hold it and eager may raise."""
+    if not isinstance(leaf, TensorValue):
+        return record(machine, torch.tensor, [leaf], {"dtype": dtype})
+    wanted = dtype.as_constant(machine)
+    if torch.promote_types(wanted, leaf.meta.dtype) is not wanted:
+        return None
+    return record(machine, "to", [leaf, dtype])
+
+
+def _shape(machine: Machine, value: Value) -> tuple[int, ...] | None:
+    """Return the shape of nested lists and tuples; None if they are ragged, empty or large."""
+    if not isinstance(value, ListValue | TupleValue):
+        return ()
+    items = [item.realize(machine) for item in value.items]
+    first, *others = (_shape(machine, item) for item in items) if items else (None,)
+    if first is None or any(other != first for other in others):
+        return None
+    found = len(items), *first
+    return found if math.prod(found) <= _MOST_STACKED else None
+
+
+def _leaves(machine: Machine, value: Value) -> Iterator[Value]:
+    if not isinstance(value, ListValue | TupleValue):
+        yield value
+        return
+    for item in value.items:
+        yield from _leaves(machine, item.realize(machine))
 
 
 def _shared(machine: Machine, array: ArrayValue) -> Value:

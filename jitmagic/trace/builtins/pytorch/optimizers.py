@@ -24,7 +24,7 @@ from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
-from ...values.numbers.scalars import ScalarValue
+from ...values.numbers.number import node_scalar
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import FunctionValue
 from ...values.objects.monkey_patches import unwrap_function
@@ -192,7 +192,7 @@ def _follow_list(bare: str, in_place: bool, function: Callable[..., Any]) -> Cal
 def _holds_number(machine: Machine, value: Value) -> bool:
     if isinstance(value, SequenceValue):
         return any(_holds_number(machine, item.realize(machine)) for item in value.items)
-    return isinstance(value, ScalarValue)
+    return node_scalar(value) is not None
 
 
 def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:

@@ -28,7 +28,7 @@ from ...entry_state import Seeding
 from ...result import BuildTuple, Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
 from ...values.contexts.random_streams import GeneratorObjectValue, constant_argument, drawn_tensor
-from ...values.numbers.scalars import ScalarValue
+from ...values.numbers.number import NumberValue
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.identity import IdentityValue
@@ -86,9 +86,9 @@ def _number(
     if len(given) != 1 or graph is not graph.root:
         raise broken
     number = given[0]
-    if isinstance(number, ScalarValue) and number.as_sourced_int(machine) is not None:
+    if isinstance(number, NumberValue) and number.as_sourced_int(machine) is not None:
         if limits is not None:
-            machine.symbols.require(number.expr, limits, name)
+            machine.symbols.require(number.scalar.expr, limits, name)
     elif number.varies or not number.is_constant(machine) or not _is_seed(number, machine, limits):
         raise broken
     return number

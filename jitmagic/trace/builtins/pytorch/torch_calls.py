@@ -34,8 +34,8 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import ListValue, SequenceValue, SizeValue, TupleValue
 from ...values.contexts.default_device import default_device
 from ...values.contexts.default_dtype import default_dtype
-from ...values.numbers.items import numbers_of
-from ...values.numbers.validation import speculated_list
+from ...values.numbers.assertions import speculated_list
+from ...values.numbers.tensor_numbers import numbers_of
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of

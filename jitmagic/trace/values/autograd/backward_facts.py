@@ -51,8 +51,7 @@ from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
 from ..modules.new_modules import NewModuleValue
-from ..numbers.dimensions import DimensionValue
-from ..numbers.scalars import ScalarValue
+from ..numbers.number import NumberValue
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import attribute_of_class
 from ..objects.classes import ClassValue
@@ -111,7 +110,7 @@ class BackwardFacts:
     def _new_value(self, value: Value) -> Value:
         # A number that the forward saved cannot change, so the frame's symbol is still valid. Read
         # anew as a constant, 10 values gave 10 graphs (now 2).
-        if isinstance(value, TensorValue | DimensionValue | ScalarValue):
+        if isinstance(value, TensorValue) or (isinstance(value, NumberValue) and value.is_plain):
             if isinstance(value, TensorValue) and value.live is not None and value.source:
                 self._held.index(value.source)  # the backward checks its version counter
             elif isinstance(value, TensorValue):
@@ -224,7 +223,7 @@ class BackwardFacts:
         with _looking(self._machine, self._frame, None), self._varying(self._numbers):
             value = self._machine.wrap(obj, path)
         if is_number:
-            return value if isinstance(value, ScalarValue) else None
+            return value if isinstance(value, NumberValue) else None
         # User code may rebind the path to another tensor before the backward runs.
         held = SavedRef(self._held.index(path), describe(path))
         if source != held:

@@ -33,7 +33,7 @@ class FunctionContext(Value):
     __slots__ = (
         "args",
         "attributes",
-        "born",
+        "created_at_step",
         "kind",
         "marked",
         "materialize",
@@ -43,7 +43,7 @@ class FunctionContext(Value):
 
     def __init__(self, machine: Machine, kind: type, args: Args) -> None:
         super().__init__()
-        self.kind, self.args, self.born = kind, tuple(args), machine.step
+        self.kind, self.args, self.created_at_step = kind, tuple(args), machine.step
         self.attributes: dict[str, Value] = {}
         self.marked: dict[str, list[Value]] = {name: [] for name in _MARKS}
         self.materialize = True
@@ -97,7 +97,7 @@ class FunctionContext(Value):
         self.marked[name] = given
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("the context of an autograd function", self.born)
+        raise CannotRebuild("the context of an autograd function", self.created_at_step)
 
     def parts(self) -> Iterable[Value]:
         return self.attributes.values()

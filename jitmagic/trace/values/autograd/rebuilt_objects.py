@@ -18,8 +18,7 @@ from ..containers.mappings import DictValue
 from ..containers.namedtuples import NamedTupleValue
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
-from ..numbers.dimensions import DimensionValue
-from ..numbers.scalars import ScalarValue
+from ..numbers.number import NumberValue
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import ConstantValue
@@ -63,7 +62,7 @@ class ObjectRebuilder:
 
     def _maker(self, value: Value) -> Make:
         value = unwrapped(value)
-        if isinstance(value, DimensionValue | ScalarValue):
+        if isinstance(value, NumberValue) and value.is_plain:
             return self._number(value)
         if value.source is not None:
             held = self._held.index(value.source)
@@ -72,12 +71,10 @@ class ObjectRebuilder:
             return self._taken(value.node)
         return self._maker_of_own(value)
 
-    def _number(self, value: DimensionValue | ScalarValue) -> Make:
-        if isinstance(value, DimensionValue):
-            return self._taken(value.size)
-        if value.node is None:
-            raise self._facts.refused("the forward saves a number for it")
-        take, kind = self._taken(value.node), value.kind
+    def _number(self, value: NumberValue) -> Make:
+        take, kind = self._taken(value.scalar.form), value.kind
+        if value.scalar.is_size:
+            return take
         return lambda left, held: kind(take(left, held))
 
     def _taken(self, node: Any) -> Make:

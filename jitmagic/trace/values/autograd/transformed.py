@@ -77,11 +77,11 @@ class TransformedValue(Value):
 class VjpFunctionValue(Value):
     """The function returned by torch.func.vjp, which is a node of the graph."""
 
-    __slots__ = ("born", "device", "node")
+    __slots__ = ("created_at_step", "device", "node")
 
     def __init__(self, machine: Machine, node: Node, device: torch.device) -> None:
         super().__init__()
-        self.node, self.device, self.born = node, device, machine.step
+        self.node, self.device, self.created_at_step = node, device, machine.step
 
     def python_type(self, machine: Machine) -> type:
         return types.FunctionType
@@ -97,7 +97,7 @@ class VjpFunctionValue(Value):
         return _record(machine, target, (self.node, _nodes(given)), self.device, "vjp")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a function returned by torch.func.vjp", self.born, _ESCAPED)
+        raise CannotRebuild("a function returned by torch.func.vjp", self.created_at_step, _ESCAPED)
 
     def describe(self) -> str:
         return "the function returned by torch.func.vjp"

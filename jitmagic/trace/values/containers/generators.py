@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
+from ..methods import MethodValue
 from ..objects.constants import ConstantValue
 from .iterators import IteratorValue
 
@@ -25,13 +26,13 @@ Resume = Callable[[Value], "Value | None"]
 class GeneratorValue(IteratorValue):
     """A generator; `resume` runs its frame, `result` is the return value once it has finished."""
 
-    __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
+    __slots__ = ("created_at_step", "finished", "must_close", "result", "resume", "running",
                  "started")  # fmt: skip
 
     def __init__(self, machine: Machine, resume: Resume, must_close: Callable[[], bool]) -> None:
         super().__init__(types.GeneratorType)
         self.resume = resume
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.must_close = must_close
         self.started = False
         self.running = False
@@ -64,7 +65,9 @@ class GeneratorValue(IteratorValue):
     def check_droppable(self) -> None:
         """Raise CannotRebuild at an exit if dropping the generator would run user code."""
         if not self.finished and self.started and self.must_close():
-            raise CannotRebuild("a generator with code to run when it is closed", self.born)
+            raise CannotRebuild(
+                "a generator with code to run when it is closed", self.created_at_step
+            )
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("send", "close", "__next__", "__iter__"):
@@ -72,21 +75,17 @@ class GeneratorValue(IteratorValue):
         self.refuse(machine, f"attribute {name!r}")
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a generator", self.born)
+        raise CannotRebuild("a generator", self.created_at_step)
 
     def describe(self) -> str:
         return "generator"
 
 
-class GeneratorMethodValue(Value):
+class GeneratorMethodValue(MethodValue):
     """A bound method of a generator."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: GeneratorValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
+    __slots__ = ()
+    owner: GeneratorValue
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name == "__iter__":
@@ -100,6 +99,3 @@ class GeneratorMethodValue(Value):
         if item is None:
             raise machine.error(StopIteration)
         return item
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))

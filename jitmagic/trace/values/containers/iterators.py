@@ -151,18 +151,18 @@ class RangeIterator(IteratorValue):
 class StepIterator(IteratorValue):
     """An iterator over the items of a Python generator of the tracer; no exit can rebuild it."""
 
-    __slots__ = ("born", "steps")
+    __slots__ = ("created_at_step", "steps")
 
     def __init__(self, machine: Machine, kind: type, steps: Iterator[Value]) -> None:
         super().__init__(kind)
         self.steps = steps
-        self.born = machine.step
+        self.created_at_step = machine.step
 
     def next(self, machine: Machine) -> Value | None:
         return next(self.steps, None)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild(self.kind.__name__, self.born)
+        raise CannotRebuild(self.kind.__name__, self.created_at_step)
 
 
 class TableIterator(StepIterator):

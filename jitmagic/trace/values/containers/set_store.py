@@ -99,8 +99,8 @@ class SetStore:
         "_mirror",
         "_order",
         "_start",
-        "born",
         "certain",
+        "changed_at_step",
         "kind",
         "live",
         "machine",
@@ -114,7 +114,7 @@ class SetStore:
         self.live: Any = None
         self.source: Source | None = None
         self.owner: Value | None = None
-        self.born = machine.step  # of the last change to its order
+        self.changed_at_step = machine.step  # of the last change to its order
         self.certain = True  # the mirror has the order of the program's set
         self._mirror: Any = kind()
         self._items: list[Value] | None = []  # of a new set to which items were only added
@@ -267,7 +267,7 @@ class SetStore:
             getattr(self._mirror, name)(*(operand.mirror for operand in operands))
         if not all(operand.certain for operand in operands):
             self.certain = False
-        self.born = self.machine.step
+        self.changed_at_step = self.machine.step
         operands = tuple(operand._replace(mirror=copy.copy(operand.mirror)) for operand in operands)
         last = self._changes[-1] if self._changes else None
         if name == "update" and last and last[0] == name and _are_items(*operands, *last[1]):
@@ -314,7 +314,7 @@ class SetStore:
         if version is not None:
             return version(builder)
         if not self.is_ordered:
-            raise CannotRebuild("a set of unknown order", self.born)
+            raise CannotRebuild("a set of unknown order", self.changed_at_step)
         return _built(builder, self.kind, [member.value for member in self.mirror])
 
     def effects(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
@@ -329,7 +329,7 @@ class SetStore:
 
     def _arguments(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
         if any(operand.version is None for operand in operands):
-            raise CannotRebuild("a set of unknown order", self.born)
+            raise CannotRebuild("a set of unknown order", self.changed_at_step)
         return tuple(
             operand.version(builder) for operand in operands if operand.version is not None
         )

@@ -69,11 +69,11 @@ class ContextVarValue(IdentityValue):
 class TokenValue(Value):
     """The token that `set` returns and `reset` takes."""
 
-    __slots__ = ("born", "content")
+    __slots__ = ("content", "created_at_step")
 
     def __init__(self, machine: Machine, content: Value) -> None:
         super().__init__()
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.content = content
 
     def python_type(self, machine: Machine) -> type:
@@ -83,7 +83,7 @@ class TokenValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild(_TOKEN, self.born)
+        raise CannotRebuild(_TOKEN, self.created_at_step)
 
 
 def _variable(owner: Value) -> ContextVarValue:

@@ -30,7 +30,7 @@ from ...breaks import GraphBreak, StatefulCall
 from ...result import InputKind, Recipe
 from ...wrap import intercepts, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..numbers.scalars import ScalarValue, unknown_number
+from ..numbers.number import NumberValue, unknown_number
 from ..numpy.arrays import ArrayValue
 from ..numpy.emulation import ARRAY_SCALARS, np
 from ..objects.class_facts import attribute_of_class, guard_attribute
@@ -239,18 +239,18 @@ def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -
     return Interval(low, high - 1) if name in ("randint", "randrange", "integers") else None
 
 
-def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
+def _allow_as_size(machine: Machine, number: NumberValue) -> None:
     """Allow the drawn number as an index, bound or size.
 
     If its value is invalid in a call, eager reruns the frame with the same draws. That is too slow
     for numbers that are often negative (shifts in both directions), which the caller excludes.
     """
-    (symbol,) = symbols_of(number.expr)
-    assert number.node is not None
-    machine.symbols.read_from[symbol] = number.node
+    (symbol,) = symbols_of(number.scalar.expr)
+    assert number.scalar.node is not None
+    machine.symbols.read_from[symbol] = number.scalar.node
 
 
-def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> ScalarValue:
+def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> NumberValue:
     return unknown_number(machine, DrawnNumber(source.index), source, kind, limits)
 
 

@@ -36,11 +36,11 @@ _ABSENT = "<no such attribute>"  # a string, so that guards can compare it; no p
 class LockValue(IdentityValue):
     """A lock; `held` counts acquisitions, `done` is `_done()` when the block was entered."""
 
-    __slots__ = ("born", "done", "held", "machine", "text")
+    __slots__ = ("acquired_at_step", "done", "held", "machine", "text")
 
     def __init__(self, live: Any, source: Source) -> None:
         super().__init__(live, source)
-        self.held = self.born = 0
+        self.held = self.acquired_at_step = 0
         self.done = (0, 0)
         self.machine: Any = None  # set by `watch`
         self.text = ""
@@ -65,11 +65,11 @@ class LockValue(IdentityValue):
         acquires the lock: it checks the guards again while it holds the lock.
         """
         if self.held:
-            raise CannotRebuild("a lock that is held", self.born)
+            raise CannotRebuild("a lock that is held", self.acquired_at_step)
         if self.machine.effects.lock is not self.live:
             self.machine.guard(StateRead(self.live.__repr__, self.text))
         elif self.machine.stop is not None or not builder.only_writes():
-            raise CannotRebuild("a lock", self.born, _cannot_hold(self))
+            raise CannotRebuild("a lock", self.acquired_at_step, _cannot_hold(self))
 
 
 def _done(machine: Any) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     _refuse(machine, owner, args, kwargs)
     if not owner.held:
         owner.watch(machine)
-        owner.born, owner.done = machine.step, _done(machine)
+        owner.acquired_at_step, owner.done = machine.step, _done(machine)
     elif type(owner.live) is _LOCKS[0]:  # a plain lock is not reentrant: the thread deadlocks
         owner.refuse(machine, "acquiring it twice")
     owner.held += 1

@@ -34,7 +34,7 @@ from ....symbols.scalar import symbols_of
 from ....symbols.size import is_tensor_symbol
 from ...region import TransformBuilder
 from ..base import Machine
-from .scalars import ScalarValue
+from .arithmetic import Scalar
 
 __all__ = ["call_with_numbers", "keep_numbers_of_transform", "refuse_numbers"]
 
@@ -49,7 +49,7 @@ def call_with_numbers(
     given: dict[int | str, Any] = dict(enumerate(args))
     given.update(kwargs)
     for key, arg in given.items():
-        if not isinstance(arg, ScalarValue):
+        if not isinstance(arg, Scalar):
             continue
         found = _as_number(machine, target, given, key, arg) if _varies(arg) else None
         if found is None:
@@ -59,7 +59,7 @@ def call_with_numbers(
     return machine.graph.call(target, positional, named, machine.lines())
 
 
-def _varies(number: ScalarValue) -> bool:
+def _varies(number: Scalar) -> bool:
     """Return False for a float computed from sizes only, a constant for each tuple of sizes."""
     return number.kind is int or not all(map(is_tensor_symbol, symbols_of(number.expr)))
 
@@ -74,7 +74,7 @@ def _as_number(
     target: Target,
     given: Mapping[int | str, Any],
     key: int | str,
-    number: ScalarValue,
+    number: Scalar,
 ) -> Node | None:
     """Return a node for a float that the call reads at run time, or None if it may not vary.
 
@@ -106,7 +106,7 @@ def _as_number(
 
 
 def _in_transform(
-    machine: Machine, graph: GraphBuilder, number: ScalarValue, hint: float
+    machine: Machine, graph: GraphBuilder, number: Scalar, hint: float
 ) -> Node | None:
     """Return a node of the root graph, which the function under the transform captures, or None.
 
@@ -135,7 +135,7 @@ def _range(
     return found
 
 
-def _may_be_within(machine: Machine, number: ScalarValue, limits: Interval) -> bool:
+def _may_be_within(machine: Machine, number: Scalar, limits: Interval) -> bool:
     return machine.symbols.has_hints((number.expr,)) or _USUAL.within(limits)
 
 
@@ -144,7 +144,7 @@ def keep_numbers_of_transform(
     target: Any,
     given: Sequence[Node],
     captured: Sequence[Node],
-    numbers: Mapping[Node, ScalarValue],
+    numbers: Mapping[Node, Scalar],
 ) -> None:
     """Narrow the numbers that a transformed function captures to a range with one path in torch.
 
@@ -179,19 +179,19 @@ def keep_numbers_of_transform(
 
 def _hint(machine: Machine, arg: Any) -> Any:
     """Return the value in this call; for a number read from a tensor, a plausible example."""
-    if not isinstance(arg, ScalarValue):
+    if not isinstance(arg, Scalar):
         return arg
     if machine.symbols.has_hints((arg.expr,)):
         return machine.symbols.value_of(arg.expr)
     return 2 if arg.kind is int else _EXAMPLE
 
 
-def _is_given(number: ScalarValue) -> bool:
+def _is_given(number: Scalar) -> bool:
     """Return whether the number depends only on inputs of the frame, not on sizes."""
     return all(isinstance(symbol.origin, Source) for symbol in symbols_of(number.expr))
 
 
-def refuse_numbers(name: str, *numbers: ScalarValue) -> NoReturn:
+def refuse_numbers(name: str, *numbers: Scalar) -> NoReturn:
     symbols = dict.fromkeys(symbol for number in numbers for symbol in symbols_of(number.expr))
     raise Specialize(symbols, f"an argument of {name}()")
 

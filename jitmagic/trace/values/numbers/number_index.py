@@ -29,6 +29,9 @@ from ..objects.constants import ConstantValue
 __all__ = ["assign_at_number", "index_at_numbers"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+# The dimensions that each part of a key consumes and leaves; an Ellipsis stands for the rest (-1).
+_TAKEN = {type(None): 0, int: 1, slice: 1, type(...): -1}
+_LEFT = {type(None): 1, int: 0, slice: 1, type(...): -1}
 _REASON = TensorItem.of(what="operator getitem()")
 
 
@@ -57,10 +60,8 @@ def index_at_numbers(
     `owner` is a TensorValue, and `lift` makes one."""
     graph = machine.graph
     key = key.realize(machine)
-    parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
-    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
-    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
-    dims = _dims_of_parts(parts, indices, owner.meta.dim()) if numbers else None
+    parts, indices, numbers = _parts_of(machine, owner, key)
+    dims = _dims(parts, _TAKEN, owner.meta.dim(), indices) if numbers else None
     # An index out of range on a GPU is a device-side assert, after which the process cannot use the
     # device any more; eager raises IndexError.
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
@@ -89,10 +90,7 @@ def assign_at_number(
 ) -> tuple[str, list[Value]] | None:
     """Return the name and operands of the call that assigns; None for the usual `setitem`."""
     graph = machine.graph
-    parts = key.realize(machine)
-    given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
-    indices = {n: part.node for n, part in enumerate(given) if isinstance(part, type(owner))}
-    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    given, indices, numbers = _parts_of(machine, owner, key.realize(machine))
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     if not numbers or not usual or len(numbers) < len(indices):
         return None
@@ -100,7 +98,7 @@ def assign_at_number(
     for n in numbers:
         rest[n] = SliceValue([machine.constant(None)] * 3)
     part = owner.get_item(machine, TupleValue(rest))
-    dims = _dims_left(rest, part.meta.dim())
+    dims = _dims(rest, _LEFT, part.meta.dim(), {})
     assigned = value.realize(machine)
     if dims is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
         return None
@@ -113,19 +111,6 @@ def assign_at_number(
     if isinstance(value, type(owner)):
         _note_stored(machine, owner.node, key, value.node)
     return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
-
-
-def _dims_left(parts: Sequence[Value], rank: int) -> list[int] | None:
-    """Return the dimension of the remaining view for each part of a key; None if unsupported."""
-    if not all(isinstance(part, ConstantValue | SliceValue) for part in parts):
-        return None
-    kinds = [slice if isinstance(p, SliceValue) else type(p.value) for p in parts]  # type: ignore[attr-defined]
-    if not {*kinds} <= {slice, type(None), type(...), int} or kinds.count(type(...)) > 1:
-        return None
-    takes = [0 if kind is int else 1 for kind in kinds]
-    if type(...) in kinds:
-        takes[kinds.index(type(...))] = rank - sum(takes) + 1
-    return [sum(takes[:position]) for position in range(len(takes))]
 
 
 def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) -> Value | None:
@@ -154,25 +139,35 @@ def _is_number(graph: GraphBuilder, node: Node) -> bool:
     return usual and known_number(graph, node) is None
 
 
-def _dims_of_parts(
-    parts: Sequence[Value], indices: Mapping[int, Node], rank: int
+def _parts_of(
+    machine: Machine, owner: Any, key: Value
+) -> tuple[list[Value], dict[int, Node], list[int]]:
+    """Return the parts of a key, the tensors among them, and the positions of 0-dim integers."""
+    parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
+    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
+    numbers = [n for n, node in indices.items() if _is_number(machine.graph, node)]
+    return parts, indices, numbers
+
+
+def _dims(
+    parts: Sequence[Value], counts: Mapping[type, int], rank: int, indices: Mapping[int, Node]
 ) -> list[int] | None:
-    """Return the dimension that each part of a key indexes; None if masks or arrays occur."""
-    taken = [_takes(part, indices.get(n)) for n, part in enumerate(parts)]
-    if None in taken or taken.count(-1) > 1:
+    """Return the dimension at which each part of a key begins; None if masks or arrays occur."""
+    taken = [counts.get(_kind(part, indices.get(n))) for n, part in enumerate(parts)]
+    known = [n for n in taken if n is not None]
+    if len(known) < len(parts) or known.count(-1) > 1:
         return None
-    rest = rank - sum(n for n in taken if n is not None and n > 0)
-    counts = [rest if n == -1 else n for n in taken if n is not None]
-    return [sum(counts[:position]) for position in range(len(counts))] if rest >= 0 else None
+    rest = rank - sum(n for n in known if n > 0)
+    known = [rest if n == -1 else n for n in known]
+    return [sum(known[:position]) for position in range(len(known))] if rest >= 0 else None
 
 
-def _takes(part: Value, index: Node | None) -> int | None:
-    """Return how many dimensions a part of a key consumes; -1 for an Ellipsis."""
-    if index is not None:
-        return 1 if index.meta["val"].dtype in _INTEGERS else None
+def _kind(part: Value, index: Node | None) -> type:
+    """Return the class of a part of a key; an integer tensor takes a dimension as a slice does."""
     if isinstance(part, ConstantValue):
-        return {type(None): 0, int: 1, type(...): -1}.get(type(part.value))
-    return 1 if isinstance(part, SliceValue) else None
+        return type(part.value)
+    is_integer = index is not None and index.meta["val"].dtype in _INTEGERS
+    return slice if is_integer or isinstance(part, SliceValue) else Value
 
 
 def _counts(graph: GraphBuilder, nodes: Sequence[Node]) -> list[int]:
@@ -191,13 +186,15 @@ def _note_stored(machine: Machine, whole: Node, key: Value, value: Node) -> None
 def _break_if_aliasing_shows(machine: Machine, part: _Part) -> None:
     notes, graph = machine.notes, machine.graph
     notes.of(_Parts).append(part)
-    born: int = machine.step
+    created_at_step: int = machine.step
     memory = storage_of(part.copy)
 
     def check(builder: Builder) -> None:
         escapes = any(graph.is_output(n) and storage_of(n) == memory for n in notes.owners)
         if escapes or not _is_true_where_read(graph, part):
-            raise CannotRebuild("a part of a tensor, at an index read from data", born, _REASON)
+            raise CannotRebuild(
+                "a part of a tensor, at an index read from data", created_at_step, _REASON
+            )
 
     machine.at_exit(check)
 

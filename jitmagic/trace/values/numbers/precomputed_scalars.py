@@ -1,9 +1,9 @@
-"""Precomputes numbers in Python before the graph runs, from ints among the inputs.
+"""Precomputes numbers in Python before the graph runs, from numbers among the inputs.
 
-Input: an expression over such ints. They often count calls (a scheduler's steps), so specialising
-them would recompile in each call. Output: the Source of the number. A native program computes it by
-Python's own functions, so it equals Python's result exactly. The same program can check that a
-divisor is nonzero.
+Input: an expression over ints, which often count calls (a scheduler's steps), so that specialising
+them would recompile in each call; or a pure function of numbers. Output: the Source of the number,
+computed by a native program with Python's own functions, so that it is exact. The same program can
+check that a divisor is nonzero.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ _LEAST = 5e-324  # the smallest positive float
 
 # Specialised, math.cos and ** of a scheduler's step gave a variant for each step, and the training
 # step ran in eager after eight of them.
-def precompute(machine: Machine, name: str, expr: Expr) -> Drawn | None:
-    """Return the Source of the number; None if it depends on more than ints among the inputs."""
-    return _early(machine, name, expr, lambda number: number)
+def precompute(
+    machine: Machine, name: str, expr: Expr, then: Callable[[Any], object] = lambda number: number
+) -> Drawn | None:
+    """Return the Source of `then(number)`; None if it depends on more than ints of the inputs."""
+    symbols = list(dict.fromkeys(symbols_of(expr)))
+    if not all(
+        symbol.kind is int and symbol.origin in machine.symbols.values for symbol in symbols
+    ):
+        return None
+    return _draw(machine, name, symbols, _Formula(expr, symbols, then))
 
 
 def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
@@ -42,7 +49,7 @@ def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
         return False
     if not machine.symbols.has_hints((expr,)) or not machine.symbols.value_of(expr):
         return False
-    if _early(machine, "divisor", expr, _nonzero) is None:
+    if precompute(machine, "divisor", expr, _nonzero) is None:
         return False
     low, high = (_LEAST, found.high) if found.high > 0 else (found.low, -_LEAST)
     machine.symbols.refine(expr, Interval(low, high))
@@ -53,15 +60,6 @@ def _nonzero(number: float) -> float:
     if not number:
         raise ZeroDivisionError
     return number
-
-
-def _early(machine: Machine, name: str, expr: Expr, then: Callable[[Any], object]) -> Drawn | None:
-    symbols = list(dict.fromkeys(symbols_of(expr)))
-    values: Mapping[Any, Any] = machine.symbols.values
-    given = [values[s.origin] for s in symbols if s.kind is int and s.origin in values]
-    if len(given) < len(symbols):
-        return None
-    return machine.effects.draw(_InputNumbers(given), _Formula(expr, symbols, then), name)
 
 
 def precompute_call(
@@ -76,11 +74,19 @@ def precompute_call(
     None if the expressions depend on more than inputs, or Python and the graph compute them
     differently.
     """
-    if not all(map(machine.symbols.is_given_or_computed, exprs)):
-        return None
-    values: Mapping[Any, Any] = machine.symbols.values
-    given = [values[symbol.origin] for symbol in symbols]
-    return machine.effects.draw(_InputNumbers(given), perform, name)
+    is_computed = all(map(machine.symbols.is_given_or_computed, exprs))
+    return _draw(machine, name, symbols, perform) if is_computed else None
+
+
+def _draw(
+    machine: Machine,
+    name: str,
+    symbols: Sequence[Symbol],
+    perform: Callable[[tuple[Any, ...]], object],
+) -> Drawn:
+    values: Mapping[Any, Value] = machine.symbols.values
+    numbers = _InputNumbers([values[symbol.origin] for symbol in symbols])
+    return machine.effects.draw(numbers, perform, name)
 
 
 class _InputNumbers(Value):

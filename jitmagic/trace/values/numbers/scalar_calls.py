@@ -33,9 +33,8 @@ from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
 from ..contexts.default_dtype import default_dtype
-from .asserted_numbers import is_nonzero, require_within
+from .arithmetic import Scalar, is_nonzero, require_within
 from .number_arguments import call_with_numbers, refuse_numbers
-from .scalars import ScalarValue
 
 __all__ = ["call_with_scalars", "takes_number"]
 
@@ -71,7 +70,7 @@ def call_with_scalars(
     return call_with_numbers(machine, target, args, kwargs) if made is None else made
 
 
-def takes_number(target: Target, number: ScalarValue) -> bool:
+def takes_number(target: Target, number: Scalar) -> bool:
     """Return whether a call may accept a varying number: any call takes an int as a size."""
     return number.kind is int or _name(target)[0] in FORMS
 
@@ -115,14 +114,14 @@ class _Call:
 
     # -- one number ------------------------------------------------------------------------------
 
-    def number(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
+    def number(self, value: Scalar, dtype: torch.dtype, is_checked: bool = False) -> Node:
         """Return the number as a 0-dim tensor on the call's device. `is_checked`: eager raises if a
         float exceeds the dtype's largest.
         """
         if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
             refuse_numbers(self.name, value)
         limits = self._limits(value.kind, dtype, is_checked)
-        require_within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
+        require_within(self.machine, value, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
         node = self.cast(given, dtype)
         # Kernels take this copy by value (loops/cpu_scalars.py), so that nothing waits for the GPU.
@@ -140,7 +139,7 @@ class _Call:
             return Interval(-most, most)
         return INT64
 
-    def term(self, value: ScalarValue, dtype: torch.dtype, is_checked: bool = False) -> Node:
+    def term(self, value: Scalar, dtype: torch.dtype, is_checked: bool = False) -> Node:
         """Return the number in the computation's precision; on the CPU, rounded to `dtype`."""
         rounded = dtype if self.device == _CPU or value.kind is int else _wide(dtype)
         return self.cast(self.number(value, rounded, is_checked), _wide(dtype))
@@ -163,39 +162,30 @@ def _dtype(node: Node) -> torch.dtype:
     return dtype
 
 
-def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, ScalarValue] | None:
+def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, Scalar] | None:
     """Return (tensor, number) if the call has just these arguments, in either order, else None."""
-    if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, ScalarValue}:
+    if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, Scalar}:
         return None
     first, second = args
     return (first, second) if isinstance(first, Node) else (second, first)
 
 
-def _apply(call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype) -> Node:
-    """Record the operation itself, on tensors of one dtype."""
+def _apply(
+    call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype
+) -> Node | None:
+    """Record the operation itself, on tensors of one dtype.
+
+    None for an in-place call whose result has another dtype than its target; eager raises.
+    """
     if call.in_place:
         if args[0] is not tensor or _dtype(tensor) is not dtype:
-            raise _CannotWrite
+            return None
         return call.node(f"{call.name}_", tensor, number)
     sides = [call.cast(arg, dtype) if arg is tensor else number for arg in args]
     return call.node(call.name, *sides)
 
 
-class _CannotWrite(Exception):
-    """Raised for an in-place call whose result has another dtype than its target; eager raises."""
-
-
 Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
-
-
-def _form(rule: Form) -> Form:
-    def guarded(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-        try:
-            return rule(call, args, kwargs)
-        except _CannotWrite:
-            return None
-
-    return guarded
 
 
 # -- an operation of a tensor and a number ---------------------------------------------------------
@@ -213,7 +203,7 @@ def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
             return None
         return _apply(call, args, tensor, call.number(value, dtype, is_checked), dtype)
 
-    return _form(rule)
+    return rule
 
 
 def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
@@ -237,7 +227,7 @@ def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
 def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     """Record x + s, s - x, or x + alpha * y where alpha is the number."""
     alpha = kwargs.pop("alpha", 1)
-    if isinstance(alpha, ScalarValue):
+    if isinstance(alpha, Scalar):
         return _scaled_sum(call, args, alpha) if len(args) == 2 and not kwargs else None
     pair = _pair(args, kwargs)
     if pair is None or alpha != 1 or type(alpha) not in (int, float):
@@ -256,7 +246,7 @@ def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     return call.finish(call.name, tensor, number)
 
 
-def _scaled_sum(call: _Call, args: list[Any], alpha: ScalarValue) -> Node | None:
+def _scaled_sum(call: _Call, args: list[Any], alpha: Scalar) -> Node | None:
     dtype = _alike(*args)
     if dtype is None:
         return None
@@ -276,15 +266,15 @@ def _alike(*tensors: Any) -> torch.dtype | None:
 
 def _flooring(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     """Record a floor division or remainder by a number that is not zero."""
-    if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
+    if _pair(args, kwargs) is None or not isinstance(args[1], Scalar):
         return None
-    if not is_nonzero(call.machine, args[1].expr, args[1].node):
+    if not is_nonzero(call.machine, args[1]):
         return None
     return _promoted(*_WIDE, *_INTEGERS)(call, args, kwargs)
 
 
 def _shift(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
+    if _pair(args, kwargs) is None or not isinstance(args[1], Scalar):
         return None
     dtype = _dtype(args[0])
     if dtype not in _INTEGERS or args[1].kind is float:
@@ -300,7 +290,7 @@ def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     """Record x + value * a * b or x + value * a / b."""
     value = kwargs.pop("value", None)
     dtype = _alike(*args) if len(args) == 3 and not kwargs else None
-    if dtype is None or not isinstance(value, ScalarValue):
+    if dtype is None or not isinstance(value, Scalar):
         return None
     first, second = (call.cast(arg, _wide(dtype)) for arg in args[1:])
     product = call.node("mul", first, call.number(value, _wide(dtype), is_checked=True))
@@ -311,7 +301,7 @@ def _weight(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
     """Record lerp(x, end, weight)."""
     given = [*args, *(kwargs.pop("weight", ()) for _ in range(len(args) == 2))]
     dtype = _alike(*given[:2]) if len(given) == 3 and not kwargs else None
-    if dtype is None or not isinstance(given[2], ScalarValue):
+    if dtype is None or not isinstance(given[2], Scalar):
         return None
     weight = call.number(given[2], _wide(dtype), is_checked=True)
     return call.finish("lerp", given[0], call.cast(given[1], _wide(dtype)), weight)
@@ -327,14 +317,12 @@ def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | Non
     if dtype not in _WIDE:
         return None
     beta, alpha = scale.values()
-    if isinstance(beta, ScalarValue) and not call.machine.symbols.decide(
-        "!=", beta.expr, Integer(0)
-    ):
+    if isinstance(beta, Scalar) and not call.machine.symbols.decide("!=", beta.expr, Integer(0)):
         return None
     if isinstance(beta, int | float) and beta == 0:  # 0 * x would be nan where x is not finite
         return None
     left, right = (
-        call.number(one, dtype, is_checked=True) if isinstance(one, ScalarValue) else one
+        call.number(one, dtype, is_checked=True) if isinstance(one, Scalar) else one
         for one in (beta, alpha)
     )
     product = call.node(_PRODUCTS[call.name], *args[1:])
@@ -366,7 +354,7 @@ def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
 
     With a zero as a tensor limit, the result can be a zero of another sign than with a number.
     """
-    if isinstance(value, ScalarValue):
+    if isinstance(value, Scalar):
         if dtype in _FLOATS and not call.machine.symbols.decide("!=", value.expr, Integer(0)):
             return None
         return call.number(value, dtype, is_checked=True)
@@ -398,20 +386,16 @@ def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     return call.node(torch.where, condition, first, second)
 
 
-def _masked_fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """Record masked_fill(x, mask, s)."""
-    args = [*args, *(kwargs.pop("value", ()) for _ in range(len(args) == 2))]
-    if len(args) != 3 or kwargs or not isinstance(args[2], ScalarValue):
+def _filled(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+    """Record x.fill_(s) or masked_fill(x, mask, s)."""
+    name, at = call.name, 1 if call.name == "fill" else 2
+    args = [*args, *(kwargs.pop("value", ()) for _ in range(len(args) == at))]
+    if len(args) != at + 1 or kwargs or not isinstance(args[at], Scalar):
         return None
-    number = call.number(args[2], _dtype(args[0]), is_checked=True)
-    return call.node("masked_fill_" if call.in_place else "masked_fill", *args[:2], number)
-
-
-def _fill(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """Record x.fill_(s)."""
-    if _pair(args, kwargs) is None or not call.in_place or not isinstance(args[0], Node):
+    if (name == "fill" and not call.in_place) or not isinstance(args[0], Node):
         return None
-    return call.node("fill_", args[0], call.number(args[1], _dtype(args[0]), is_checked=True))
+    number = call.number(args[at], _dtype(args[0]), is_checked=True)
+    return call.node(f"{name}_" if call.in_place else name, *args[:at], number)
 
 
 def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
@@ -420,7 +404,7 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     if len(args) == at and "fill_value" in kwargs:
         args = [*args, kwargs.pop("fill_value")]
     value = args[at] if len(args) == at + 1 else None
-    if not isinstance(value, ScalarValue) or kwargs.get("out") is not None:
+    if not isinstance(value, Scalar) or kwargs.get("out") is not None:
         return None
     dtype = kwargs.get("dtype")
     if dtype is None:
@@ -438,11 +422,11 @@ def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
     """Record x[key] = s or x[s] = value; the result is x."""
     tensor: Node
     tensor, key, value = args
-    if isinstance(key, ScalarValue) and (index := key.as_size(call.machine)) is not None:
+    if isinstance(key, Scalar) and (index := key.as_size(call.machine)) is not None:
         key = index
-    if isinstance(key, ScalarValue):
+    if isinstance(key, Scalar):
         refuse_numbers("an index", key)
-    if isinstance(value, ScalarValue):
+    if isinstance(value, Scalar):
         value = call.number(value, _dtype(tensor), is_checked=True)
     call.graph.call(operator.setitem, [tensor, key, value], {}, call.machine.lines())
     return tensor
@@ -473,8 +457,7 @@ FORMS: Mapping[str, Form] = {
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), _shift),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
     "where": _where,
-    "masked_fill": _masked_fill,
-    "fill": _fill,
+    **dict.fromkeys(("masked_fill", "fill"), _filled),
     "setitem": _set_item,
     **dict.fromkeys(("full", "full_like", "new_full"), _full),
     **dict.fromkeys(("tensor", "as_tensor"), _tensor),

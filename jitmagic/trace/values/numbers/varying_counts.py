@@ -16,7 +16,7 @@ import torch
 
 from ....symbols.context import Specialize
 from ....symbols.expr import Integer
-from ....symbols.scalar import Symbol, symbols_of
+from ....symbols.scalar import Symbol
 from ....symbols.size import Dimension, Size
 from ...breaks import GraphBreak, RolledLoop
 from ...python_loops.rolled import peels, trip_count_varies
@@ -24,8 +24,7 @@ from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..containers.iterators import IteratorValue, advanced
 from ..objects.constants import ConstantValue
-from .dimensions import dimension_value
-from .scalars import SymbolicNumber
+from .number import NumberValue, dimension_value
 
 __all__ = [
     "VaryingIterator",
@@ -39,9 +38,8 @@ __all__ = [
 
 def symbols_in(machine: Machine, values: Iterable[Value]) -> tuple[Symbol, ...]:
     """Return the symbols of the numbers among some values."""
-    numbers = [value for value in values if isinstance(value, SymbolicNumber)]
-    scalars = [scalar for one in numbers if (scalar := one.as_scalar(machine)) is not None]
-    return tuple(symbol for scalar in scalars for symbol in symbols_of(scalar.expr))
+    numbers = [one for one in values if isinstance(one, NumberValue) and one.is_plain]
+    return tuple(symbol for number in numbers for symbol in number.symbols(machine))
 
 
 def loop_test_position(machine: Machine, symbol: Symbol) -> tuple[int, int] | None:
@@ -167,7 +165,7 @@ def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value
 
 def _size(machine: Machine, number: Value) -> Dimension | None:
     """Return an int of the program, known or symbolic, or None."""
-    if isinstance(number, SymbolicNumber):
+    if isinstance(number, NumberValue):
         size = number.as_size(machine)
         return size if isinstance(size, Size) else None
     if isinstance(number, ConstantValue) and type(number.value) is int:

@@ -27,9 +27,9 @@ from ...breaks import GraphBreak, NumpyCall, UncertainStrides
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
-from ..numbers.dimensions import DimensionValue, dimension_value
-from ..numbers.items import NUMBERS, number_of
-from ..numbers.scalars import ScalarValue, scalar_of
+from ..methods import MethodValue
+from ..numbers.number import NumberValue, dimension_value, node_scalar, scalar_of
+from ..numbers.tensor_numbers import NUMBERS, number_of
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
@@ -194,21 +194,11 @@ class ArrayValue(Value):
         return f"{self.tensor.describe().removesuffix(' tensor')} {self.kind.__name__}"
 
 
-class ArrayMethodValue(Value):
+class ArrayMethodValue(MethodValue):
     """A method bound to an array."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: ArrayValue, name: str) -> None:
-        super().__init__()
-        self.owner = owner
-        self.name = name
-
-    def python_type(self, machine: Machine) -> type:
-        return type(getattr(np.empty(0), self.name))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
+    __slots__ = ()
+    owner: ArrayValue
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name in NUMBERS and not args and not kwargs:
@@ -224,12 +214,6 @@ class ArrayMethodValue(Value):
         return emulate(
             machine, name, real, [self.owner, *args], kwargs, label=("method", self.name)
         )
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-    def parts(self) -> Iterable[Value]:
-        return (self.owner,)
 
     def describe(self) -> str:
         return f"ndarray.{self.name}"
@@ -382,8 +366,8 @@ class _Arguments:
             return items if isinstance(value, ListValue) else tuple(items)
         if isinstance(value, DtypeValue):
             return value.obj
-        if isinstance(value, DimensionValue):
-            return value.size
+        if isinstance(value, NumberValue) and value.scalar.is_size:
+            return value.scalar.form
         if isinstance(value, ClassValue) and issubclass(value.live, (*_CONSTANTS, np.generic)):
             return value.live
         if value.is_constant(machine):
@@ -400,7 +384,7 @@ def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
     """Return the array that numpy makes of a sequence of floats, some varying; None for others."""
     items = [item.realize(machine) for item in value.items]
     numbers = [scalar_of(machine, item) for item in items]
-    if not any(isinstance(item, ScalarValue) for item in items):
+    if not any(map(node_scalar, items)):
         return None
     nodes: list[Value] = []
     for number in numbers:

@@ -8,20 +8,20 @@ numpy as a scalar. A use of its value (a branch, text, a key) makes it a constan
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from ....guards.guard import TypeIs
 from ....guards.source import ArrayMemory, Source, describe
 from ....spec import TensorSpec
-from ....symbols.context import Specialize
 from ....symbols.interval import ANY_FLOAT
 from ....symbols.scalar import Symbol
 from ...wrap import intercepts
 from ..base import Args, Kwargs, Machine, Value
 from ..contexts.random_streams import drawn_tensor
-from ..numbers.scalars import ScalarValue
+from ..numbers.arithmetic import Scalar
+from ..numbers.number import NumberValue, VaryingValue
 from ..objects.constants import ConstantValue
 from ..tensors.tensor import TensorValue, record
 from .arrays import ArrayValue
@@ -41,14 +41,13 @@ class DerivedFloat:
     node: str
 
 
-class NumpyFloat(ArrayValue):
+class NumpyFloat(VaryingValue, ArrayValue):
     """A scalar of numpy; `origin` is its Source or a computation from one.
 
     Arithmetic with constants gives another NumpyFloat, with other operands an ordinary array.
     """
 
     __slots__ = ("origin",)
-    varies = True
 
     def __init__(
         self, tensor: TensorValue, kind: type, origin: Source | DerivedFloat, source: Source | None
@@ -56,28 +55,21 @@ class NumpyFloat(ArrayValue):
         super().__init__(tensor, kind, source)
         self.origin = origin
 
-    def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
-        return True
-
-    def as_constant(self, machine: Machine) -> NoReturn:
-        self._specialize("its value")
-
-    def hash_key(self, machine: Machine) -> object:
-        self._specialize("hash()")
+    def symbols(self, machine: Machine) -> tuple[Symbol, ...]:
+        return (self._symbol(),)
 
     def truth(self, machine: Machine) -> bool:
-        self._specialize("bool()")
+        self.refuse(machine, "bool()")
 
     def operand(self, machine: Machine) -> Value:
-        """Return the number as torch treats it: a ScalarValue without a hint."""
+        """Return the number as torch treats it: a number without a hint."""
         if self._number is None:
             symbol = self._symbol()
             machine.symbols.add(symbol, None)
             node = record(machine, "to", [self.tensor, machine.constant(torch.float64)])
             assert isinstance(node, TensorValue)
             node.node.meta["python"] = True
-            self._number = ScalarValue(float, symbol, node.node)
+            self._number = NumberValue(Scalar(float, symbol, node.node))
         return self._number
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -101,22 +93,21 @@ class NumpyFloat(ArrayValue):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if not isinstance(other, TensorValue | ArrayValue):
-            self._specialize(f"comparison {op}")
+            self.refuse(machine, f"comparison {op}")
         return super().compare(machine, op, other, reflected=reflected)
 
     def _computed(self, made: Value | None) -> Value | None:
         if not isinstance(made, ArrayValue) or made.kind not in _FLOATS:
             return made
-        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
-        origin = DerivedFloat(source, made.tensor.node.name)
+        origin = DerivedFloat(self._given, made.tensor.node.name)
         return NumpyFloat(made.tensor, made.kind, origin, None)
 
-    def _symbol(self) -> Symbol:
-        source = self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
-        return Symbol(describe(source), float, ANY_FLOAT, self.origin)
+    @property
+    def _given(self) -> Source:
+        return self.origin.source if isinstance(self.origin, DerivedFloat) else self.origin
 
-    def _specialize(self, what: str) -> NoReturn:
-        raise Specialize((self._symbol(),), f"{what} of {self.describe()}")
+    def _symbol(self) -> Symbol:
+        return Symbol(describe(self._given), float, ANY_FLOAT, self.origin)
 
     def describe(self) -> str:
         return f"a numpy.{self.kind.__name__} that varies"

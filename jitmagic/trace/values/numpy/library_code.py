@@ -18,7 +18,7 @@ from ....graph.symbolic.sym_node import as_dimension, as_torch
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine, ObservedError, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
-from ..numbers.dimensions import DimensionValue, dimension_value
+from ..numbers.number import NumberValue, dimension_value
 from ..objects.operators import binary, compare
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS
 from ..tensors.tensor import TensorValue, record
@@ -106,8 +106,8 @@ class Recorder(TorchFunctionMode):
             items = [self._object(item) for item in value.items]
             kind: Callable[[Any], Any] = value.python_type(self._machine)
             return kind(items)
-        if isinstance(value, DimensionValue):
-            return as_torch(value.size)
+        if isinstance(value, NumberValue) and value.scalar.is_size:
+            return as_torch(value.scalar.form)
         if not value.is_constant(self._machine):
             self._refuse(value.describe())
         return value.as_constant(self._machine)

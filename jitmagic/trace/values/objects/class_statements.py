@@ -34,18 +34,20 @@ _INIT_SUBCLASS = vars(object)["__init_subclass__"]
 class ClassStatementValue(Value):
     """A placeholder for the class that a statement would create; supports `bool()` only."""
 
-    __slots__ = ("born", "name")
+    __slots__ = ("created_at_step", "name")
 
     def __init__(self, machine: Machine, name: str) -> None:
         super().__init__()
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.name = name
 
     def truth(self, machine: Machine) -> bool:
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild(f"the class {self.name}, defined in the traced code", self.born)
+        raise CannotRebuild(
+            f"the class {self.name}, defined in the traced code", self.created_at_step
+        )
 
     def describe(self) -> str:
         return f"class {self.name}, defined in the traced code"

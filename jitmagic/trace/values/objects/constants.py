@@ -22,6 +22,7 @@ from ...result import Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import IteratorValue, RangeIterator, StepIterator
+from ..methods import MethodValue
 from ..numpy.emulation import ARRAY_SCALARS, np
 
 __all__ = [
@@ -183,18 +184,10 @@ class ConstantValue(Value):
         return type(self.value).__name__
 
 
-class ConstantMethodValue(Value):
+class ConstantMethodValue(MethodValue):
     """A bound method of an atom or an enum member; such methods are pure, so calls are folded."""
 
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: Value, name: str) -> None:
-        super().__init__()
-        self.owner = owner  # a constant
-        self.name = name
-
-    def python_type(self, machine: Machine) -> type:
-        return types.BuiltinMethodType
+    __slots__ = ()
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name == "join" and len(args) == 1 and not kwargs:
@@ -215,16 +208,10 @@ class ConstantMethodValue(Value):
 
         return fold(machine, method, self.owner, *values, *keywords.values())
 
-    def truth(self, machine: Machine) -> bool:
-        return True
-
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         self.refuse(machine, f"comparison {op}")  # each read creates a new, equal method
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
 
 
 def _items_of(machine: Machine, value: Value) -> list[Value] | None:
@@ -250,7 +237,7 @@ def _joined(separator: Any, *items: Any) -> Any:
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
     """Compute `function(*values)` while tracing; what it raises, the traced program raises.
 
-    With symbolic numbers the computation is deferred where possible (numbers/deferred.py).
+    With symbolic numbers Python computes it after the graph if it can (numbers/residual_calls.py).
     """
     if any(_varies(value) for value in values):
         for fold_late in _LATE:

@@ -28,13 +28,13 @@ _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__note
 class ExceptionValue(WithAttributes):
     """An exception object that the traced program creates."""
 
-    __slots__ = ("args", "born", "cls", "exact", "raised")
+    __slots__ = ("args", "cls", "created_at_step", "exact", "raised")
 
     def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
         super().__init__()
         self.cls = cls
         self.args = tuple(args)
-        self.born = machine.step
+        self.created_at_step = machine.step
         self.raised = False
         self.exact = True  # False: the machine approximated the text of a built-in error
 
@@ -113,12 +113,12 @@ class ExceptionValue(WithAttributes):
 
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:
-            raise CannotRebuild("an exception that was raised", self.born)
+            raise CannotRebuild("an exception that was raised", self.created_at_step)
         args = tuple(builder(arg) for arg in self.args)
         if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
             return builder.call(builder(self.cls), *args)
         if _has_c_state(self.cls.live):
-            raise CannotRebuild(f"a {self.describe()}", self.born)
+            raise CannotRebuild(f"a {self.describe()}", self.created_at_step)
         # The trace has inlined the Python `__init__`, so the exit must not call it again.
         return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
@@ -138,11 +138,11 @@ def _has_c_state(kind: type) -> bool:
 class TracebackValue(Value):
     """The traceback of a raised exception; only its truth and type are known."""
 
-    __slots__ = ("born",)
+    __slots__ = ("created_at_step",)
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.born = machine.step
+        self.created_at_step = machine.step
 
     def python_type(self, machine: Machine) -> type:
         return types.TracebackType
@@ -151,7 +151,7 @@ class TracebackValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a traceback", self.born)
+        raise CannotRebuild("a traceback", self.created_at_step)
 
 
 def _is_exception(kind: type) -> bool:

@@ -21,7 +21,7 @@ from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, SizeValue, SliceValue, TupleValue
 from ..containers.set_store import SetStore
 from ..containers.sets import SetValue
-from ..numbers.dimensions import dimension_value
+from ..numbers.number import dimension_value
 from ..numpy.emulation import ARRAY_SCALARS
 from .callables import BuiltinValue
 from .constants import ATOMS, ConstantValue

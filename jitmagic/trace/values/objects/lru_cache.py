@@ -149,7 +149,7 @@ class _InlinedCall:
         effects, graph = machine.effects, machine.graph
         if effects.writes_more_than_gradients():
             cached.break_graph("what it reads may have been written before")
-        before, self.born, drawn = effects.count, machine.step, effects.drawn
+        before, self.created_at_step, drawn = effects.count, machine.step, effects.drawn
         nodes = len(graph.graph.nodes)
         try:
             self.result = cached.wrapped(machine).call(machine, args, kwargs).realize(machine)
@@ -185,7 +185,7 @@ class _InlinedCall:
                 handed_out = isinstance(part, _OBJECTS) and builder.is_live(part)
                 if handed_out or _contents(part) != contents:
                     what = f"an object that {cached.live.__name__} keeps"
-                    raise CannotRebuild(what, self.born)
+                    raise CannotRebuild(what, self.created_at_step)
 
         machine.at_exit(check)
 

@@ -133,13 +133,13 @@ def _is_early(graph: GraphBuilder, nodes: Sequence[Node]) -> bool:
 
 def _break_if_escaping(machine: Machine, tensor: TensorValue, reason: BreakReason) -> None:
     graph = machine.graph
-    born = machine.step
+    created_at_step = machine.step
     memory = storage_of(tensor.node)
 
     def check(builder: Builder) -> None:
         aliases = [node for node in graph.graph.nodes if storage_of(node) == memory]
         if any(map(graph.is_output, aliases)) or graph.writes.to(tensor.node):
-            raise CannotRebuild("a tensor in a functools cache", born, reason)
+            raise CannotRebuild("a tensor in a functools cache", created_at_step, reason)
 
     machine.at_exit(check)
 

@@ -45,7 +45,7 @@ class LeafChange:
     """A change of `requires_grad` or of a leaf's memory; an early one runs before the graph."""
 
     owner: Owner
-    born: int
+    created_at_step: int
     is_early: bool
 
 
@@ -164,7 +164,7 @@ def check_leaves(notes: GraphNotes) -> None:
         owner = change.owner
         views = not change.is_early and any(_is_view_of(owner.meta, n) for n in escaping)
         if owner in became or views or any(base is owner.live for base in bases):
-            raise CannotRebuild("a tensor that became a leaf", change.born, _REASON)
+            raise CannotRebuild("a tensor that became a leaf", change.created_at_step, _REASON)
 
 
 # -- tensor.data = other ---------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ....graph.fresh_meta import same_shape
 from ....graph.propagate import Target
 from ....graph.symbolic.sym_node import is_data_dependent
 from ..base import Machine
-from ..numbers.items import call_with_known
+from ..numbers.torch_arguments import call_with_known
 
 __all__ = ["masks_to_indices"]
 

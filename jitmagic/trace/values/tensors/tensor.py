@@ -46,14 +46,19 @@ from ..base import Args, Builder, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from ..contexts.inference import output_recipe, refuse_inference_arguments, refuse_inference_writes
-from ..numbers.dimensions import DimensionValue
-from ..numbers.input_numbers import decided_by_input
-from ..numbers.items import call_with_known, is_number, torch_constant, with_known
+from ..numbers.arithmetic import Scalar
+from ..numbers.assertions import asserted_truth
+from ..numbers.number import NumberValue, node_scalar
 from ..numbers.number_index import assign_at_number, index_at_numbers
 from ..numbers.scalar_calls import call_with_scalars
-from ..numbers.scalars import ScalarValue, SymbolicNumber
-from ..numbers.storage_offsets import guard_storage_offsets
-from ..numbers.validation import asserted_truth
+from ..numbers.tensor_numbers import decided_by_input
+from ..numbers.torch_arguments import (
+    call_with_known,
+    guard_storage_offsets,
+    is_number,
+    torch_constant,
+    with_known,
+)
 from ..numbers.varying_counts import varying_rows
 from ..numpy.emulation import ARRAY_SCALARS
 from ..objects.constants import BINARY, COMPARE, INPLACE, UNARY
@@ -253,7 +258,7 @@ class TensorValue(Value):
 
 def _is_operand(machine: Machine, other: Value) -> bool:
     other = other.operand(machine)
-    if isinstance(other, TensorValue | ScalarValue | DimensionValue):
+    if isinstance(other, TensorValue | NumberValue):
         return True
     kind = other.python_type(machine)
     return other.is_constant(machine) and issubclass(
@@ -358,7 +363,7 @@ def _replace_masks(call: _Call) -> None:
 
 
 def _with_scalars(call: _Call) -> Any:
-    if not any(isinstance(arg, ScalarValue) for arg in (*call.given, *call.named.values())):
+    if not any(isinstance(arg, Scalar) for arg in (*call.given, *call.named.values())):
         return None
     return call_with_scalars(call.machine, call.target, call.given, call.named)
 
@@ -416,11 +421,12 @@ _FAILURES: dict[type[Exception], Callable[[str, Any], Reason]] = {
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
-    """Lower a top-level argument; a ScalarValue stays, for call_with_scalars to choose its form."""
+    """Lower a top-level argument; call_with_scalars chooses the form of a Scalar."""
     value = value.realize(machine)
     if is_number(value.python_type(machine), name):
         value = value.operand(machine)
-    return value if isinstance(value, ScalarValue) else lower(machine, value, name)
+    scalar = node_scalar(value)
+    return lower(machine, value, name) if scalar is None else scalar
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
@@ -430,7 +436,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         value = value.as_index(machine)
     if isinstance(value, TensorValue):
         return value.node
-    is_size = isinstance(value, SymbolicNumber) and is_number(value.python_type(machine), name)
+    is_size = isinstance(value, NumberValue) and is_number(value.kind, name)
     if is_size and (size := value.as_size(machine)) is not None:  # type: ignore[attr-defined]
         return size
     if isinstance(value, SliceValue):

@@ -31,7 +31,7 @@ class TensorHook:
     tensor: Any  # TensorValue
     hook: Value | None
     history: Any  # the tensor's grad_fn at the registration
-    born: int
+    created_at_step: int
 
     @property
     def reason(self) -> RefusedTorchCall:
@@ -65,7 +65,9 @@ class HandleValue(WithoutOperators):
         return bind_builtin(machine, self, RemovableHandle, name)
 
     def recipe(self, builder: Builder) -> Any:
-        raise CannotRebuild("the handle of a hook", self.registered.born, self.registered.reason)
+        raise CannotRebuild(
+            "the handle of a hook", self.registered.created_at_step, self.registered.reason
+        )
 
     def describe(self) -> str:
         return "handle of a hook"
@@ -142,4 +144,6 @@ def check_hooks(notes: GraphNotes) -> None:
     for registered in hooks:
         runs = registered.hook is not None and registered.history in history
         if runs or graph.is_output(registered.tensor.node):
-            raise CannotRebuild("a tensor with a hook", registered.born, registered.reason)
+            raise CannotRebuild(
+                "a tensor with a hook", registered.created_at_step, registered.reason
+            )

@@ -29,8 +29,7 @@ from ...region import RegionBuilder
 from ...result import Recipe
 from ..autograd.gradients import read_gradient
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..numbers.counters import read_counter
-from ..numbers.items import NUMBERS, number_of
+from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
 from ..objects.monkey_patches import TENSOR
 from .name_lookups import guard_looked_up_names
 from .tensor import ATTRIBUTES, TensorValue, record

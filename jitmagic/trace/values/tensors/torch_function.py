@@ -34,8 +34,8 @@ from ...result import Constant, Recipe
 from ...wrap import intercepts, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..contexts.default_device import on_default_device
+from ..numbers.number import node_scalar
 from ..numbers.scalar_calls import takes_number
-from ..numbers.scalars import ScalarValue
 from ..objects.callables import BuiltinValue, makes_builtins, name_of
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
@@ -103,7 +103,8 @@ def _record_or_inline(
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
     # gumbel_softmax(tau=t) as one node recompiled for each temperature and ended in eager; inlined,
     # its operations take the varying number.
-    if any(isinstance(one, ScalarValue) and not takes_number(function, one) for one in given):
+    numbers = [number for one in given if (number := node_scalar(one)) is not None]
+    if not all(takes_number(function, number) for number in numbers):
         return _INLINERS[0](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
     versions = [meta._version for meta in metas]

@@ -1,9 +1,10 @@
-"""Turns branches on tensor data into assertions if one side only raises, or is rarely taken.
+"""Asserts in the graph what the trace assumes of data: the side of a branch, a valid size.
 
-Input: the truth of a tensor, needed by a conditional jump. Output: the side to continue with, and a
-node that makes the graph raise if the program would take the other side. Eager then runs the frame
-from its start, and raises what the program raises. If the frame cannot be restarted
-(trace/residual/undo.py), the branch is a graph break.
+Input: the truth of a tensor, needed by a conditional jump; a number read from a tensor, used as a
+size (`zeros(n)`, `x[:n]`). Output: the side to continue with, where the other one only raises or is
+rarely taken; a Size over unbacked symbols (graph/symbolic/size_nodes.py). If the assumption fails,
+the graph raises, and eager runs the frame from its start. If the frame cannot be restarted
+(trace/residual/undo.py), the graph breaks before the read.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from torch.fx import Node
 
 from ....bytecode.instruction import Instruction
 from ....graph.symbolic.ranges import likely_truth, truth_if_finite
+from ....graph.symbolic.size_nodes import LARGEST_SIZE
 from ....graph.symbolic.sym_node import is_data_dependent, sizes_in
 from ....symbols.context import Specialize
-from ....symbols.scalar import symbols_of
-from ...breaks import TensorBranch
+from ....symbols.expr import Expr
+from ....symbols.polynomial import is_integral, normal
+from ....symbols.scalar import Symbol, evaluate, symbols_of
+from ....symbols.size import Dimension, Size, size_of
+from ...breaks import TensorBranch, TensorItem
 from ...graph_notes import GraphNotes
-from ...residual.undo import can_assert
+from ...residual.undo import can_assert, can_be_copied
 from ...state import Frame, Program
 from ..base import Machine
 from .speculation import number_in_this_call, require_restart, tensor_in_this_call
 
-__all__ = ["assert_data", "asserted_truth", "speculated_int", "speculated_list"]
+__all__ = ["assert_data", "asserted_truth", "size_from_data", "speculated_int", "speculated_list"]
 
 # These checks of torch.distributions return False early for a matrix that is not square or
 # symmetric, and their caller raises. Neither side of the branch raises, but True is the valid one.
@@ -170,3 +175,45 @@ def _returns_or_loops(instruction: Instruction) -> bool:
     return instruction.op.startswith(("RETURN", "YIELD", "RERAISE", "FOR_ITER", "SEND")) or (
         "BACKWARD" in instruction.op
     )
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+def size_from_data(machine: Machine, expr: Expr) -> Dimension | None:
+    """Return the expression as a size; None if a symbol is not a number in the graph."""
+    known: dict[Expr, Any] = {}
+    for symbol in symbols_of(expr):
+        if machine.symbols.are_sizes((symbol,)):
+            known[symbol] = size_of(symbol, machine.symbols)
+        elif (size := _size_of_number(machine, symbol)) is not None:
+            known[symbol] = size
+        else:
+            return None
+    if not is_integral(normal(expr)):
+        return None
+    made: Dimension = evaluate(expr, known)
+    return made
+
+
+def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
+    symbols, graph = machine.symbols, machine.graph
+    if symbol in symbols.read_sizes:
+        known: Size = symbols.read_sizes[symbol]
+        return known
+    node = symbols.read_from.get(symbol)
+    if node is None or graph.fresh_size is None or symbol.range.high < 0:
+        return None
+    low, high = max(symbol.range.low, 0), min(symbol.range.high, LARGEST_SIZE)
+    size: Size | None = graph.fresh_size(int(low), int(high))
+    if size is not None:
+        # A drawn number: partitions begin with a call, not an input (graph/symbolic/data_split.py).
+        if node.op == "placeholder":
+            node = graph.call("clone", (node,), {}, machine.lines())
+        symbols.read_sizes[symbol] = size
+        graph.sizes.add_number(node, size.expr)
+        # For an invalid size eager runs the frame from its start, so inputs that the graph may have
+        # written by then are restored from copies.
+        why = TensorItem.of(what="a tensor used as a size")
+        require_restart(machine, graph, can_be_copied, "a size read from data", why)
+    return size

@@ -1,11 +1,11 @@
-"""Defers pure functions of varying numbers until the graph has run: text, rounding.
+"""Leaves pure functions of varying numbers to Python, after the graph has run: text, rounding.
 
 Input: a pure function (format, %, str.join, round) and its arguments, some of which vary. Output: a
-value that can be stored, returned, printed or logged, so that a log line costs neither a graph
-break nor a variant for each number. If the program does arithmetic with a float result and all
-arguments are inputs, Python computes it before the graph runs; its symbol has no hint. A use that
-needs the value while tracing (a key, a name, a comparison) specialises, as for the numbers
-themselves (scalars.py).
+ResidualCall, which can be stored, returned, printed or logged, so that a log line costs neither a
+graph break nor a variant for each number. If the program does arithmetic with a float result and
+all arguments are inputs, Python computes it before the graph runs; its symbol has no hint. A use
+that needs the value while tracing (a key, a name, a comparison) specialises, as for the numbers
+themselves (number.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.interval import Interval
 from ....symbols.scalar import Symbol, evaluate, symbols_of
@@ -23,10 +22,10 @@ from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..objects.constants import BINARY, ConstantMethodValue, fold, folds_late
+from .number import NumberValue, VaryingValue, node_scalar, unknown_number
 from .precomputed_scalars import precompute_call
-from .scalars import ScalarValue, unknown_number
 
-__all__ = ["DeferredValue"]
+__all__ = ["ResidualCall"]
 
 Examples = Mapping[type, tuple[Any, ...]]
 _LARGEST = 1e300
@@ -43,34 +42,23 @@ class PrecomputedOrigin:
     index: int
 
 
-class DeferredValue(Value):
+class ResidualCall(VaryingValue):
     """The result of `function(*args)`, which never raises, whatever the varying arguments are."""
 
     __slots__ = ("_number", "args", "function", "kind")
-    varies = True
 
     def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
         super().__init__()
         self.kind, self.function, self.args = kind, function, tuple(args)
-        self._number: ScalarValue | None = None
+        self._number: NumberValue | None = None
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
 
-    def is_constant(self, machine: Machine) -> bool:
-        """Return True: `as_constant` restarts the trace with a constant (Specialize)."""
-        return True
-
-    def as_constant(self, machine: Machine) -> NoReturn:
-        self.refuse(machine, "its value")
-
-    def hash_key(self, machine: Machine) -> object:
-        self.refuse(machine, "hash()")
-
     def get_attr(self, machine: Machine, name: str) -> Value:
         # tqdm's set_postfix strips the text of a loss, which made a variant for each loss.
         if self.kind is str and not name.startswith("_") and hasattr(str, name):
-            return ConstantMethodValue(self, name)  # methods of str are deferred as well
+            return ConstantMethodValue(self, name)  # methods of str are left to Python as well
         self.refuse(machine, f".{name}")
 
     def operand(self, machine: Machine) -> Value:
@@ -99,29 +87,25 @@ class DeferredValue(Value):
             return number.unary(machine, op)
         self.refuse(machine, f"unary {op}")
 
-    def truth(self, machine: Machine) -> bool:
-        self.refuse(machine, "bool()")
-
     def refuse(self, machine: Machine, what: str) -> NoReturn:
-        symbols = self.symbols(machine)
-        if not symbols or self.waits():  # the value exists only after the graph has run
+        if not self.symbols(machine) or self.waits():  # it exists only after the graph has run
             raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
-        raise Specialize(symbols, f"{what} of {self.describe()}")
+        super().refuse(machine, what)
 
     def waits(self) -> bool:
         """Return whether an argument is known only after the graph has run, so that specialising
         the other arguments would not help.
         """
-        return any(isinstance(part, DeferredValue) and part.waits() for part in self.args)
+        return any(isinstance(part, ResidualCall) and part.waits() for part in self.args)
 
     def symbols(self, machine: Machine) -> list[Symbol]:
         """Return the symbols of all numbers among the arguments."""
         found: dict[Symbol, None] = {}
         for part in _leaves(machine, self.args):
-            if isinstance(part, DeferredValue):
+            if isinstance(part, ResidualCall):
                 found.update(dict.fromkeys(part.symbols(machine)))
-            elif isinstance(part, ScalarValue):
-                found.update(dict.fromkeys(symbols_of(part.expr)))
+            elif (number := node_scalar(part)) is not None:
+                found.update(dict.fromkeys(symbols_of(number.expr)))
         return list(found)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -135,13 +119,14 @@ class DeferredValue(Value):
         return f"a {self.kind.__name__} made of {of}"
 
 
-def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
+def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
     """Return the number, computed before the graph; None if it depends on results of the graph."""
     args = [arg.realize(machine) for arg in value.args]
-    if any(arg.varies and not isinstance(arg, ScalarValue) for arg in args):
+    numbers = [node_scalar(arg) for arg in args]
+    if any(arg.varies and number is None for arg, number in zip(args, numbers, strict=True)):
         return None
-    exprs = [arg.expr if isinstance(arg, ScalarValue) else None for arg in args]
-    known = [None if isinstance(arg, ScalarValue) else arg.as_constant(machine) for arg in args]
+    exprs = [None if number is None else number.expr for number in numbers]
+    known = [None if arg.varies else arg.as_constant(machine) for arg in args]
 
     def perform(numbers: tuple[Any, ...]) -> object:
         values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
@@ -158,20 +143,20 @@ def _early(machine: Machine, value: DeferredValue) -> ScalarValue | None:
 
 
 @folds_late
-def _deferred(
+def _after_graph(
     machine: Machine, function: Callable[..., Any], args: Sequence[Value]
-) -> DeferredValue | None:
-    """Defer a call; None if it might raise, has another type, or depends on more than numbers."""
+) -> ResidualCall | None:
+    """Return the call; None if it might raise, gives another type, or needs more than numbers."""
     leaves = list(_leaves(machine, args))
     varying = [leaf for leaf in leaves if leaf.varies]
-    numbers = [leaf for leaf in varying if isinstance(leaf, ScalarValue)]
-    if not all(isinstance(leaf, ScalarValue | DeferredValue) for leaf in varying):
+    numbers = [number for leaf in varying if (number := node_scalar(leaf)) is not None]
+    if len(numbers) < sum(not isinstance(leaf, ResidualCall) for leaf in varying):
         return None
     kind = _kind(machine, function, args, _ANY)
     if kind is None and (kind := _kind(machine, function, args, _FINITE)) is not None:
         for number in numbers:  # "%d" raises for nan and infinities
             number.keep_within(machine, Interval(-_LARGEST, _LARGEST), "its text")
-    return DeferredValue(kind, function, args) if kind in (str, float) else None
+    return ResidualCall(kind, function, args) if kind in (str, float) else None
 
 
 def _kind(
@@ -193,7 +178,7 @@ def _kind(
 def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
     for arg in args:
         value = arg.realize(machine)
-        if value.python_type(machine) is tuple and not isinstance(value, DeferredValue):
+        if value.python_type(machine) is tuple and not isinstance(value, ResidualCall):
             yield from _leaves(machine, value.parts())
         else:
             yield value
@@ -201,7 +186,7 @@ def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
 
 def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> Any:
     value = value.realize(machine)
-    if isinstance(value, ScalarValue | DeferredValue):
+    if isinstance(value, NumberValue | ResidualCall):
         found = examples[value.kind]
         return found[turn % len(found)]
     if value.python_type(machine) is tuple and any(v.varies for v in _leaves(machine, [value])):
