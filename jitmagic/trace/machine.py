@@ -110,7 +110,7 @@ def trace(
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise
-        except Exception as error:
+        except Exception as error:  # `next_attempt` raises again what asks for no other attempt
             stop, assumed = next_attempt(machine, error, stop, first)
             release_tracebacks(error)
         finally:
