@@ -96,6 +96,7 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     if args or kwargs:
         owner.refuse(machine, "a call with arguments")
     hooks = machine.notes.of(_TensorHooks)
+    # A second remove() is no error in torch either.
     if owner.registered in hooks:
         hooks.remove(owner.registered)
     return machine.constant(None)
