@@ -1,6 +1,6 @@
 """Records calls with varying numbers that 0-dim tensors cannot replace: sizes, and other floats.
 
-Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: the call in the
+Input: a call whose arguments are nodes and, at the top level, Scalars. Output: the call in the
 graph. A float, or an int where a call takes floats, becomes a node that reads it at run time
 (graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the same
 path for all numbers. In a function under a transform of torch.func, the transform's node takes the

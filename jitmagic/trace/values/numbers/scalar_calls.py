@@ -1,7 +1,7 @@
 """Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
-Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: calls that take
-0-dim tensors and compute the same result. FORMS maps each operation to its rule. A number is
+Input: a call whose arguments are nodes and, at the top level, Scalars. Output: calls that take 0-dim
+tensors and compute the same result. FORMS maps each operation to its rule. A number is
 converted in one of these ways:
 
     promoted   to the dtype that type promotion gives for the tensor and a Python number
@@ -9,7 +9,8 @@ converted in one of these ways:
                the end
     term       as `factor`, but on the CPU rounded to the tensor's dtype first, as its kernels do
     filled     to the tensor's own dtype; eager raises if it cannot hold the number
-    limited    as `promoted`, but eager raises if the tensor's dtype cannot hold the number
+    limited    as `promoted`, but within the range of the tensor's dtype: for other numbers, eager
+               raises (clamp) or casts without a check (comparisons)
 
 By type promotion, numbers never widen a tensor of their own kind; a float turns ints into floats.
 Guards restrict an int to the range of an integer dtype, so that it does not wrap around. A call
@@ -459,10 +460,10 @@ FORMS: Mapping[str, Form] = {
     "lerp": _weight,
     "pow": _promoted(*_WIDE),
     **dict.fromkeys(("floor_divide", "remainder", "fmod"), _flooring),
+    # Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300,
+    # and a float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as
+    # constants.
     **dict.fromkeys(
-        # Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300,
-        # and a float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as
-        # constants.
         ("eq", "ne", "lt", "le", "gt", "ge"), _promoted(*_FLOATS, *_INTEGERS, is_checked=True)
     ),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _promoted(*_INTEGERS)),
