@@ -1,7 +1,7 @@
 """Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
-Input: a call whose arguments are nodes and, at the top level, Scalars. Output: calls that take 0-dim
-tensors and compute the same result. FORMS maps each operation to its rule. A number is
+Input: a call whose arguments are nodes and, at the top level, Scalars. Output: calls that take
+0-dim tensors and compute the same result. FORMS maps each operation to its rule. A number is
 converted in one of these ways:
 
     promoted   to the dtype that type promotion gives for the tensor and a Python number

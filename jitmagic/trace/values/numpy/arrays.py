@@ -143,8 +143,8 @@ class ArrayValue(Value):
         return self._number
 
     def as_index(self, machine: Machine) -> Value:
-        """Return a copy of a 1-dim integer or mask array as an index tensor. torch treats an array
-        of more dimensions as the tuple of its rows.
+        """Return a 1-dim integer or mask array as an index tensor. torch treats an array of more
+        dimensions as the tuple of its rows, so that one is returned unchanged.
         """
         meta = self.tensor.meta
         is_mask = meta.dtype in (torch.bool, torch.uint8)
