@@ -417,7 +417,7 @@ def is_parameter(value: Value) -> bool:
 def is_buffer(machine: Machine, value: Value) -> bool:
     """Return whether the tensor is a torch.nn.Buffer, which a module registers on assignment."""
     # torch.nn.Buffer(...) returns a plain torch.Tensor with `_is_buffer` set, which its metaclass
-    # asks for in __instancecheck__: the class of the value does not tell.
+    # asks for in __instancecheck__: the class of the value is not enough.
     return isinstance(value, TensorValue) and is_instance(machine, value, torch.nn.Buffer)
 
 
