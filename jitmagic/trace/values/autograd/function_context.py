@@ -59,6 +59,8 @@ class FunctionContext(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in self.attributes:
             value = self.attributes[name]
+            # An object may change between forward and backward, so the backward reads it anew;
+            # tensors and plain numbers are those of the forward.
             return value if self.saved is None else self.rebind(value)
         if name in _MARKS and self.saved is None:
             return _Mark(self, name)
@@ -73,11 +75,14 @@ class FunctionContext(Value):
 
     def _needs(self, machine: Machine) -> Value:
         tensors = [arg if isinstance(arg, TensorValue) else None for arg in self.args]
+        # In the graph of another backward, flags are known only when it runs (create_graph=True).
         if self.saved is None and any(t and machine.graph.flags_vary(t.node) for t in tensors):
             self.refuse(machine, "`needs_input_grad` in a backward")
         return machine.constant(tuple(t is not None and t.meta.requires_grad for t in tensors))
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        # `ctx.to_save = tensors` is what save_for_backward itself does: such names are state of
+        # torch's node and not attributes of the program.
         known = attribute_of_class(BackwardCFunction, name) is not NOTHING
         if self.saved is not None or known:
             self.refuse(machine, f"setting attribute {name!r}")

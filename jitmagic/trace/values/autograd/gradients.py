@@ -39,6 +39,7 @@ def read_gradient(machine: Machine, owner: Any) -> Value:
         stored: Value = owner.grad
         return stored
     if not owner.meta.is_leaf and not retains_gradient(machine, owner):
+        # Eager returns None here, with a warning on the user's line.
         owner.refuse(machine, "`.grad` of a tensor that is not a leaf")
     if owner.live is None:
         return machine.constant(None)
@@ -56,6 +57,7 @@ def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
         mine, other = owner.meta, node.meta["val"]
         same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
         if not same or device_of(owner.node) != device_of(node) or other.requires_grad:
+            # Eager raises for another shape, dtype or device.
             owner.refuse(machine, "storing a gradient that does not match")
     elif not is_none(value):
         owner.refuse(machine, "setting `.grad`")

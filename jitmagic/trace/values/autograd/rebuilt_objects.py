@@ -62,6 +62,8 @@ class ObjectRebuilder:
 
     def _maker(self, value: Value) -> Make:
         value = unwrapped(value)
+        # Before the source, where another number may be when the backward runs: the graph saved the
+        # one of this forward.
         if isinstance(value, NumberValue) and value.is_plain:
             return self._number(value)
         if value.source is not None:
@@ -91,9 +93,12 @@ class ObjectRebuilder:
             case BoundMethodValue():
                 return self._combined(types.MethodType, (value.function, value.owner))
             case CellValue(contents=contents):
+                # CellType() is an empty cell, which raises when it is read; CellType(None) holds
+                # None.
                 return self._combined(types.CellType, () if contents is None else (contents,))
             case FunctionValue():
                 return self._maker_of_function(value)
+            # Before TupleValue, its base class, whose case would build it from one iterable.
             case NamedTupleValue():
                 # A `__new__` of the class takes the fields as separate arguments.
                 return self._gathered(partial(tuple.__new__, value.cls.live), value.items)

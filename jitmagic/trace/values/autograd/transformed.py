@@ -57,6 +57,7 @@ class TransformedValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__doc__"):
             return self.function.realize(machine).get_attr(machine, name)
+        # torch.func.grad and vmap apply functools.wraps, which sets `__wrapped__`.
         return self.function if name == "__wrapped__" else super().get_attr(machine, name)
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -166,6 +167,8 @@ class _Call:
         # grad transforms enable grad for the function even under no_grad.
         region = TransformBuilder(notes, self.name, probed.grad_enabled)
         observed = _ObservedEffects(machine.effects)
+        # Whatever the function does, it is recorded in the region. `finally` restores the outer
+        # graph, since a break in the function ends that graph before this call.
         machine.notes, machine.effects = region.notes, observed  # type: ignore[misc]
         try:
             values = self._values(region, probed, device)
@@ -178,6 +181,8 @@ class _Call:
             machine.notes, machine.effects = notes, observed.log  # type: ignore[misc]
         leaves, spec = _flat(structure)
         placed = tuple(Slot(outputs[x.index]) if isinstance(x, Slot) else x for x in leaves)
+        # Only torch knows the rules of its transforms (batching, jvp formulas). It runs the
+        # transform over this graph: now on meta tensors, in the joint trace, and on real tensors.
         target = Transformed(
             self.transform, self.settings, self.takes_function, graph, feeds, arguments,
             Pattern(placed, spec),
@@ -185,6 +190,8 @@ class _Call:
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
         # torch may run the function several times, but its Python code was traced once.
         if target.runs > 1 and observed.touched:
+            # A counter that the function increments would be incremented once, in eager at each
+            # run.
             self._refuse("it runs several times and has side effects")
         if region.numbers and outer.root is outer:
             given = _nodes(self.given)
@@ -206,6 +213,8 @@ class _Call:
         def run(*tensors: torch.Tensor) -> Any:
             args, kwargs = arguments.fill(tensors)
             if self.takes_function:
+                # torch itself decides what the function gets: `argnums` and `in_dims` split the
+                # arguments, and levels wrap some of them.
                 return self.transform(probe, **self.settings)(*args, **kwargs)
             return self.transform(probe, *args, **self.settings, **kwargs)
 
@@ -306,6 +315,7 @@ def _record(
         made = graph.call_transform(target, args, device, machine.lines())
     except (EagerRaises, DataDependent) as error:
         raise _failed(name, error) from None
+    # By this mark, speculation replays draws in order, and no functools cache is read before one.
     if draws:
         next(n for n in reversed(graph.graph.nodes) if n.target is target).meta["random"] = True
 

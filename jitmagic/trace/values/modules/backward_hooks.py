@@ -93,6 +93,7 @@ class BackwardHooks:
 
     def _hooked(self, machine: Machine, items: list[Value], at: int, hook: Any) -> list[Value]:
         """Apply BackwardHookFunction to the tensors and register `hook` on one of the results."""
+        # All tensors, as in torch: each result is a new object, also where it requires no gradient.
         tensors = [item for item in items if isinstance(item, TensorValue)]
         function = machine.class_of(BackwardHookFunction, None)
         applied = function.get_attr(machine, "apply").call(machine, tensors, {}).realize(machine)
@@ -117,6 +118,8 @@ class BackwardHooks:
         warn = handler_of(warnings.warn)
         assert warn is not None
         warn(machine, [machine.constant(_NO_INPUT)], {})
+        # torch's BackwardHook calls the full hooks at the results in this case, with None for the
+        # gradient of each argument, and raises if a hook returns a gradient.
         none = TupleValue([machine.constant(None)] * self._count)
         for hook in self._full:
             if self._call_hook(machine, hook, [self._module, none, seen], none) is not none:

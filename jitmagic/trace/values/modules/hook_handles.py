@@ -43,6 +43,7 @@ class HookNumber(WithoutOperators):
     def truth(self, machine: Machine) -> bool:
         self.refuse(machine, "bool()")
 
+    # Equal to no other key: torch's counter only grows, so that no table has the number yet.
     def hash_key(self, machine: Machine) -> object:
         return self
 
@@ -72,6 +73,7 @@ def _make_handle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(RemovableHandle.remove.__code__)
 def _remove_hook(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     function, handle = args
+    # A live handle has a real id and weak references, which torch's own code reads.
     if handle.source is not None or not isinstance(handle, InstanceValue):
         return machine.inline(function, args[1:], kwargs)
     number = handle.get_attr(machine, "id").realize(machine)
@@ -82,5 +84,6 @@ def _remove_hook(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(reference, NewReference):
             return machine.inline(function, args[1:], kwargs)
         table = reference.target.realize(machine)
+        # torch asks `self.id in hooks_dict` before it deletes: a second remove() is no error.
         table.call_method(machine, "pop", [number, machine.constant(None)], {})
     return machine.constant(None)

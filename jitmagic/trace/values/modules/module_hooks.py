@@ -32,6 +32,7 @@ def has_global_hooks(machine: Machine) -> bool:
     """Return whether there are global forward hooks, guarded; break if there are backward ones."""
     hooked = any(vars(_MODULES)[f"_global{name}"] for name in FORWARD_HOOKS)
     marks = machine.notes.marks
+    # One guard for the graph covers all of its calls of modules.
     if "module hooks" not in marks:
         marks.add("module hooks")
         absent = BACKWARD_HOOKS if hooked else (*BACKWARD_HOOKS, *FORWARD_HOOKS)
@@ -50,12 +51,16 @@ def call_with_hooks(
     positional, named = TupleValue(args), dict(kwargs)
     for hook, with_kwargs in _hooks(machine, module, "_forward_pre_hooks"):
         positional, named = _call_pre_hook(machine, module, hook, with_kwargs, positional, named)
+    # torch's order: the backward hooks see the arguments after the pre-hooks, and the result after
+    # the forward hooks.
     backward = backward_hooks(machine, module)
     if backward is not None:
         positional = backward.arguments(machine, positional)
     try:
         result = forward.call(machine, positional.items, named)
     except ObservedError:
+        # After an error, torch calls such hooks, turns their own errors into warnings and raises
+        # again.
         if _any_always_called(machine, module):
             what = "an error of a module with always_call hooks"
             raise GraphBreak(UnsupportedOperation.of(what=what, types=module.describe())) from None
@@ -86,6 +91,8 @@ def _hooks(machine: Machine, module: Value, table: str) -> list[tuple[Value, boo
 def _of(machine: Machine, hooks: DictValue, with_kwargs: DictValue) -> list[tuple[Value, bool]]:
     return [
         (hook.realize(machine), with_kwargs.find(machine, key) is not None)
+        # _call_impl unpacks both tables into one tuple before the first call, so a hook that
+        # removes itself does not disturb the walk.
         for key, hook in list(hooks.pairs.values())
     ]
 
@@ -132,6 +139,8 @@ def _call_pre_hook(
     keywords = _keywords(machine, named)
     changed = hook.call(machine, [module, positional, keywords], {}).realize(machine)
     if is_none(changed):
+        # The hook gets the dictionary of `kwargs` itself, so `forward` sees what it has stored
+        # there.
         return positional, keywords.as_names(machine)
     parts = changed.realized(machine) if isinstance(changed, TupleValue) else []
     if len(parts) != 2 or not isinstance(parts[0], TupleValue):

@@ -40,6 +40,7 @@ class ModuleSlice(TupleValue):
         return _ModuleIterator(self)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        # The new container has attributes of its own (`training` is True), which no table models.
         self.refuse(machine, f"attribute {name!r}")
 
     def binary(
@@ -53,6 +54,7 @@ class ModuleSlice(TupleValue):
         return None
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # ModuleList has no `forward`, and that of Sequential takes one argument.
         if self.cls.live is not torch.nn.Sequential or len(args) != 1 or kwargs:
             self.refuse(machine, "a call")
         (value,) = args
@@ -76,6 +78,7 @@ class _ModuleIterator(SequenceIterator):
     __slots__ = ()
 
     def python_type(self, machine: Machine) -> type:
+        # Both containers iterate over `self._modules.values()`.
         return type(iter({}.values()))
 
     def recipe(self, builder: Builder) -> Recipe:

@@ -307,6 +307,8 @@ class NNModuleValue(InstanceValue):
     ) -> None:
         """Replace a parameter or submodule, or add one under a new name."""
         own = self._has_entry(machine, name)
+        # Storing a submodule where it is already is no change; as a break, it cut the router of
+        # each layer of Switch Transformers.
         is_same = not own and old is not None and old.realize(machine) is value
         if is_same and _runs_no_registration_hook(machine):
             return
@@ -414,6 +416,8 @@ def is_parameter(value: Value) -> bool:
 
 def is_buffer(machine: Machine, value: Value) -> bool:
     """Return whether the tensor is a torch.nn.Buffer, which a module registers on assignment."""
+    # torch.nn.Buffer(...) returns a plain torch.Tensor with `_is_buffer` set, which its metaclass
+    # asks for in __instancecheck__: the class of the value is not enough.
     return isinstance(value, TensorValue) and is_instance(machine, value, torch.nn.Buffer)
 
 

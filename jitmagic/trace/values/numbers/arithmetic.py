@@ -80,6 +80,7 @@ _NODES: Mapping[str, Callable[..., Any]] = {
     "<<": operator.lshift, ">>": operator.rshift,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
     "neg": operator.neg, "invert": operator.invert, "abs": torch.abs,
+    # torch.round rounds halves to the even number, as Python's round() does.
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
     "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "tanh": torch.tanh,
     "sin": torch.sin, "cos": torch.cos,
@@ -235,6 +236,8 @@ def compared(machine: Machine, op: str, left: Scalar, right: Scalar) -> bool | S
         # loss.item() > 10 broke the graph, and loss.item() > 10.0 did not.
         left, right = (_constant_as_float(side) for side in (left, right))
     unlike, exprs = left.kind is not right.kind, (left.expr, right.expr)
+    # Python compares an int with a float exactly, a node would round the int first: 2**53 + 1 ==
+    # 2.0**53 is False in Python and True for tensors.
     if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
         return symbols.decide(op, *exprs)
     sides = (side.argument(machine, full=True) for side in (left, right))
@@ -261,6 +264,7 @@ def truth(machine: Machine, number: Scalar) -> bool:
     test = number.expr
     if isinstance(test, Apply):  # a comparison
         left, right = test.args
+        # Ranges come first: an assertion can fail, and each failure reruns the call in eager.
         if symbols.known(test.op, left, right) is not None:
             return symbols.decide(test.op, left, right)
     if (asserted := asserted_truth(machine, number.argument(machine))) is not None:
@@ -275,6 +279,7 @@ def extreme(machine: Machine, op: str, best: Scalar, item: Scalar) -> Scalar:
     known = machine.symbols.known(op, item.expr, best.expr)
     if known is None and best.kind is item.kind:
         a, b = best.argument(machine, full=True), item.argument(machine, full=True)
+        # Not torch.minimum, which propagates nan: Python's min(1.0, nan) is 1.0.
         condition = python_node(machine, operator.lt if op == "<" else operator.gt, b, a)
         node = python_node(machine, torch.where, condition, b, a)
         made = apply("min" if op == "<" else "max", best.kind, best.expr, item.expr)
@@ -318,6 +323,8 @@ def _made(
     try:
         machine.symbols.require(expr, INT64, op)
     except Specialize:
+        # The operands are narrowed or asserted, not the result: int64 wraps around silently, so an
+        # assertion on the result would read a wrong number.
         for operand in operands:
             operand.keep_within(machine, _HALF, op)
         expr = apply(op, kind, *(operand.expr for operand in operands))

@@ -123,6 +123,8 @@ class NumberValue(VaryingValue):
         return symbols_of(self.scalar.expr)
 
     def as_constant(self, machine: Machine) -> Any:
+        # A comparison becomes the constant True or False under a guard of the comparison alone. To
+        # specialise its operands would take a variant for each number.
         if self.kind is bool and not isinstance(self.scalar.expr, Symbol):
             return truth(machine, self.scalar)
         return super().as_constant(machine)
@@ -184,6 +186,7 @@ class NumberValue(VaryingValue):
             return NumberValue(answer) if isinstance(answer, Scalar) else machine.constant(answer)
         if isinstance(answer, Scalar):
             self.refuse(machine, f"{op} with {other.describe()}")
+        # Not True: numpy's comparison returns np.bool_, and `(np.int64(3) == 3) is True` is False.
         return machine.constant(np.bool_(answer))
 
     def _other(self, machine: Machine, other: Value) -> Scalar | None:
@@ -230,6 +233,7 @@ class NumberValue(VaryingValue):
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Return the result of a special method that float(), int(), abs() or round() calls."""
+        # abs(np.int8(-128)) is -128: numpy wraps around in the narrow type, the scalar is an int64.
         may_wrap = name == "__abs__" and self.is_numpy and self.kind is not _INT64
         if args or kwargs or may_wrap or not self._has_method(name):
             self.refuse(machine, f".{name}()")
@@ -359,6 +363,8 @@ def varying_number(machine: Machine, obj: float, source: Source) -> NumberValue 
     symbols.add(symbol, obj)
     if kind is int:
         machine.graph.root.sizes.add_number(node, symbol)
+    # One value per source: two reads of an attribute are one input and one symbol, so that ranges
+    # proved of the first read hold for the second.
     made = symbols.values[source] = NumberValue(Scalar(kind, symbol, node, source))
     return made
 

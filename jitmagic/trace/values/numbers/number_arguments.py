@@ -1,6 +1,6 @@
 """Records calls with varying numbers that 0-dim tensors cannot replace: sizes, and other floats.
 
-Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: the call in the
+Input: a call whose arguments are nodes and, at the top level, Scalars. Output: the call in the
 graph. A float, or an int where a call takes floats, becomes a node that reads it at run time
 (graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the same
 path for all numbers. In a function under a transform of torch.func, the transform's node takes the
@@ -51,6 +51,9 @@ def call_with_numbers(
     for key, arg in given.items():
         if not isinstance(arg, Scalar):
             continue
+        # As constants, the floats of dropout, leaky_relu, losses and norms took a variant for each
+        # value. Of 274 cases (137 calls, ten values, forward and gradient), 69 compiled at most
+        # twice; read at run time, 236 do.
         found = _as_number(machine, target, given, key, arg) if _varies(arg) else None
         if found is None:
             found = arg.as_size(machine)
@@ -96,6 +99,8 @@ def _as_number(
         number = number.as_float(machine)
         hints[key] = float(hints[key])
     if graph.root is not graph:
+        # A transform has rules of its own for a call, so the range is searched when the whole
+        # transform can be run, not for this call on plain tensors.
         return _in_transform(machine, graph, number, hints[key])
     found = _range(target, call, hints, given, key, grad)
     if found is None or not _may_be_within(machine, number, found):
@@ -204,4 +209,5 @@ def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator
     yield hints
     for name, arg in given.items():
         if isinstance(arg, Node) and (limits := arg.meta.get("range")) is not None:
+            # A node with a range is a number that an earlier iteration of the caller narrowed.
             yield from ({**hints, name: number} for number in floats_in(limits))

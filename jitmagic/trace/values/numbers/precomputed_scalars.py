@@ -44,6 +44,8 @@ def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
 
     In a call where the check fails, eager runs the frame from its start and raises.
     """
+    # A range is one interval, so zero can be excluded only at its end. For a divisor that may have
+    # either sign, nothing is gained by a check.
     found = machine.symbols.range_of(expr)
     if found is None or found.nan or (found.low < 0 < found.high):
         return False

@@ -1,6 +1,6 @@
 """Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
-Input: a call whose arguments are nodes and, at the top level, ScalarValues. Output: calls that take
+Input: a call whose arguments are nodes and, at the top level, Scalars. Output: calls that take
 0-dim tensors and compute the same result. FORMS maps each operation to its rule. A number is
 converted in one of these ways:
 
@@ -9,7 +9,8 @@ converted in one of these ways:
                the end
     term       as `factor`, but on the CPU rounded to the tensor's dtype first, as its kernels do
     filled     to the tensor's own dtype; eager raises if it cannot hold the number
-    limited    as `promoted`, but eager raises if the tensor's dtype cannot hold the number
+    limited    as `promoted`, but within the range of the tensor's dtype: for other numbers, eager
+               raises (clamp) or casts without a check (comparisons)
 
 By type promotion, numbers never widen a tensor of their own kind; a float turns ints into floats.
 Guards restrict an int to the range of an integer dtype, so that it does not wrap around. A call
@@ -67,6 +68,7 @@ def call_with_scalars(
     devices = {device_of(node) for node in tensors} or {_CPU}
     call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
     made = None if form is None or devices else form(call, list(args), dict(kwargs))
+    # Tensors on two devices are left to torch: only its kernel knows whether it accepts that.
     return call_with_numbers(machine, target, args, kwargs) if made is None else made
 
 
@@ -293,6 +295,8 @@ def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     if dtype is None or not isinstance(value, Scalar):
         return None
     first, second = (call.cast(arg, _wide(dtype)) for arg in args[1:])
+    # The kernel itself does the last two steps: on CPUs it uses a fused multiply-add, from which
+    # `x + (value * a) * b` as three calls differs in the last bit.
     product = call.node("mul", first, call.number(value, _wide(dtype), is_checked=True))
     return call.finish(call.name, args[0], product, second)
 
@@ -325,6 +329,8 @@ def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | Non
         call.number(one, dtype, is_checked=True) if isinstance(one, Scalar) else one
         for one in (beta, alpha)
     )
+    # addmm takes alpha and beta as C++ numbers, so the multiplications are nodes of their own. In
+    # 16 bits they would round the product once more than eager, hence only _WIDE above.
     product = call.node(_PRODUCTS[call.name], *args[1:])
     if _dtype(product) is not dtype:
         return None  # autocast computes the product in another dtype
@@ -415,6 +421,8 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     zeros = call.node(target, *args[:at], 0, **kwargs | {"dtype": dtype})
     if device_of(zeros) != call.device:
         number = call.node("to", number, device_of(zeros))
+    # torch.full(size, tensor) would read the number out of the tensor, which synchronises with a
+    # GPU; torch.fill takes it as an operand of its kernel.
     return call.node(torch.fill, zeros, number)
 
 
@@ -439,6 +447,8 @@ def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None
         return None
     if dtype is None:
         dtype = torch.int64 if args[0].kind is int else default_dtype(call.machine)
+    # torch.tensor always copies. Without a copy, a write to the result would change the number,
+    # whose node other operations of the program read.
     return call.node("to", call.number(args[0], dtype, is_checked=True), dtype, copy=True)
 
 
@@ -450,6 +460,9 @@ FORMS: Mapping[str, Form] = {
     "lerp": _weight,
     "pow": _promoted(*_WIDE),
     **dict.fromkeys(("floor_divide", "remainder", "fmod"), _flooring),
+    # Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300,
+    # and a float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as
+    # constants.
     **dict.fromkeys(
         ("eq", "ne", "lt", "le", "gt", "ge"), _promoted(*_FLOATS, *_INTEGERS, is_checked=True)
     ),

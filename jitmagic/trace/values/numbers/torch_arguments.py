@@ -44,6 +44,7 @@ __all__ = [
 
 _FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
 _PYTHON_DTYPES: dict[type, torch.dtype] = {
+    # torch.tensor(1, dtype=float) is float64, whatever the default dtype is.
     float: torch.float64,
     int: torch.int64,
     bool: torch.bool,
@@ -167,6 +168,8 @@ def is_number(kind: type, name: str) -> bool:
     """
     if name in _ASKING_FOR_DTYPES and kind in ARRAY_SCALARS[1:]:
         return False
+    # numpy.float64 is a subclass of float, numpy.float32 is not: `x[0] = np.float32(1)` raises a
+    # TypeError ("can't assign a numpy.float32").
     is_written = name == "operator setitem" and kind in ARRAY_SCALARS
     return not is_written or issubclass(kind, float | np.integer)
 
@@ -187,6 +190,7 @@ def guard_storage_offsets(
     if offset is None or not isinstance(tensor, Node):
         return
     graph = machine.graph
+    # As a graph break, as_strided of an input cut torch.stft, which calls it.
     for node in graph.inputs_sharing(tensor):
         if graph is not graph.root or node.meta["spec"].storage_offset:
             why = "its offset counts from the start of a storage that begins before the tensor"

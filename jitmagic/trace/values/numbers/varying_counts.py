@@ -49,9 +49,14 @@ def loop_test_position(machine: Machine, symbol: Symbol) -> tuple[int, int] | No
     second iteration is a graph break, where the rolled loop begins.
     """
     root = machine.root
+    # A rolled loop begins at an instruction of the root frame, where Python can resume. In a `for`
+    # loop that is unrolled, each iteration reads the symbol at the same instruction, which does not
+    # make it the test of a `while`.
     if machine.frame is not root or any(isinstance(one, IteratorValue) for one in root.stack):
         return None
     at, step = root.at, machine.step
+    # One step may narrow a symbol twice. An index into a dimension of size 1 does (two limits), and
+    # was taken for two iterations of a `while` loop.
     earlier = machine.symbols.narrowed_at.get((symbol, at), set()) - {step}
     if machine.assumed.rolls_tests and earlier:
         raise GraphBreak(RolledLoop.of(what=symbol.name))
@@ -63,6 +68,7 @@ def varying_rows(machine: Machine, tensor: Value, count: Value) -> Value | None:
     if not (symbols := symbols_in(machine, [count])):
         return None
     first = partial(first_part, tensor, machine.constant(0), count)
+    # Tensor.__iter__ returns iter(self.unbind(0)), the iterator of a tuple.
     kind = type(iter(()))
     return VaryingIterator(iter, tensor, kind, symbols, "the rows of a tensor", first)
 
@@ -84,6 +90,8 @@ class VaryingRange(Value):
         raise Specialize(self.symbols, f"{what} of a range of a size that varies")
 
     def iterate(self, machine: Machine) -> Value:
+        # CPython has a second class, longrange_iterator, for bounds that exceed a C long. The
+        # bounds here are sizes or int64 symbols, so it is never that one.
         return VaryingIterator(iter, self, type(iter(range(0))), self.symbols, "range", self._first)
 
     def backwards(self, machine: Machine) -> Value:
@@ -99,6 +107,8 @@ class VaryingRange(Value):
     def _last(self, machine: Machine) -> Value | None:
         """Return the last number if the step is 1 or -1; None if the range may be empty."""
         ends = self._ends(machine)
+        # With another step, the last number depends on a remainder: of range(0, n, 2) it is n - 2
+        # or n - 1.
         is_plain = ends is not None and ends[2] in (1, -1)
         return dimension_value(machine, ends[1] - ends[2]) if ends and is_plain else None
 
@@ -159,6 +169,7 @@ def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value
     number = _size(machine, count)
     if number is None or tensor.meta.requires_grad or not _is_known(machine, "<", 0, number):
         return None
+    # `unbind` would record one result per row, which makes the size a constant.
     part: Value = tensor.call_method(machine, "select", [dim, machine.constant(0)], {})
     return part
 
@@ -206,6 +217,7 @@ class VaryingIterator(IteratorValue):
             if item is not None:
                 self.taken = 1
                 return item
+        # Always raises: the graph ends at the loop, or the size becomes a constant.
         trip_count_varies(machine, self.symbols, self.what)
 
     def recipe(self, builder: Builder) -> Recipe:

@@ -5,10 +5,11 @@ torch's emulation of it (torch._numpy) on meta tensors, and the torch calls that
 nodes. Before that, a probe runs numpy's function and the emulation on sample values; if the results
 differ, the call is a graph break. With varying sizes, the probe runs at several size tuples.
 
-    arrays         ArrayValue, and `emulate`, which records a call
-    emulation      the private instance of torch._numpy
-    library_code   records the torch calls of library code by running it on meta tensors
+    arrays           ArrayValue, and `emulate`, which records a call
+    emulation        the private instance of torch._numpy
+    library_code     records the torch calls of library code by running it on meta tensors
     emulation_check  compares numpy and the emulation on sample values, at several sizes
-    floats         scalars of numpy that vary, as floats
-    integers       scalars of numpy that vary, as ints
+    floats           scalars of numpy that vary, as floats
+
+Integers of numpy that vary are NumberValues (numbers/number.py).
 """

@@ -112,6 +112,8 @@ class ArrayValue(Value):
             case "size" | "nbytes":
                 count = math.prod(spec.shape)
                 return dimension_value(machine, count if name == "size" else count * width)
+        # An array of the same rank and dtype, without memory, has the same ndim, dtype and
+        # itemsize.
         attribute = getattr(torch.empty([0] * len(spec.shape), dtype=spec.dtype).numpy(), name)
         return DtypeValue(attribute) if name == "dtype" else machine.constant(attribute)
 
@@ -141,8 +143,8 @@ class ArrayValue(Value):
         return self._number
 
     def as_index(self, machine: Machine) -> Value:
-        """Return a copy of a 1-dim integer or mask array as an index tensor. torch treats an array
-        of more dimensions as the tuple of its rows.
+        """Return a 1-dim integer or mask array as an index tensor. torch treats an array of more
+        dimensions as the tuple of its rows, so that one is returned unchanged.
         """
         meta = self.tensor.meta
         is_mask = meta.dtype in (torch.bool, torch.uint8)
@@ -160,6 +162,8 @@ class ArrayValue(Value):
         return emulate(machine, f"ndarray {op}", BINARY[op], pair, pointwise=op != "@")
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        # A scalar of numpy has no `__iadd__`: `s += 1` binds a new object, and other names of the
+        # old one do not change.
         if self.kind is not np.ndarray:
             return None
         name = f"ndarray {op}="
@@ -262,6 +266,7 @@ def emulate(
     slots = _placed(arrays.found, [array_spec(machine, array) for array in arrays.found])
     call = Call(real, emulated or real, positional, named, slots, pointwise, label)
     sized = SizedCall(call)
+    # The probe runs first: a call that fails it leaves no nodes of the emulation in the graph.
     verdict = judge(sized.now())
     if verdict.outcome != "holds":
         raise _refused(name, str(verdict.reason))
@@ -384,6 +389,8 @@ def _of_floats(machine: Machine, value: SequenceValue) -> Value | None:
     """Return the array that numpy makes of a sequence of floats, some varying; None for others."""
     items = [item.realize(machine) for item in value.items]
     numbers = [scalar_of(machine, item) for item in items]
+    # np.mean(losses[-10:]) with a loss that the graph computes was a graph break and a variant for
+    # each number; as an array it takes two variants.
     if not any(map(node_scalar, items)):
         return None
     nodes: list[Value] = []
@@ -400,6 +407,7 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
     """Return the spec of an array for the probe. Raises GraphBreak if it cannot be an array."""
     graph = machine.graph
     tensor = _tensor(value)
+    # numpy lays out results as their operands (order "K"), so the probe needs their strides.
     if tensor.meta.dim() and tensor.node in graph.unknown_strides:
         raise GraphBreak(UncertainStrides.of(what="an array"))
     if device_of(tensor.node).type != "cpu" or tensor.meta.requires_grad:
@@ -419,6 +427,8 @@ def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArrayS
             storage=groups.index(storage),
             offset=as_dimension(_tensor(array).meta.storage_offset()),
         )
+        # A write to one array shows in another, and torch raises for writes that numpy buffers
+        # (`a[1:] += a[:-1]`): the probe must see the overlap.
         if storages.count(storage) > 1
         else spec
         for array, spec, storage in zip(arrays, specs, storages, strict=True)
@@ -432,6 +442,8 @@ def _tensor(value: Value) -> TensorValue:
 
 
 def _check_state(machine: Machine, name: str) -> None:
+    # The emulation computes with torch's calls, some of which autocast runs in 16 bits; numpy
+    # knows nothing of autocast.
     if machine.graph.autocast != OFF:
         raise _refused(name, "autocast is on")
     # With "raise" or "call", numpy runs code of the program at a floating-point error.

@@ -95,6 +95,8 @@ _quotient.__name__ = "true_divide"
 def emulation() -> Any:
     """Return the instance, loaded from torch's own files (12 ms)."""
     folder = Path(torch.__path__[0]) / "_numpy"
+    # Under another name than torch._numpy, so that a program that imports that module gets torch's
+    # own instance, without the replacements below.
     spec = importlib.util.spec_from_file_location(
         _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -124,6 +126,8 @@ def _functions() -> dict[int, tuple[object, Any]]:
         for name, function in vars(emulated).items():
             real = getattr(original, name, None)
             if isinstance(function, types.FunctionType) and callable(real):
+                # The first name wins where two refer to one function. The entry holds the function,
+                # so its id is not reused.
                 found.setdefault(id(real), (real, function))
     return found
 

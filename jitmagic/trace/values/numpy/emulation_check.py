@@ -169,6 +169,7 @@ def _round(call: Call, number: int) -> tuple[Any, bool]:
     data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
     for index in _indexes(call):
         most = min(call.slots[0].shape)
+        # In [-most, most): in both libraries, negative indices count from the end.
         data[index] = data[index].remainder(2 * most).sub(most)
     return _compared(call, call.slots, data)
 

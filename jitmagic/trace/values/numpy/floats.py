@@ -41,6 +41,8 @@ class DerivedFloat:
     node: str
 
 
+# VaryingValue comes first in the MRO: `as_constant`, `hash_key` and `refuse` specialise the number
+# instead of breaking the graph as an array does.
 class NumpyFloat(VaryingValue, ArrayValue):
     """A scalar of numpy; `origin` is its Source or a computation from one.
 
@@ -93,12 +95,15 @@ class NumpyFloat(VaryingValue, ArrayValue):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if not isinstance(other, TensorValue | ArrayValue):
+            # Such a comparison decides a branch as a rule, which data of the graph cannot.
             self.refuse(machine, f"comparison {op}")
         return super().compare(machine, op, other, reflected=reflected)
 
     def _computed(self, made: Value | None) -> Value | None:
         if not isinstance(made, ArrayValue) or made.kind not in _FLOATS:
             return made
+        # If a use needs this number as a constant, the next attempt at the trace has its origin
+        # among the constants, and `_is_constant` makes the number at the source one.
         origin = DerivedFloat(self._given, made.tensor.node.name)
         return NumpyFloat(made.tensor, made.kind, origin, None)
 
@@ -123,6 +128,8 @@ def _wrap_varying(machine: Machine, obj: Any, source: Source) -> Value | None:
         return None
     if (known := symbols.values.get(source)) is not None:
         return known  # type: ignore[no-any-return]
+    # A learning rate from np.linspace, as a constant, took a compile for each value, and the frame
+    # ran in eager after eight of them.
     machine.guard(TypeIs(source, kind))
     # A graph input needs memory, which a scalar does not expose, so an array is made first.
     drawn = machine.effects.draw(ConstantValue(obj, source), np.asarray, describe(source))

@@ -33,6 +33,8 @@ _COMPARE = {f"__{name}__": op for op, name in COMPARE_METHODS.items()}
 _UNARY = {f"__{name}__": op for op, name in UNARY_METHODS.items()}
 
 
+# A TorchDispatchMode would see ATen calls. At this level the calls are those that a program could
+# make, and `record` applies its guards and refusals to them.
 class Recorder(TorchFunctionMode):
     """A TorchFunctionMode that turns calls of torch's functions and methods into graph nodes."""
 
@@ -44,6 +46,7 @@ class Recorder(TorchFunctionMode):
     def stand_in(self, value: TensorValue) -> torch.Tensor:
         """Return the stand-in that the library's code gets for a tensor of the trace."""
         meta = value.meta
+        # The entry holds the meta tensor as well, so that no other tensor gets its id.
         self._values[id(meta)] = meta, value
         return meta
 
@@ -59,10 +62,12 @@ class Recorder(TorchFunctionMode):
         try:
             return self._object(self._call(func, given, named).realize(self._machine))
         except ObservedError as observed:
+            # The error is a value of the trace; an `except` clause of the library wants a real one.
             self._refuse(f"an error, {observed.error.python_type(self._machine).__name__}")
 
     def _call(self, func: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         machine, name = self._machine, func.__name__
+        # `x.shape` arrives as `Tensor.shape.__get__`, a method of the getset descriptor.
         if name == "__get__":
             return args[0].get_attr(machine, func.__self__.__name__)
         if isinstance(func, OpOverload | OpOverloadPacket):
@@ -79,6 +84,8 @@ class Recorder(TorchFunctionMode):
         if name in _COMPARE:
             return compare(machine, _COMPARE[name], *args)
         if name in _BINARY:
+            # Through the operators of the tracer, so that NotImplemented leads to the reflected
+            # method.
             return binary(machine, _BINARY[name], *args)
         if name in _REFLECTED:
             return binary(machine, _REFLECTED[name], args[1], args[0])

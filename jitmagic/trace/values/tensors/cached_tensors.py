@@ -87,6 +87,8 @@ def tensors_of_cache(
     if not tensors or len(tensors) < len(parts):
         return None
     graph, broken = machine.graph, GraphBreak(reason)
+    # The cache is read before the graph runs: an effect of the program that precedes this call
+    # would come after the read.
     if machine.effects.has_effects_besides_gradients() or not _is_early(graph, beneath):
         raise broken
     args = tuple(constant_argument(machine, arg, broken) for arg in call[0])
@@ -112,6 +114,8 @@ def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
     """Return the spec that the cached tensor must have; None if the trace cannot know it."""
     meta = made.meta
     as_at_entry = (graph.grad_enabled, graph.autocast) == graph.entry_modes
+    # A miss fills the cache in the state at entry, where autocast or grad mode may differ from
+    # here.
     certain = as_at_entry and made.node not in graph.unknown_strides
     plain = type(meta) is torch.Tensor and meta.layout == torch.strided and not meta.requires_grad
     if graph is not graph.root or graph.inference.is_on or not certain or not plain:

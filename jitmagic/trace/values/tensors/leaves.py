@@ -92,6 +92,7 @@ def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
     before = next((n for n in graph.inputs if notes.owners.get(n) is owner), None)
+    # A step that freezes a network for a while and thaws it again ends with the input itself.
     if before is not None and before.meta["val"].requires_grad is wanted:
         return before  # the flag as at entry
     # The live tensor gets its flag only at the exit; until then a detached alias is the leaf.

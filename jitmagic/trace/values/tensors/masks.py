@@ -28,6 +28,8 @@ _SELECTED = ("masked_select", torch.masked_select)
 _DEPTH = 8  # levels of producer nodes compared to find equal masks
 
 
+# Two sizes of equal masks would be two unknown numbers, and `x[mask] - y[mask]` a graph break:
+# nothing proves them equal.
 class _Coordinates(dict[Hashable, tuple[Node, ...]]):
     """Maps the computation of each mask of one graph to its indices."""
 
@@ -41,6 +43,7 @@ def masks_to_indices(
         return target, args
     if target in _ITEMS and _is_tensor(args[0]):
         key = args[1] if type(args[1]) is tuple else (args[1],)
+        # index_put_ takes the mask itself and broadcasts the value, so it needs no size.
         if target is operator.setitem and not _is_sized_by_data(args[2]):
             return _filled(machine, target, args, key)
         if (made := _without_masks(machine, args[0], key)) is not None:
@@ -50,6 +53,7 @@ def masks_to_indices(
         if _meta(mask).dtype is torch.bool:
             if not same_shape(_meta(x).shape, _meta(mask).shape):
                 lines = machine.lines()
+                # masked_select broadcasts both operands, indexing does not.
                 x, mask = graph.call(torch.broadcast_tensors, [x, mask], {}, lines)
             if _meta(x).dim():
                 return operator.getitem, [x, _coordinates(machine, mask)]
@@ -123,6 +127,7 @@ def _without_masks(machine: Machine, x: Node, key: tuple[Any, ...]) -> tuple[Any
 
 def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
     graph, known = machine.graph, machine.notes.of(_Coordinates)
+    # A write in place changes the mask but not its node, so the key has the version as well.
     itself = mask, _meta(mask)._version
     if itself not in known:
         alike = itself if graph.writes.to(mask) else _computation(graph, mask, _DEPTH)
@@ -140,6 +145,7 @@ def _computation(graph: GraphBuilder, value: Any, depth: int) -> Hashable:
         return slice, *(
             _computation(graph, p, depth) for p in (value.start, value.stop, value.step)
         )
+    # 1, 1.0 and True are equal and hash alike, but as arguments they give other dtypes.
     if not isinstance(value, Node):
         return type(value), repr(value)
     acts = value.op not in ("call_function", "call_method") or value.meta.get("random")

@@ -56,6 +56,8 @@ def guard_looked_up_names(machine: Machine, function: object) -> None:
     """Guard the names that a Python function of torch looks up; C functions look up none."""
     if not isinstance(function, types.FunctionType):
         return
+    # The walk over the code runs once per process and function; the check of `_replaced` in each
+    # trace.
     names = _originals.get(function)
     if names is None:
         names = _Names()
@@ -114,6 +116,8 @@ def _looked_up(
 ) -> Iterator[object]:
     """Yield the objects that the code's names may refer to, in the globals and modules in them."""
     tables = [namespace]
+    # The list grows during the walk: `torch.nn.functional` names torch, through which code reaches
+    # torch._C.
     for table in tables:
         for name in code.co_names:
             if name not in table:
@@ -133,6 +137,7 @@ def _attributes(code: types.CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
         operator = _OPERATORS.get(instruction.argrepr.removesuffix("="), "")
         if instruction.opname in ("BINARY_OP", "COMPARE_OP") and operator:
+            # The bytecode does not say which operand is the tensor.
             yield from (f"__{operator}__", f"__r{operator}__")
             if instruction.argrepr.endswith("=") and instruction.opname == "BINARY_OP":
                 yield f"__i{operator}__"

@@ -28,8 +28,11 @@ _PATHS: dict[type, Source] = {
 def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
     """Return the attribute that user code set on the class; None if it is torch's or absent."""
     kind = tensor.python_type(machine)
+    # Every read of an attribute calls `type(x).__getattribute__`: a replaced one may answer first.
     for attribute in ("__getattribute__", name):
         raw = guarded_attribute(machine, kind, attribute)
+        # torch.nn.Parameter has methods of its own (`__repr__`, `__deepcopy__`), which are torch's
+        # as well.
         if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)

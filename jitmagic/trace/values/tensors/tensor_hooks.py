@@ -96,6 +96,7 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     if args or kwargs:
         owner.refuse(machine, "a call with arguments")
     hooks = machine.notes.of(_TensorHooks)
+    # A second remove() is no error in torch either.
     if owner.registered in hooks:
         hooks.remove(owner.registered)
     return machine.constant(None)
@@ -108,6 +109,8 @@ def add_hook(machine: Machine, tensor: Any, hook: Value | None, unsupported: boo
     registered = TensorHook(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
     # The hooks of a tensor that existed before the call also run in backwards of other graphs.
     inside = graph.root is graph and not graph.modes_vary
+    # A leaf has no grad_fn: its hooks belong to its AccumulateGrad node, which later backwards run
+    # as well.
     if unsupported or not inside or registered.history is None or tensor.live is not None:
         raise GraphBreak(registered.reason)
     machine.notes.of(_TensorHooks).append(registered)
@@ -133,6 +136,7 @@ def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
         # An in-place write has moved the tensor to a new grad_fn since the registration.
         if registered.tensor.meta.grad_fn is not registered.history:
             raise GraphBreak(registered.reason)
+    # The engine's ready queue is a heap by sequence number, the highest first.
     return sorted(found, key=lambda registered: -registered.history._sequence_nr())
 
 

@@ -65,6 +65,8 @@ def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(obj)
     if type(obj) in _CLASSES and (wrapped or has_forward_gradient(obj)):
         return TransformedTensor.of(what=what)
+    # Such a frame is left to eager as a whole. Broken at each operation, a function of eight had up
+    # to nine variants, none of them with a graph.
     if _are_all_refused(machine):
         return OnlyUnsupportedTensors.of(what=what)
     return UnsupportedTensor.of(what=what)
@@ -108,6 +110,8 @@ def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type)
         shape = symbolic_shape(machine.symbols, source, spec, varying)
         machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides))
         machine.guard(*shape.guards)
+        # The guard has the sizes of this call where they are not free; the placeholder has the
+        # symbols.
         spec = shape.spec
     else:
         machine.guard(TensorMatch(source, spec, keys))
@@ -117,6 +121,7 @@ def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type)
     for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
         if at is node:
             machine.symbols.owners[symbol] = made, dim
+    # The graph may have written to memory that this tensor shares with an earlier input.
     if notes.graph.mutated_inputs:
         check_written_inputs(machine, notes)
     return made

@@ -64,8 +64,11 @@ class TorchFunctionValue(BuiltinValue):
         self.refusal = refusal
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # torch.set_default_device installs a TorchFunctionMode, under which a call would be left to
+        # eager; the trace passes its device explicitly instead.
         kwargs = on_default_device(machine, self.obj, kwargs)
         handler = handler_of(self.obj)
+        # Before the refusal: a handler traces functions that no graph may call as they are.
         if handler is not None:
             return handler(machine, args, kwargs)
         if self.refusal is not None:
@@ -152,6 +155,8 @@ class TensorTypeMethod(BuiltinValue):
         name = self.obj.__name__
         if attribute_of_class(torch.Tensor, name) is not self.obj:
             return record(machine, _function_for(self.obj), args, kwargs)
+        # From here on, the program's object does not matter: the graph looks the method up by its
+        # name.
         guard_attribute(machine, torch.Tensor, name, self.obj)
         return TensorMethodValue(owner, name).call(machine, args[1:], kwargs)
 
@@ -179,6 +184,7 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
     if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
         if handler_of(obj) is not None:
             return TorchFunctionValue(obj, None, source)
+        # None lets torch_namespaces.py model the function as a FunctionValue.
         if isinstance(obj, types.FunctionType) and is_inlined(obj):
             return None
         if module == "torch._tensor":
@@ -221,6 +227,8 @@ class OperatorSpace(BuiltinValue):
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
+            # Another library may register the operator later, so its absence is not a fact for the
+            # trace.
             if not self._is_complete():
                 why = f"it has no {name!r} yet"
                 raise GraphBreak(RefusedTorchCall.of(name=str(self.obj), why=why)) from None

@@ -73,6 +73,7 @@ class TorchStore(TableStore):
             self._known[token] = found
         return self._known[token]
 
+    # `vars(torch)` has about 1,500 names: a walk over them would guard each one.
     def _live_pairs(self) -> NoReturn:
         raise GraphBreak(UnknownObject.of(what="all names", type="torch module"))
 
@@ -93,6 +94,8 @@ def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
         if getattr(sys.modules.get(module), "__dict__", None) is not table:
             raise GraphBreak(UnknownObject.of(what="use", type=type(value).__name__))
         return machine.lazy(value, ModuleAttr(ImportedModule(module), name))
+    # A monkey patch is no original and has a path of its own above; here the object is the
+    # library's, which lives as long as the process.
     machine.guard(NamespaceFacts(table, (NameFact(name, value),)))
     return torch_object(machine, value)
 
@@ -196,6 +199,8 @@ class _TorchCell(CellValue):
     def load(self, machine: Machine) -> Value | None:
         if not self._read:
             self._read = True
+            # Wrapped when the function is modelled, one cell with an unsupported object would break
+            # calls that never read it.
             self.contents = torch_object(machine, self.cell.cell_contents)
         return self.contents
 

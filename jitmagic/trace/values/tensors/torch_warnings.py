@@ -21,6 +21,7 @@ __all__ = ["replay_warning"]
 def replay_warning(machine: Machine, name: str, call: Callable[..., Any], *stand_ins: Any) -> None:
     """Make the call, which warns; break the graph if a warning filter makes that an error."""
     try:
+        # In inference mode, float() of a tensor that requires grad does not warn.
         with torch.inference_mode(False):
             call_from(machine.where(), call, stand_ins, {})
     except Warning as error:
