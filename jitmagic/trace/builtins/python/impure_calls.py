@@ -83,8 +83,8 @@ def _reads(clock: Clock) -> None:
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
         origin = EarlyReading(machine.effects.drawn)
-        # A reading that an earlier attempt needed as a constant (it was compared, say) is a break: a
-        # guard on it would miss in each call, so that each call was a compile, then eager.
+        # A reading that an earlier attempt needed as a constant (it was compared, say) is a break:
+        # a guard on it would fail in each call.
         if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
             raise broken
         last = _last_operation(graph.graph)
