@@ -294,6 +294,7 @@ class LoopIterator(Reason):
 class RolledLoop(Reason):
     title = "A loop whose length changes"
     rests_on = "nothing"
+    # No guards on the facts that led here: they would fix the trip count.
     template = "the trip count of this loop varies ({what})"
     explanation = "Python runs the loop, and one compiled iteration serves any number of them."
     advice = "write it without a loop over that, or pad to one length; fullgraph=True unrolls it"

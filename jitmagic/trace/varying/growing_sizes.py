@@ -126,6 +126,7 @@ def _paths(base: Source, key: Any) -> tuple[Source, ...]:
 
 def _are_others(old: object, new: object) -> bool:
     """Return whether two sizes differ and the first may be a symbol."""
+    # Size 0 is never a symbol: a cache that begins as torch.empty(0) has a variant for that.
     return type(old) is int and type(new) is int and old > 0 and old != new
 
 

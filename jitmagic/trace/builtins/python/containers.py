@@ -53,9 +53,9 @@ def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(slice)
 def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    # With one argument it is the end, not the start, as in range(stop).
     none = ConstantValue(None)
     if len(args) == 1:
+        # A single argument is the end, as in range(stop).
         return SliceValue([none, args[0], none])
     return SliceValue([*args, none][:3])
 

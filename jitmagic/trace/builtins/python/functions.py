@@ -39,8 +39,8 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if name in given
     )
     functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
-    # A function from before the call would be changed in place, for which there is no effect. Only
-    # the recipe of a new function has these attributes.
+    # A function from before the call would have to be changed in place; what is set here is only a
+    # part of the recipe of a new one.
     if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
         what = f"{wrapper.describe()} for {wrapped.describe()}"
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))

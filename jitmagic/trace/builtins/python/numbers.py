@@ -209,10 +209,10 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     best, best_measure = items[0], measure(items[0])
     for item in items[1:]:
         measured = measure(item)
-        # Python keeps the first of equal items, so `item` has to be strictly smaller or larger.
         if key is None and (picked := _extreme_scalar(machine, op, best, item)) is not None:
             best = best_measure = picked
             continue
+        # Strictly, since Python keeps the first of equal items.
         if compare(machine, op, measured, best_measure).realize(machine).truth(machine):
             best, best_measure = item, measured
     return best

@@ -49,9 +49,9 @@ def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _made(machine: Machine, kind: type, args: Args) -> Value:
-    # Of a set or dict CPython sizes the new table before it copies (set_merge in setobject.c), so
-    # that the order of items may differ from that after adding one by one. SetStore.of_call repeats
-    # the call itself on mirrors.
+    # Of a set or dict CPython sizes the new table before it copies (set_update_internal in
+    # setobject.c), so that the order of items may differ from that after adding one by one.
+    # SetStore.of_call repeats the call itself on mirrors.
     if not args or (kind is set and not isinstance(args[0], SetValue | DictValue)):
         return SetValue.of(machine, unpack(machine, args[0]) if args else ())
     return SetValue(SetStore.of_call(machine, kind, operand_of(machine, args[0])))

@@ -238,7 +238,8 @@ def _run(machine: Machine, function: Callable[..., Any], positional: Any, named:
         return function(*positional, **named)
     except (IndexError, TypeError, ValueError) as error:
         raise machine.error(type(error), *error.args, exact=True) from None
-    # The error has the attributes `msg`, `pattern` and `pos`, which Python fills in.
+    # re.error has attributes (`msg`, `pattern`, `pos`) that the model of an exception lacks, so
+    # plain Python raises it.
     except re.error:
         raise GraphBreak(UnsupportedArguments.of(name="re", what="an invalid pattern")) from None
 

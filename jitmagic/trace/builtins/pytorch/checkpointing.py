@@ -55,7 +55,6 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     else:
         result, region = _followed(machine, args, given, keeps_draws)
     # Eager runs the function twice, so a write or an effect would happen twice.
-    # Compared as sets, since inputs that the function reads first are inserted before older nodes.
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
         raise _refused("backward runs it again, and it changes older objects")

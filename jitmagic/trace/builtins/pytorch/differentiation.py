@@ -404,7 +404,6 @@ def _register(function: Any) -> None:
         except GraphBreak:
             if owner.source is None:
                 raise
-            # Without reading parameters no guard is needed on hundreds of them.
             machine.effects.perform(BuiltinValue(function), args, kwargs)
             # The call happens after the graph: gradients read from here on would be the old ones.
             machine.notes.marks.add(GRADIENTS_GONE)
