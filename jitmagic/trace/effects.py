@@ -150,6 +150,8 @@ class EffectLog:
 
     def _write(self, target: Value, name: str, entry: Entry) -> None:
         """Record a write: the last value counts, at the position of the first write to the name."""
+        # One write per attribute: a counter that an unrolled loop adds to would be stored once per
+        # iteration.
         key = id(target), name
         if key in self._latest:
             self._entries[self._latest[key]] = entry
@@ -158,6 +160,7 @@ class EffectLog:
             self._entries.append(entry)
 
     def _erase(self, target: Value, name: str, entry: Entry) -> None:
+        # A write after `del` is a new entry: the object's dictionary appends the name again.
         self._latest.pop((id(target), name), None)
         self._entries.append(entry)
 
@@ -274,6 +277,7 @@ class ExitBuilder:
         if setter is not None:
             return Perform(Constant(setter), (self(target), Constant(name), self(value)))
         known: object = target.python_type(self._machine).__setattr__
+        # STORE_ATTR calls a `__setattr__` of the class, which the trace has interpreted already.
         if known in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
         arguments = self(target), Constant(name), self(value)
@@ -293,6 +297,8 @@ class ExitBuilder:
             fills.extend(effect for value in waiting for effect in value.fill(self))
             emptied, self._containers = self._containers, []
             fills.extend(effect for one in emptied for effect in _all_of(one.replace(self)))
+        # An iterator advances last, since `__setstate__` of a list iterator clips the index to the
+        # list's length at that moment.
         return (*fills, *self._effects, *self._late)
 
 

@@ -103,4 +103,6 @@ def cache_cast(leaf: torch.Tensor) -> None:
 def _cast(leaf: torch.Tensor) -> None:
     """Cast the leaf by a matrix product without rows, which computes nothing."""
     with torch.enable_grad():
+        # torch offers no call that fills the cache alone. Autocast casts the operands of a product,
+        # and caches the cast of a leaf that requires grad.
         torch.matmul(leaf.detach().new_empty(0, leaf.shape[-2 if leaf.dim() > 1 else 0]), leaf)

@@ -187,6 +187,8 @@ def _shared() -> GraphBreak:
 def _guard_separate(machine: Machine, notes: GraphNotes) -> None:
     """Guard that no input overlaps a written one; inputs that are only read may overlap."""
     written = list(notes.graph.mutated_inputs)
+    # Inputs that overlap each other, such as views of one buffer, go into different groups, because
+    # NoOverlap requires all of its members to be apart.
     groups: list[tuple[_Spans, list[Node]]] = [(_Spans(), [])]
     for node in _tensors(notes):
         if node in notes.graph.mutated_inputs:
@@ -214,6 +216,8 @@ def _span(notes: GraphNotes, node: Node) -> Span:
     if node not in known:
         live = notes.live(node)
         assert live is not None
+        # From the first to the last element. Two interleaved views (x[::2], x[1::2]) count as
+        # overlapping.
         reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))
         start = live.data_ptr() if live.numel() else 0
         end = start + (reach + 1) * live.element_size() if live.numel() else 0

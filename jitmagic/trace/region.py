@@ -45,6 +45,8 @@ class _InnerBuilder(GraphBuilder):
         super().__init__(grad_enabled, around.step)
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
+        # Shared, because a write in this graph is one to the memory that the graph around it
+        # captured.
         self.writes = around.writes
         self.unknown_strides = set(around.unknown_strides)
         self.notes = GraphNotes(self, outer)
@@ -132,6 +134,8 @@ class RegionBuilder(_InnerBuilder):
 
     def flags_vary(self, node: Node) -> bool:
         """Return whether `requires_grad` of the tensor is known only when the backward runs."""
+        # Without create_graph the engine runs the backward without grad mode, and gradients have no
+        # history.
         is_made = node not in self.inputs or self.is_fed(node, "gradient")
         return node.graph is self.graph and is_made
 
@@ -164,6 +168,8 @@ class RegionBuilder(_InnerBuilder):
         self._emitted_modes = modes
 
     def _note_draw(self) -> None:
+        # When and how often the backward runs is not known, and so neither the place of its draws
+        # among those of the program.
         self._refuse("it draws random numbers")
 
     def _refuse(self, why: str) -> NoReturn:

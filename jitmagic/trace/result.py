@@ -9,7 +9,7 @@
            | BuildTuple/BuildList/BuildSet(items) | BuildDict(keys, values) | BuildSlice(items)
            | BuildCell(contents | None)    a fresh closure cell
            | BuildFunction(code, globals, name, defaults, kwdefaults, closure, annotations)
-           | NewInstance(cls)              cls.__new__(cls); its attributes arrive as effects
+           | NewInstance(cls)              object.__new__(cls); its attributes arrive as effects
            | Invoke(callee, args, kwargs)  callee(*args, **kwargs): ranges, iterators, contexts, ...
     Recipes are compared by identity: one object of the traced program is one recipe object, so that
     the emitter makes it once and every holder sees the same object.

@@ -36,6 +36,7 @@ def lower_structure(
         assert isinstance(value, SequenceValue)
         items = [lower_structure(machine, item, name, leaf) for item in value.items]
         if isinstance(value, NamedTupleValue):
+            # Not the class's own `__new__`, which may be the user's.
             return tuple.__new__(value.cls.live, items)
         return items if isinstance(value, ListValue) else tuple(items)
     if type(value) is DictValue and value.kind in (dict, collections.OrderedDict):
@@ -49,6 +50,7 @@ def lower_structure(
     if value.is_constant(machine):
         constant = value.as_constant(machine)
         return constant if type(constant) is not torch.Size else tuple(constant)
+    # torch.func would flatten such an object into its parts, but as a leaf it stays whole.
     if value.python_type(machine) in _pytree.SUPPORTED_NODES:
         raise GraphBreak(UnsupportedArguments.of(name=name, what=f"a {value.describe()}"))
     return PassThrough(value)

@@ -47,6 +47,8 @@ def intercepts(*types: type) -> Callable[[_W], _W]:
 def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
     """Return the Value of `obj`; types that are not registered end at the wrapper of `object`."""
     kind = type(obj)
+    # Some objects are known by identity (random.seed, functions of numpy), though the wrapper of
+    # their type would inline them or treat them as unknown.
     for interceptor in _INTERCEPTORS.get(kind, ()):
         if (value := interceptor(machine, obj, source)) is not None:
             return value

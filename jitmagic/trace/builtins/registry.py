@@ -78,6 +78,8 @@ def _result(name: str, act: Act, machine: Machine, args: tuple[Any, ...], kwargs
         made = act(*args, **kwargs)
     except TypeError:
         try:
+            # A TypeError that the act itself raised is a mistake of jitmagic. It must not pass for
+            # wrong arguments of the program.
             inspect.signature(act).bind(*args, **kwargs)
         except TypeError:
             what = "such arguments"
@@ -136,6 +138,8 @@ def _named_handler(function: FunctionType) -> CallHandler | None:
     # torch.compile, once it has run, replaces some functions by wrappers.
     within = found.__dict__.get("__wrapped__") if isinstance(found, FunctionType) else None
     is_it = function is found or function is within
+    # A user's function that has replaced the module's has the same place there, but globals of
+    # another package.
     made_by, _, _ = str(function.__globals__.get("__name__")).partition(".")
     return handler if is_it and made_by == module.partition(".")[0] else None
 

@@ -69,6 +69,8 @@ def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> fr
     """Return variables that may be unbound after a region; `bound`: those bound before it."""
     if len(region) == 1:
         return frozenset()
+    # LOAD_FAST_AND_CLEAR (3.12, PEP 709) unbinds the variable of an inlined comprehension and
+    # restores what it was, possibly unbound.
     stored = {i.arg for i in region if i.op in ("STORE_FAST", "LOAD_FAST_AND_CLEAR")}
     deleted = {i.arg for i in region if i.op == "DELETE_FAST"}
     return frozenset(map(str, stored - bound | deleted))
@@ -92,6 +94,8 @@ def _edges(body: Body, source: Instruction) -> Iterator[ExitEdge]:
     before = sum(stack_effect(i, jump=False) for i in call_group(body, source)[:-1])
     if source.op == "FOR_ITER":
         assert source.target is not None
+        # From 3.12 on an exhausted FOR_ITER jumps past the END_FOR at its target, and the resume
+        # function begins after it.
         landing = tuple(RUNNING.loop_landing)
         place = body.instructions.index(source.target) + len(landing)
         yield ExitEdge(source, body.instructions[place], True, -1, landing)

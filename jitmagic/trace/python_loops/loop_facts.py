@@ -95,6 +95,7 @@ def learn(flat: FlatCode, traced: Trace, assumed: Assumptions, snapshot: FrameSn
     def heads(numbers: Iterable[int]) -> set[Instruction]:
         return {at[number] for number in numbers if number in at}
 
+    # A decision that rests on guards holds for the calls that pass them, not for the function.
     conditional = {head for head, because in assumed.calling.items() if because}
     root.calling |= heads(assumed.calling.keys() - conditional)
     root.plain |= heads(traced.loops.plain - conditional)

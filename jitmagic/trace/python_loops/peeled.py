@@ -43,8 +43,12 @@ def start_peeling(machine: Machine, reason: BreakReason) -> None:
     """
     peeling, root = machine.notes.root.of(_Peeling), machine.root
     if peeling.stop is None:
+        # An LSTM with 16 batch sizes and lengths: its iteration has 2 variants if the first one is
+        # peeled, 5 if it is not.
         peeling.head, peeling.stop = root.at, Stop(machine.step, reason, root.line())
         peeling.before = {
+            # A variable that was not read yet is described after the iteration: to read it here
+            # would add guards that the graph may not need.
             name: value if _is_unread(value) else _describe(machine, value)
             for name, value in _variables(machine, root.at)
         }
@@ -111,6 +115,8 @@ def _describe(machine: Machine, value: Value) -> Found:
     """Return the kind of a value; of a tensor (Tensor, identity, properties that a guard fixes)."""
     real: Any = value.real if isinstance(value, Lazy) else value
     if real is not None and real.holds_data and hasattr(real, "live"):
+        # Inputs by the spec with symbols: two sizes that happen to be equal in this call may differ
+        # in the next.
         specs = {entry.source: entry.spec for entry in machine.notes.root.inputs.values()}
         if real.live is None:
             return Tensor, id(real), *_layout(real.meta)

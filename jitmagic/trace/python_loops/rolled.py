@@ -37,6 +37,8 @@ __all__ = ["check_filled", "check_head", "peels", "trip_count_varies"]
 def trip_count_varies(machine: Machine, symbols: Iterable[Symbol], what: str) -> NoReturn:
     """Break or specialise: the program asks an iterable of varying length for its next item."""
     symbols = tuple(symbols)
+    # A data-dependent count has no value in the trace and cannot become a constant. In library code
+    # it is speculated instead, and the loop unrolled.
     if any(map(hintless, symbols)):
         rolls = not _is_speculated(machine)
     else:
@@ -44,6 +46,8 @@ def trip_count_varies(machine: Machine, symbols: Iterable[Symbol], what: str) ->
     can_end = _can_end(machine)
     if rolls and can_end:
         finish_peeling(machine)
+        # An LSTM in plain Python over 16 lengths: 8 compiles and then eager when unrolled, 2
+        # compiles of the frame when rolled.
         raise GraphBreak(RolledLoop.of(what=what))
     why = f"the trip count of a loop ({what})"
     raise Specialize(symbols, why, is_trip_count=can_end)
@@ -86,6 +90,8 @@ def peels(machine: Machine, what: str) -> bool:
 def check_filled(machine: Machine, source: Source | None) -> None:
     """Break before all items of a list are read, if a loop whose trip count varies filled it."""
     filled = machine.assumed.filled
+    # A read item by item would fix the length, so that each trip count of the loop before would be
+    # a variant of the code after it.
     if filled and source is not None and without_index(source) in filled:
         raise GraphBreak(FilledList.of())
 
@@ -102,6 +108,7 @@ def _can_end(machine: Machine) -> bool:
     code = frame.program.body
     if frame.instruction.op != "FOR_ITER" or is_library(code.filename):
         return False
+    # A resume function is a plain function, which could not be suspended at a `yield`.
     if code.flags & inspect.CO_GENERATOR:
         return False
     return not (frame is machine.root and frame.at in machine.assumed.unrolled)

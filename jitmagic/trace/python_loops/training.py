@@ -34,6 +34,8 @@ def check_iteration(machine: Machine, frame: Frame) -> None:
     if not frame.gradients or not _may_break(machine, frame):
         return
     nodes = len(machine.graph.graph.nodes)
+    # At the first jump back this counts the nodes before the loop too. Overestimated, a short loop
+    # is left to Python: slower by its breaks, but correct.
     of_round = nodes - frame.nodes_at.get(frame.next, 0)
     frame.nodes_at[frame.next] = nodes
     left = iterations_left(frame, frame.next)
@@ -41,6 +43,7 @@ def check_iteration(machine: Machine, frame: Frame) -> None:
         return
     if left is not None and left * of_round <= _MOST_NODES:
         return
+    # Only the root can resume within a loop. The callee becomes a root of its own.
     if frame is not machine.root:
         raise GraphBreak(TrainingLoop.of())
     frame.rolls_at = frame.next

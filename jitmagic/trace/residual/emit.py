@@ -86,6 +86,8 @@ def emit(
     entered at the breaking instruction.
     """
     writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
+    # First, because until then the dispatcher holds the arguments too, and an object whose last
+    # reference the frame drops would outlive it.
     writer.put(call_release(flat.release))
     starts_over = graph is not None and can_start_over(trace)
     before = draw_numbers(writer, trace.draws)
@@ -121,10 +123,14 @@ def _start_over_on_error(
     reraise = Instruction("RERAISE", 0)
     handler = [
         Instruction("PUSH_EXC_INFO"),
+        # Not BaseException: a KeyboardInterrupt is no error of the graph, and to run the frame
+        # again would swallow it.
         *build.load_const(Exception),
         Instruction("CHECK_EXC_MATCH"),
         *build.pop_jump_if_false(reraise),
         *build.pop_top(),
+        # The handler is left first, so that eager's exception does not get the graph's as its
+        # `__context__`.
         Instruction("POP_EXCEPT"),
         *again,
         reraise,
@@ -180,11 +186,14 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     flat = writer.flat
     root = flat.root
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
+        # The exception being handled is state of the thread, which no parameter of a resume
+        # function can carry.
         raise CannotRestore("the graph breaks while an exception is being handled")
     breaking = flat.at[exit_.index]
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
     flatten(body, flat.parameters)
+    # For all later resume functions too: any of them may hold the object's last reference.
     root.releases_arguments |= isinstance(exit_.reason, Finalizer)
     _restore(writer, exit_, root.live[breaking] | _held(exit_, root))
     writer.put(build.jump(copies[call_group(root.body, breaking)[0]]))
@@ -296,6 +305,8 @@ def _is_empty(cell: CellType) -> bool:
 
 def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
     """Restore the variables that are still needed, and the stack."""
+    # A parameter that is not restored was deleted by the program: to read it again has to raise
+    # UnboundLocalError.
     restored = {**exit_.locals, **exit_.cells}
     for name in writer.flat.parameters:
         if name not in restored and name in live:
@@ -337,6 +348,7 @@ def _bind_methods(body: Body) -> None:
     """
     for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
         _load_plainly(load)
+        # 3.13 has the callable and then the NULL or self above it; before, the NULL came first.
         order = build.swap(2) if RUNNING.null_first else []
         after = body.instructions.index(load) + 1
         body.instructions[after:after] = build.placed(
@@ -388,6 +400,7 @@ def _return_resume(
     """Return code for `return continue_with(dispatcher, *variables, *stack values)`."""
     code: Code = []
     names: list[str] = []
+    # The stack is emptied from the top; the arguments are passed bottom first.
     for index in reversed(range(len(key.nulls))):
         if not key.nulls[index]:
             names.append(name := f".s{index}")

@@ -27,6 +27,7 @@ from ..values.objects.functions import CellValue
 
 __all__ = ["check_dropped", "names_kept_bound", "passes_last_reference", "start_watching"]
 
+# Exact classes: a subclass may define `__del__`.
 _PLAIN = frozenset(
     {*ATOMS, torch.Tensor, torch.nn.Parameter, torch.Size, slice, type, types.ModuleType}
     | {types.BuiltinFunctionType}
@@ -40,6 +41,7 @@ class _References:
 
     def __init__(self) -> None:
         self.watches = False
+        # Holds the objects, so that no other one gets their ids during the trace.
         self.objects: dict[int, tuple[object, Source]] = {}
         self.line: UserLine | None = None
 
@@ -58,6 +60,7 @@ def check_dropped(machine: Any) -> None:
         return
     objects = {id(live): (live, source) for live, source in _lives(machine)}
     for key, (live, source) in held.objects.items():
+        # A drop is noticed one instruction later, hence `step - 1` and the line from before.
         if key not in objects and not _is_plain_container(machine, live, source):
             reason = Finalizer.of(what=f"the frame drops a {type(live).__name__}")
             raise Restart(Stop(machine.step - 1, reason, held.line))
@@ -67,6 +70,8 @@ def check_dropped(machine: Any) -> None:
 def names_kept_bound(machine: Any) -> frozenset[str]:
     """Return the variables that stay bound after a graph break even if they are not read again."""
     held = machine.notes.root.of(_References)
+    # Eager keeps variables bound until the frame returns. Liveness would drop an object with a
+    # finalizer after its last read.
     if not held.watches and not isinstance(machine.stop.reason, Finalizer):
         return frozenset()
     slots = machine.root.slots.items()
@@ -118,7 +123,11 @@ def _held_object(machine: Any, value: Value) -> object:
     live: object = value.obj if isinstance(value, Lazy) else getattr(value, "live", None)
     if isinstance(value.source, Argument | CellContents):
         return live
+    # Once the program has changed an object, a container that was taken out of it may be referenced
+    # by the frame alone.
     taken_out = type(live) in _CONTAINERS and machine.effects.mutated
+    # CPython looks for `__del__` on the class (tp_finalize), so one in the instance's dictionary
+    # does not count.
     tells = taken_out or hasattr(type(live), "__del__")
     return live if tells and isinstance(value.source.root, Argument) else None
 
@@ -147,6 +156,8 @@ def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
     """Return whether it is a list or tuple of guarded length whose items may all die unnoticed."""
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False
+    # Without that guard the list of a later call may hold other items, such as an object with a
+    # finalizer.
     if not machine.relies_on(LengthIs(source, len(obj))):
         return False
     items = enumerate(obj)

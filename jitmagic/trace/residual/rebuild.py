@@ -111,6 +111,7 @@ def with_getattribute(guards: Iterable[Guard]) -> frozenset[Source]:
 
 
 def _answers(kind: type) -> bool:
+    # Not `kind.__mro__`, which a metaclass may answer by Python code.
     bases = type.__getattribute__(kind, "__mro__")
     found = next(vars(base)[_READS] for base in bases if _READS in vars(base))
     return isinstance(found, FunctionType)
@@ -125,6 +126,8 @@ def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
     for generator in generators:
         writer.make(generator)
     if draws:
+        # dict.fromkeys, because a state has kilobytes to copy and a frame may draw from one
+        # generator many times.
         states = build.call(states_of, *map(writer.load, dict.fromkeys(generators)))
         writer.put(states, build.store_fast(_STATES))
     begin = len(writer.code)
@@ -175,6 +178,8 @@ def make_values(writer: Writer, trace: Trace) -> None:
     for recipe in order:
         writer.make(recipe)
     for index in range(len(trace.draws)):
+        # Temporaries are dropped here, because the residual's frame may live on for long: it runs
+        # the breaking call, during which results that no variable holds would stay allocated.
         writer.put(build.delete_fast(drawn_variable(index)))
     if any(isinstance(i.arg, str) and i.arg == _GRAPH for i in writer.code):
         writer.put(build.delete_fast(_GRAPH))
@@ -202,6 +207,8 @@ def _roots(trace: Trace) -> Iterator[Recipe]:
 def _parts(whole: Recipe | Effect) -> Iterator[Recipe]:
     """Yield the recipes in the fields of a recipe or effect, in their order."""
     if not isinstance(whole, Constant):
+        # dataclass makes `__match_args__` of the fields in order, so a new recipe needs no case
+        # here.
         yield from _recipes_in(getattr(whole, name) for name in whole.__match_args__)  # type: ignore[union-attr]
 
 
@@ -239,10 +246,12 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
             return [*_loads(writer, pairs), *build.build_map(len(keys))]
         case BuildCell(contents):
+            # CellType() without an argument is an empty cell.
             return build.call(CellType, *(() if contents is None else (writer.load(contents),)))
         case BuildFunction():
             return _build_function(recipe, writer)
         case NewInstance(cls):
+            # The trace has interpreted the class's own `__new__`, which must not run again.
             return build.call(object.__new__, writer.load(cls))
         case Invoke(callee, args, kwargs):
             return _invoke(writer, callee, args, kwargs)
@@ -283,6 +292,7 @@ def _make_function(
     code, name, qualname = identity
     made = FunctionType(code, namespace, name, defaults, closure)
     made.__qualname__ = qualname
+    # FunctionType() takes `kwdefaults` as an argument from 3.13 on only.
     made.__kwdefaults__ = kwdefaults
     if annotations:
         made.__annotations__ = annotations
@@ -303,6 +313,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*load(value), *load(target), *load(key), *build.store_subscr()]
         case DelItem(target, key):
             return [*load(target), *load(key), *build.delete_subscr()]
+        # DELETE_DEREF needs a cell of the frame itself; this one may belong to any function.
         case SetCell(cell, None):
             return [*load(cell), *build.delete_attr("cell_contents")]
         case SetCell(cell, value):
@@ -328,6 +339,7 @@ def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
     over `target` that is advanced afterwards then sees what it would in eager.
     """
     base = OrderedDict if isinstance(target, OrderedDict) else dict
+    # By identity, since to compare keys would run the user's `__eq__`.
     places = {id(key): place for place, key in enumerate(base.__iter__(target))}
     stay: set[int] = set()
     last = -1

@@ -64,6 +64,7 @@ class ResumeFacts:
         if not isinstance(trace.exit, Break):
             return
         reason, broken = trace.exit.reason, at[trace.exit.index]
+        # `n = x.item()`: the resume function gets the number as its item.
         if isinstance(reason, TensorItem | TensorBranch) and broken.op.startswith("CALL"):
             self.reads.add(broken)
         known = _Tensors(trace)
@@ -94,6 +95,9 @@ class ResumeFacts:
 
     def change(self, trace: Trace, now: FrameSnapshot, stored: Container[object]) -> None:
         """Record numbers that an iteration changes, and those in variables `stored` in the loop."""
+        # The learning rate and the counts of a scheduler were constants of the second iteration,
+        # whose graph the third did not fit. CosineAnnealingLR with Adam has two graphs for any
+        # number of steps (three before).
         for paths, number in numbers_written(trace):
             if number is None or not any(_is_now(path, number, now) for path in paths):
                 self.changed.update(map(without_index, paths))
@@ -114,6 +118,7 @@ class ResumeFacts:
         """Return the ranges of the sizes and strides of an input that vary."""
         rank = tensor.dim()
         sizes = self.sizes.get(_name(source), ())
+        # Facts are kept by variable, which may hold a tensor of another rank now.
         return {place: INT64 for place in sizes if -2 - rank < place < rank}
 
     def size_at(self, source: Source, place: int) -> Size | None:

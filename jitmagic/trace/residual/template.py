@@ -57,6 +57,7 @@ class _NotPlain(Exception):
 
 def template_of(trace: Trace) -> Template | None:
     """Return the native template of a trace's result, or None."""
+    # Each of these is a call of a Python function around the graph.
     if not isinstance(trace.exit, Return) or trace.effects or trace.draws or trace.casts:
         return None
     sources: list[Source] = []
@@ -91,6 +92,8 @@ def _shape(recipe: Recipe, sources: list[Source], seen: set[int]) -> tuple[Any, 
 
 
 def _key(recipe: Recipe) -> object:
+    # The dispatcher builds the dictionary in C++; hashing and comparing such keys runs no code of
+    # the user's.
     if isinstance(recipe, Constant) and isinstance(recipe.value, _IMMUTABLE):
         return recipe.value
     raise _NotPlain

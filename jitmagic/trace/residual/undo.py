@@ -53,6 +53,7 @@ def can_be_copied(written: Iterable[TensorSpec]) -> bool:
 def written_before_raising(trace: Trace) -> tuple[int, ...]:
     """Return the inputs that a run in program order has written to when a node raises."""
     nodes: list[Node] = list(trace.graph.graph.nodes)
+    # Nothing raises after the last such node, so later writes never have to be undone.
     while nodes and not may_raise(nodes[-1]):
         nodes.pop()
     written = {storage_of(one) for node in nodes for one in node.meta.get("mutates", ())}

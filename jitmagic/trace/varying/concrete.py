@@ -102,6 +102,7 @@ def with_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | ScalarI
     """
     graph, kept = sized_graph(traced.graph, known)
     inputs = tuple(_input(traced, place, known) for place in kept)
+    # `mutated` has positions of inputs, which move when an input is left out or a number is added.
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
     return replace(traced, graph=graph, inputs=inputs, mutated=mutated), kept
 

@@ -84,6 +84,7 @@ def resized(traced: Trace, static: Callable[[Source], Collection[int]]) -> Resiz
             continue
         source, old = before[place]
         new: TensorSpec = outputs[value.index].meta["spec"]
+        # A tensor of another rank is another variant in any case.
         if len(new.shape) != len(old.shape):
             continue
         pairs = enumerate(zip(old.shape, new.shape, strict=True))
@@ -112,6 +113,7 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
             match value:
                 case Constant(number) if type(number) in (int, float):
                     yield paths, number  # type: ignore[misc]
+                # `self.best = loss.item()` differs in each call, whatever this call's value was.
                 case Invoke(Constant(torch.Tensor.item)):
                     yield paths, None
 
@@ -124,6 +126,7 @@ def _paths(base: Source, key: Any) -> tuple[Source, ...]:
 
 def _are_others(old: object, new: object) -> bool:
     """Return whether two sizes differ and the first may be a symbol."""
+    # Size 0 is never a symbol: a cache that begins as torch.empty(0) has a variant for that.
     return type(old) is int and type(new) is int and old > 0 and old != new
 
 

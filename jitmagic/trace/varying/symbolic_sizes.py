@@ -40,6 +40,7 @@ __all__ = [
     "LARGEST", "SMALLEST", "STRIDES", "SymbolicShape", "guards_of_range", "symbolic_shape",
 ]  # fmt: skip
 
+# The product of two sizes of 2**31 fits an int64, in which native guards compute.
 SMALLEST, LARGEST = 2, 2**31
 STRIDES = Interval(2, 2**40)
 
@@ -88,11 +89,14 @@ def _symbol(
     guards: list[Guard],
 ) -> Dimension:
     unbacked = isinstance(range, UnbackedRange)
+    # The suffix shows in messages that the symbol has no hint.
     name = f"s{len(symbols.sizes)}" + ("g" if isinstance(range, GrowingRange) else "u") * unbacked
     limits = Interval(range.low, range.high)
     own = Symbol(name, int, limits, origin)
     symbol: Symbol = symbols.shared_symbol(own, hint)
     if symbol is own and unbacked:
+        # No hint: nothing is decided by the size of this call, which is only an example for meta
+        # kernels.
         symbols.add(symbol, None, hint)
     elif symbol is own:
         symbols.add(symbol, hint)
@@ -119,6 +123,7 @@ def _strides(
     """Return strides from the innermost on: products if they match, else symbols or constants."""
     made: list[Dimension] = [0] * len(shape)
     step: Dimension = 1
+    # Of equal strides the later dimension is the inner one, as in a contiguous tensor.
     for dim in sorted(range(len(shape)), key=lambda dim: (spec.stride[dim], -dim)):
         stride = spec.stride[dim]
         if hint_of(step) != stride:
@@ -131,6 +136,7 @@ def _strides(
 def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] | None:
     """Return strides as products of sizes, if the tensor is dense in some dimension order."""
     rank = len(shape)
+    # Row-major order first: it is the usual layout, and a dimension of size 1 fits several orders.
     rows = list(range(rank - 1, -1, -1))
     for order in (rows, sorted(rows, key=lambda dim: (spec.stride[dim], -dim))):
         made: list[Dimension] = [0] * rank

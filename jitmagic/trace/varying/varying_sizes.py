@@ -56,8 +56,10 @@ class VaryingSizes:
                     found[dim] = GrowingRange(max(1, found[dim].low), found[dim].high)
         if self.growing is not None:
             for dim, limits in self.growing.ranges(source, tensor, self.growing_ones).items():
+                # A range that is narrower already, such as one of mark_dynamic with bounds, stays.
                 if dim not in self.static(source) and found.get(dim, INT64) == INT64:
                     found[dim] = limits
+        # Symbols are numbered in the order of dimensions, whichever fact found them.
         return dict(sorted(found.items()))
 
     def has_ones(self, source: Source, tensor: torch.Tensor) -> bool:
@@ -77,6 +79,7 @@ class VaryingSizes:
         self, source: Source, tensor: torch.Tensor, found: Mapping[int, Interval]
     ) -> dict[int, list[Dimension]]:
         """Return present and earlier sizes of dimensions whose symbol would have a hint."""
+        # The subclasses of Interval, UnbackedRange and GrowingRange, are those without a hint.
         dims = [dim for dim, limits in found.items() if dim >= 0 and type(limits) is Interval]
         earlier = {
             dim: (*self.in_variants(source, dim), self.facts.size_at(source, dim)) for dim in dims

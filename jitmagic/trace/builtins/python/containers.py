@@ -55,6 +55,7 @@ def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     none = ConstantValue(None)
     if len(args) == 1:
+        # A single argument is the end, as in range(stop).
         return SliceValue([none, args[0], none])
     return SliceValue([*args, none][:3])
 
@@ -80,6 +81,8 @@ def refuse_mapping(machine: Machine, value: Value) -> None:
 def _pair(machine: Machine, row: Value) -> list[Value]:
     parts = unpack(machine, row)
     if len(parts) != 2:
+        # CPython's text also names the index of the row. The error is not `exact`, so a program
+        # that reads the text breaks the graph.
         message = f"dictionary update sequence element has length {len(parts)}; 2 is required"
         raise machine.error(ValueError, message)
     return parts
@@ -125,6 +128,8 @@ def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
 # -- list and tuple ------------------------------------------------------------------------------
 
 
+# Lazy: append() only stores its argument, and a read would guard an object that the graph may never
+# use.
 methods(
     list, {"append": lambda machine, owner, item: _as_list(owner).append(machine, item)}, lazy=True
 )
@@ -175,6 +180,7 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 @method(collections.deque, "index")
 def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(owner, ItemsValue)
+    # list.index() clamps its bounds to the list, as a slice does.
     bounds = slice(*(index_of(machine, one) for one in args[1:])) if args[1:] else slice(None)
     if len(args) == 2:
         bounds = slice(index_of(machine, args[1]), None)
@@ -214,6 +220,9 @@ methods(
 methods(
     dict,
     {
+        # Lazy: a key that is a text of the call is looked up without a guard on the text. Twenty
+        # keys whose values are alike are one variant (eight, then eager, when the text was
+        # guarded).
         "get": lambda machine, owner, key, default=None: (
             _as_dict(machine, owner).find(machine, key) or default
         ),
@@ -252,6 +261,7 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
     last = args[0] if args else kwargs.get("last", machine.constant(True))
+    # dict.popitem() takes no arguments, so Python raises its TypeError.
     if (args or kwargs) and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
     token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
@@ -268,6 +278,8 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
     def steps() -> Iterator[Value]:
         before = list(target.pairs)
         for token in reversed(before):
+            # CPython's reverse iterator compares the number of keys alone: if one key has replaced
+            # another, the iteration goes on. The break leaves both cases to it.
             if list(target.pairs) != before:
                 target.refuse(machine, "iteration while keys are added or removed")
             yield target.pairs[token][0]
@@ -279,6 +291,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
 
 @method(dict, "__init__")
 def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    # The first argument of defaultdict.__init__ is the factory, not a mapping.
     if owner.python_type(machine) is collections.defaultdict:
         owner.refuse(machine, "__init__()")
     return _update(machine, owner, args, kwargs)
@@ -356,6 +369,7 @@ def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs)
 def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
     token = args[0].hash_key(machine)
+    # As in pop(): the KeyError is the base class's, and no `__missing__` runs.
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])
     last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))

@@ -36,6 +36,9 @@ __all__: list[str] = []
 Part = Callable[[Value], Value]
 
 _THEMSELVES = (ConstantValue, ClassValue, FunctionValue, NumberValue)
+# Names that copy.copy, copy.deepcopy, or object.__reduce_ex__ on their behalf look up on the class.
+# `__replace__`, which each dataclass has since 3.13, is not one of them: only copy.replace calls
+# it. While it was listed, each copy of a dataclass broke the graph there.
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__",
@@ -53,6 +56,8 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, SetValue):
         return value.call_method(machine, "copy", [], {})
     if isinstance(value, TensorValue):
+        # copy.copy makes a tensor over the same storage that is no view of the original and has a
+        # version counter of its own. No operation of a graph returns such a tensor.
         value.refuse(machine, "copy.copy")
     copied = _rebuilt(machine, value, lambda item: item, {})
     return value if copied is None else copied
@@ -144,6 +149,8 @@ def _dictionary(
 def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> Value:
     """Copy a tensor; views of one memory would be copied together, so they break."""
     meta = value.meta
+    # Tensor.__deepcopy__ copies the whole storage, then sets strides, requires_grad, the attributes
+    # of the object and `.grad`. clone() is equal to it only for a plain contiguous tensor.
     plain = value.kind.__name__ == "Tensor" and meta.is_contiguous() and not meta.requires_grad
     if not plain or (value.live is not None and vars(value.live)):
         value.refuse(machine, "copying")
@@ -167,6 +174,7 @@ def _instance(
         raw, _ = value.cls.find(machine, name)
         if raw is not NOTHING and raw is not attribute_of_class(object, name):
             value.refuse(machine, f"copying past {name}")
+    # Without a `__dict__` the state is in slots or in C, and only Python's own copy reads it.
     if not kind.__dictoffset__:
         value.refuse(machine, "copying")
     copied = memo[value] = InstanceValue(value.cls)

@@ -24,6 +24,8 @@ def _enter_context(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _, stack, context = (*args, *kwargs.values())
     leave, entered = context.enter(machine)
     waiting = stack.get_attr(machine, _WAITING).realize(machine)
+    # The deque holds CPython's pairs (is_sync, exit), because code that is inlined reads it too:
+    # pop_all() moves it to a new stack.
     waiting.call_method(machine, "append", [TupleValue([machine.constant(True), leave])], {})
     return entered
 
@@ -40,8 +42,11 @@ def _leave_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         try:
             ended = leave.call(machine, details, {}).realize(machine)
         except ObservedError:
+            # CPython rewrites the `__context__` of such an exception, so that it looks as if it
+            # came from nested `with` statements.
             what = "a context that raises when it is left"
             raise GraphBreak(UnsupportedArguments.of(name="ExitStack", what=what)) from None
         if ended.truth(machine):
+            # The exception is suppressed: the contexts around this one are left without it.
             details = [nothing, nothing, nothing]
     return machine.constant(not is_handled and is_none(details[0]))

@@ -39,6 +39,8 @@ def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if name in given
     )
     functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
+    # A function from before the call would have to be changed in place; what is set here is only a
+    # part of the recipe of a new one.
     if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
         what = f"{wrapper.describe()} for {wrapped.describe()}"
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
@@ -63,6 +65,7 @@ def _assign(machine: Machine, function: FunctionValue, name: str, value: Value) 
             function.name = str(value.realize(machine).as_constant(machine))
         case "__qualname__":
             function.qualname = str(value.realize(machine).as_constant(machine))
+        # `__module__`, `__doc__` and, since Python 3.12, `__type_params__`.
         case _:
             function.slots[name] = value
 
@@ -148,10 +151,13 @@ def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     function = args[0].function.realize(machine) if bound else args[0]  # type: ignore[attr-defined]
     if len(args) > 1 or kwargs or not isinstance(function, FunctionValue):
         raise GraphBreak(UnsupportedArguments.of(name="inspect.signature", what="not a function"))
+    # inspect.signature follows `__wrapped__` and trusts `__signature__`, so for these the code
+    # object alone would give another signature.
     for name in ("__wrapped__", "__signature__"):
         if _has(machine, function, name):
             function.refuse(machine, f"the signature with a {name}")
     found = _parameters(function.code)
+    # `next` drops `self`, which the signature of a bound method does not show.
     if bound and not (function.code.co_argcount and next(found)):
         function.refuse(machine, "the signature of a method without self")
     parameters = ParametersValue(machine, found)

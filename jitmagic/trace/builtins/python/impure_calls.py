@@ -48,6 +48,7 @@ _CLOCKS: tuple[Clock, ...] = (
     time.time_ns, time.perf_counter_ns, time.monotonic_ns, time.process_time_ns,
     time.thread_time_ns,
 )  # fmt: skip
+# time_ns() reaches 2**63 in the year 2262.
 _LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
 
 
@@ -64,6 +65,7 @@ class LateReading(ResidualCall):
     __slots__ = ()
 
     def __init__(self, clock: Clock, kind: type, before: list[Value]) -> None:
+        # Depends on the reading before it: swapped readings would give a negative duration.
         super().__init__(kind, lambda *_: clock(), before[-1:])
 
     def operand(self, machine: Machine) -> Value:
@@ -81,6 +83,8 @@ def _reads(clock: Clock) -> None:
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
         origin = EarlyReading(machine.effects.drawn)
+        # A reading that an earlier attempt needed as a constant (it was compared, say) is a break:
+        # a guard on it would fail in each call.
         if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
             raise broken
         last = _last_operation(graph.graph)
@@ -127,6 +131,8 @@ _NAMES = ("message", "category", "stacklevel")
 def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Model the method, without its cache of the result."""
     logger, level = args
+    # CPython fills the cache under the lock of the logging module. A trace that did so would have
+    # an effect and a lock to replay; the guards on the levels suffice.
     if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
         return machine.constant(False)
     known = logger.get_attr(machine, "_cache").realize(machine)
@@ -160,6 +166,8 @@ def _warn(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         category = machine.constant(UserWarning)
     text = given.get("message", category)
     followed = len(args) <= len(_NAMES) and set(given) <= set(_NAMES) and text.is_constant(machine)
+    # stacklevel counts Python frames. One above the root belongs to the caller, which may be
+    # another one in the next call.
     if not followed or not 0 < level <= len(machine.frames) or not _is_only_said(category):
         what = "not a plain warning at a traced line"
         raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))

@@ -50,11 +50,15 @@ def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(range)
 def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # A range over symbols keeps them, so that a loop over it can be rolled
+    # (python_loops/rolled.py). Folded, each trip count would be a variant.
     if not kwargs and (symbols := symbols_in(machine, args)):
         return VaryingRange(args, symbols)
     return fold_call(machine, range, args, kwargs)
 
 
+# The iterators of all arguments are made at once, in order, as CPython's constructors do: for an
+# argument that is not iterable the call itself raises, not the first item.
 calls({
     enumerate: lambda machine, iterable, start=None: EnumerateIterator(
         _iterators(machine, [iterable])[0], index_of(machine, start) if start else 0, TupleValue
@@ -84,6 +88,8 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return ReversedIterator(value, len(value.items) - 1)
     if isinstance(value, ConstantValue) and isinstance(value.value, range):
         return RangeIterator(value.as_constant(machine)[::-1])
+    # These classes have no `__reversed__`. reversed() then indexes from the end, and the iterator's
+    # class is `reversed` itself.
     if isinstance(value, ConstantValue) and isinstance(value.value, str | bytes):
         items = unpack(machine, value)
         return StepIterator(machine, reversed, reversed(items))

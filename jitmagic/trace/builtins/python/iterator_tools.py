@@ -29,6 +29,7 @@ def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
 
 
 def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
+    # A generator expression, because chain() calls iter() of a part only when its turn comes.
     steps = (item for part in parts for item in drain(machine, _stepped(machine, part)))
     return StepIterator(machine, itertools.chain, steps)
 
@@ -39,6 +40,8 @@ def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     step = args[1] if len(args) > 1 else kwargs.get("step", machine.constant(1))
 
     def steps() -> Iterator[Value]:
+        # By repeated addition, as CPython's count_nextlong: with a float step, start + n * step
+        # would differ in the last digit.
         current = start
         while True:
             yield current
@@ -151,6 +154,7 @@ def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
     def steps() -> Iterator[Value]:
         while row := list(itertools.islice(items, size)):
+            # The items of the short batch are consumed before the error, as in CPython 3.13.
             if is_strict and len(row) < size:
                 raise machine.error(ValueError, "batched(): incomplete batch", exact=True)
             yield TupleValue(row)
@@ -257,6 +261,7 @@ def _filtered(function: Any) -> Callable[..., Value]:
 
     def act(machine: Machine, predicate: Value, iterable: Value) -> Value:
         items = drain(machine, _stepped(machine, iterable))
+        # CPython's iterator runs over Values; its predicate traces the program's.
         steps = function(lambda item: _is_true_of(machine, predicate, item), items)
         return StepIterator(machine, function, steps)
 
@@ -302,6 +307,8 @@ def _register_combinatoric(function: Callable[..., Any], iterables: int | None) 
         rest = [arg.as_constant(machine) for arg in args[end:]]
         named = {name: value.as_constant(machine) for name, value in kwargs.items()}
         try:
+            # CPython's own iterators choose items by position and never compare them, so they can
+            # run over Values.
             rows = function(*pools, *rest, **named)
         except (TypeError, ValueError) as error:  # a negative length
             raise machine.error(type(error), *error.args, exact=True) from None

@@ -82,6 +82,7 @@ def _register_pure(function: Callable[..., Any]) -> None:
         if op is None or len(args) != 1 or kwargs:
             return fold_call(machine, function, args, kwargs)
         number = args[0]
+        # math.sqrt(tensor) calls its `__float__`, which reads the data as float(tensor) does.
         if number.holds_data:
             number = number.call_method(machine, "__float__", [], {})
         number = number.operand(machine)
@@ -136,6 +137,7 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(divmod)
 def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2 and not kwargs and any(isinstance(one, NumberValue) for one in args):
+        # divmod() of floats gives exactly the results of `//` and `%`.
         return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
     return fold_call(machine, divmod, args, kwargs)
 
@@ -167,6 +169,7 @@ def members(machine: Machine, value: Value) -> list[Value]:
 def _first_that_is(wanted: bool, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return `wanted` if some item has that truth, else the opposite; stops at the first."""
     (iterable,) = args
+    # The order of a set is unknown, but the answer does not depend on it.
     if isinstance(iterable, SetValue):
         found = any(
             one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
@@ -209,6 +212,7 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if key is None and (picked := _extreme_scalar(machine, op, best, item)) is not None:
             best = best_measure = picked
             continue
+        # Strictly, since Python keeps the first of equal items.
         if compare(machine, op, measured, best_measure).realize(machine).truth(machine):
             best, best_measure = item, measured
     return best
@@ -224,6 +228,8 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
     if not any(isinstance(one, NumberValue) and node_scalar(one) for one in (best, item)):
         return None
     left, right = scalar_of(machine, best), scalar_of(machine, item)
+    # min() and max() return one of the objects: a bool has to stay a bool, which a number computed
+    # by the graph is not.
     if (
         left is None
         or right is None
@@ -237,6 +243,8 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
 # -- sum() -----------------------------------------------------------------------------------------
 
 
+# CPython adds floats with Neumaier's compensation, whose last digit differs from that of plain
+# additions.
 _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
 
 
@@ -257,6 +265,8 @@ def _is_integer(value: Value) -> bool:
 
 def _live_sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value | None:
     """Return the sum of a live container and the items appended to it; None: read the items."""
+    # The sum itself is guarded, not the items: a loop that appends its loss and averages the list
+    # was compiled for each length, then ran as eager.
     if (live := live_numbers(args, kwargs)) is None:
         return None
     numbers, path, appended = live
@@ -318,6 +328,7 @@ def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, in
     first = None
     for index, item in enumerate(items):
         kind = item.realize(machine).python_type(machine)
+        # From here on CPython adds by `+`, without compensation, even if more floats follow.
         if kind not in (int, float, bool):
             return index, first
         if kind is float and first is None:
@@ -349,12 +360,14 @@ def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Va
 
 def _lost(call: Callable[..., Node], a: Node, b: Node) -> Node:
     made = call(operator.add, a, b)
+    # The smaller summand loses digits, so what is lost is computed from the larger one.
     of_a = call(operator.add, call(operator.sub, a, made), b)
     of_b = call(operator.add, call(operator.sub, b, made), a)
     return call(torch.where, call(operator.ge, call(torch.abs, a), call(torch.abs, b)), of_a, of_b)
 
 
 def _with_error(call: Callable[..., Node], a: Node, error: Node) -> Node:
+    # As in CPython: the compensation of an infinite sum is nan and must not replace it.
     counts = call(torch.logical_and, call(torch.isfinite, error), call(operator.ne, error, 0))
     return call(torch.where, counts, call(operator.add, a, error), a)
 

@@ -68,6 +68,8 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
 def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     kinds = _kinds(machine, args[1].realize(machine), "isinstance")
     text = text_input(args[0])
+    # A text of the call that is only asked for its class needs no guard on its value. A metaclass
+    # may define `__instancecheck__`, which could read the value.
     if text is not None and all(type(kind) is type for kind in kinds):
         machine.guard(TypeIs(text[1], str))
         return machine.constant(any(kind in str.__mro__ for kind in kinds))
@@ -116,6 +118,7 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, _CALLABLE):
         return machine.constant(True)
     kind = value.python_type(machine)
+    # callable() asks the class alone: an attribute `__call__` of an instance does not count.
     return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
 
 
@@ -168,6 +171,8 @@ def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return the id of an object from before the call, guarded to be the same in each call."""
     value = args[0]
     live = getattr(value, "live", None)
+    # An object that the frame makes has no address before the residual has run, and a varying one
+    # has another in each call.
     if live is None or value.source is None or value.varies:
         raise GraphBreak(StatefulCall.of(name="id"))
     machine.guard(IdentityIs(value.source, live))
@@ -201,6 +206,8 @@ def _super(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def _implicit_super(machine: Machine) -> tuple[Value, Value]:
     """Model `super()`: uses the __class__ cell and the first argument of the calling frame."""
+    # CPython reads the first local and the free variable `__class__` of the calling frame; a `self`
+    # that a closure captures is in a cell there.
     frame = machine.frame
     cell = frame.slots.get("__class__")
     names = frame.program.body.parameters
@@ -240,11 +247,14 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(object.__init__, object.__init_subclass__)
 def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Whether object.__init__ raises for arguments depends on whether the class overrides `__new__`
+    # or `__init__` (object_init in typeobject.c). Python decides that.
     if len(args) > 1 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="object.__init__", what="arguments"))
     return machine.constant(None)
 
 
+# dict has a slot wrapper of its own around the same C function.
 @handles(object.__getattribute__, dict.__getattribute__)
 def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "object.__getattribute__")
@@ -277,6 +287,8 @@ def _tuple_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     items = unpack(machine, args[1]) if len(args) > 1 else []
     if isinstance(cls, ClassValue) and cls.live is tuple:
         return TupleValue(items)
+    # The `__new__` that collections.namedtuple generates calls tuple.__new__ with the class and one
+    # tuple.
     if isinstance(cls, ClassValue) and is_named_tuple(cls.live):
         return NamedTupleValue(cls, items)
     raise GraphBreak(UnknownCFunction.of(name="tuple.__new__"))
@@ -290,7 +302,7 @@ def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-# These inherit one C function; OSError, ImportError and others parse their arguments.
+# Slot wrappers of one C function; OSError, ImportError and others parse their arguments.
 _SAME_INIT = (BaseException, Exception, ValueError, TypeError, RuntimeError, ArithmeticError,
               LookupError, AssertionError, NotImplementedError)  # fmt: skip
 handles(*(kind.__init__ for kind in _SAME_INIT))(_exception_init)

@@ -42,6 +42,7 @@ for _op, _sign in UNARY.items():
 
 @handles(operator.concat)
 def _concat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # operator.concat raises a TypeError for numbers, which `+` would add.
     if not all(isinstance(one, SequenceValue | ConstantValue) for one in args):
         args[0].refuse(machine, "operator.concat")
     return binary(machine, "+", *args)
@@ -73,6 +74,7 @@ def _partial(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(functools.reduce)
 def _reduce(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # reduce() takes items one by one, so a function that raises leaves the rest in the iterator.
     items = args[1].iterate(machine).realize(machine)
     total = args[2] if len(args) > 2 else items.next(machine)
     if total is None:

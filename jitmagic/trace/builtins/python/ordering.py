@@ -43,6 +43,7 @@ def _follow(
     items = [_Item(machine, item) for item in target.items]
     try:
         result = function(items, *args, **named)
+    # CPython's own code raised it, so the text is exact on each version.
     except (IndexError, ValueError) as error:  # an empty heap, a negative bound
         raise machine.error(type(error), *error.args, exact=True) from None
     finally:
@@ -61,7 +62,7 @@ def _register_heap(function: Callable[..., Any]) -> None:
         return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
 
 
-# nlargest() and merge(reverse=True) call the last three.
+# nsmallest() and merge(reverse=True) of heapq, which are Python code, call the last three.
 for _name in (
     "heapify", "heappush", "heappop", "heappushpop", "heapreplace",
     "_heapify_max", "_heappop_max", "_heapreplace_max",
@@ -84,6 +85,8 @@ def _register_bisect(function: Callable[..., Any]) -> None:
             name: None if is_none(one) else index_of(machine, one) for name, one in named.items()
         }
         if not is_none(key):
+            # The caller's key is called by CPython: for the items that it compares with, and by
+            # insort() for `x` too.
             given["key"] = lambda item: _Item(machine, key.call(machine, [item.value], {}))
         return _follow(machine, function, target, sought, **given)
 
@@ -102,6 +105,7 @@ class _KeyMaker(Value):
         self.function = function
 
     def python_type(self, machine: Machine) -> type:
+        # CPython has one class, KeyWrapper, for the maker and for the objects that it wraps.
         return type(functools.cmp_to_key(lambda one, two: 0))
 
     def truth(self, machine: Machine) -> bool:

@@ -49,6 +49,9 @@ def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _made(machine: Machine, kind: type, args: Args) -> Value:
+    # Of a set or dict CPython sizes the new table before it copies (set_update_internal in
+    # setobject.c), so that the order of items may differ from that after adding one by one.
+    # SetStore.of_call repeats the call itself on mirrors.
     if not args or (kind is set and not isinstance(args[0], SetValue | DictValue)):
         return SetValue.of(machine, unpack(machine, args[0]) if args else ())
     return SetValue(SetStore.of_call(machine, kind, operand_of(machine, args[0])))
@@ -57,6 +60,7 @@ def _made(machine: Machine, kind: type, args: Args) -> Value:
 @method(set, "remove")
 def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     if not _as_set(owner).store.has(args[0]):
+        # The argument of the KeyError is the item itself.
         raise machine.error(KeyError, args[0], exact=True)
     _as_set(owner).change(machine, "discard", operand_of_item(machine, args[0]))
     return machine.constant(None)

@@ -38,6 +38,8 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
     if isinstance(value, ExceptionValue) and how == "s":
         return machine.constant(value.text(machine))
     if isinstance(value, InstanceValue | EnumValue) and how in "sr":
+        # object.__str__ calls repr(), so `__repr__` also serves str() if the class has no
+        # `__str__`.
         result = value.special(machine, "__str__") if how == "s" else None
         result = result or value.special(machine, "__repr__")
         if result is not None:
@@ -51,6 +53,7 @@ def _container_text(machine: Machine, value: SequenceValue | DictValue) -> str:
     """Return the text of a list, tuple or dict; one that contains itself breaks."""
 
     def text(part: Value) -> str:
+        # str() of a container shows its items by repr().
         return str(text_of(machine, part.realize(machine), "r").as_constant(machine))
 
     kind = value.python_type(machine)
@@ -67,6 +70,7 @@ def _container_text(machine: Machine, value: SequenceValue | DictValue) -> str:
 
 def formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:
     """Return the text of a replacement field of an f-string."""
+    # The spec applies to the text that a conversion (`!r`) makes, not to the value.
     if conversion:
         value = text_of(machine, value, conversion)
     value = value.format_operand(machine)
@@ -76,6 +80,7 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
         result = value.special(machine, "__format__", spec or machine.constant(""))
         if result is not None:
             return result
+    # object.__format__ raises a TypeError for a spec that is not empty.
     if spec is not None and spec.realize(machine).as_constant(machine):
         raise GraphBreak(UnsupportedOperation.of(what="a format spec", types=value.describe()))
     return text_of(machine, value, "s")
@@ -140,6 +145,7 @@ class PatternValue(Value):
         self.refuse(machine, f"comparison {op}")
 
     def recipe(self, builder: Builder) -> Recipe:
+        # re.compile caches 512 patterns, so this is mostly the object that eager has.
         text, flags = builder.constant(self.live.pattern), builder.constant(self.live.flags)
         return builder.invoke(re.compile, (text, flags))
 
@@ -232,6 +238,8 @@ def _run(machine: Machine, function: Callable[..., Any], positional: Any, named:
         return function(*positional, **named)
     except (IndexError, TypeError, ValueError) as error:
         raise machine.error(type(error), *error.args, exact=True) from None
+    # re.error has attributes (`msg`, `pattern`, `pos`) that the model of an exception lacks, so
+    # plain Python raises it.
     except re.error:
         raise GraphBreak(UnsupportedArguments.of(name="re", what="an invalid pattern")) from None
 
@@ -286,6 +294,8 @@ calls(
 @wraps(re.Pattern)
 def _wrap_pattern(machine: Machine, obj: re.Pattern[Any], source: Source) -> Value:
     machine.guard(TypeIs(source, re.Pattern))
+    # Not by identity: an equal pattern matches alike, and a program may compile it anew in each
+    # call.
     for name in ("pattern", "flags"):
         machine.guard(ValueEquals(SlotAttr(source, name), getattr(obj, name)))
     return PatternValue(obj, source)

@@ -119,6 +119,8 @@ def _told_by(
         return None
     if not _is(machine, given.get("is_causal"), False):
         return None  # eager raises
+    # If eager has no mask either, because the library makes it only for compilers, it also draws
+    # from the kernel without a mask.
     if not _is(machine, given.get("dropout_p"), 0.0) and not _made_for_compilers(machine):
         return None  # another kernel draws other numbers
     scores = (*_meta(query.node).shape[:-1], *_meta(key.node).shape[-2:-1])

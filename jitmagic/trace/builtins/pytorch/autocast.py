@@ -30,6 +30,7 @@ def _rest(machine: Machine) -> AutocastDetails:
         return machine.autocast
     mode, entry = machine.graph.autocast, machine.rely_on_autocast()
     machine.autocast = entry
+    # Compared at the exit only: a block that is entered and left within the trace emits nothing.
     now = lambda: (machine.graph.autocast, machine.autocast)  # noqa: E731
     set_at_exit(machine, bring_thread_to, lambda: None if now() == (mode, entry) else now())
     return entry
@@ -62,6 +63,7 @@ def _device(name: str, device: object) -> str:
 
 @handles(torch.is_autocast_enabled)
 def _is_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # The forms without a device are older than autocast on a CPU, and mean CUDA.
     device = _device("is_autocast_enabled", *(_constants(machine, args) or ["cuda"]))
     return machine.constant(machine.graph.autocast.dtype_on(device) is not None)
 
@@ -108,6 +110,8 @@ def _set_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _nest(change: int) -> Callable[[Machine, Args, Kwargs], Value]:
     def nest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         nesting = _rest(machine).nesting + change
+        # Eager's cache is cleared with the outermost block. The graph follows what eager has
+        # cached, because a cast of a leaf that was written to since gives the old value.
         if nesting == 0:
             machine.graph.cast_cache.clear()
         machine.autocast = _rest(machine)._replace(nesting=nesting)

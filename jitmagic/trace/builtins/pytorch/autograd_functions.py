@@ -115,15 +115,19 @@ class _Call:
         """Return the forward's arguments, with keywords and defaults in order."""
         if kwargs and not _takes_keywords():
             raise _refused(self.name, "this torch takes no keywords there")
+        # Only with setup_context does torch bind the arguments to the signature of forward. A
+        # combined forward(ctx, ...) gets them as they were passed.
         if not self.two_parts or not isinstance(self.forward, FunctionValue):
             if kwargs:
                 raise _refused(self.name, "it is called with keywords")
             return list(args)
         code = self.forward.code
+        # 8 is CO_VARKEYWORDS.
         if code.co_kwonlyargcount or code.co_flags & 8:
             raise _refused(self.name, "its forward has keyword-only parameters")
         slots = bind_arguments(self.machine, self.forward, args, kwargs)
         bound = [slots[name] for name in code.co_varnames[: code.co_argcount]]
+        # 4 is CO_VARARGS.
         if code.co_flags & 4:
             rest = slots[code.co_varnames[code.co_argcount]]
             assert isinstance(rest, TupleValue)
@@ -150,6 +154,8 @@ class _Call:
     def _forward_without_gradients(self) -> Value:
         machine, context = self.machine, self.context
         graph = machine.graph
+        # In a backward (`varies`) the program may not switch the grad mode, so the region's setter
+        # breaks. This switch is torch's own, hence the plain assignment.
         mode, varies = graph.grad_enabled, graph.modes_vary
         if varies:
             graph.grad_enabled = False
@@ -187,8 +193,10 @@ class _Call:
         nodes = [_node(value) for value in results]
         marked = {name: [_node(v) for v in of] for name, of in self.context.marked.items()}
         given = tuple(self.inputs), tuple(nodes), tuple(marked["save_for_backward"])
+        # torch warns of such a mark when apply() returns.
         if any(node not in self.inputs for node in marked["mark_dirty"]):
             raise _refused(self.name, "it marks a tensor as dirty that is not an input")
+        # torch raises for this, with setup_context only.
         if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
             raise _refused(self.name, "it returns an input that it saves")
         constant = [n for n in marked["mark_non_differentiable"] if n in nodes]
@@ -266,6 +274,8 @@ class _Call:
         """Return the backward as a region, and the nodes that it captured."""
         machine, outer = self.machine, self.machine.notes
         region = RegionBuilder(outer, self.name)
+        # Effects of the backward happen when it runs, which may be twice or never. They go into a
+        # log of their own, which has to stay empty.
         effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
         try:
             gradients = [self._gradient(region, n, node) for n, node in enumerate(made)]
@@ -291,6 +301,7 @@ class _Call:
         spec = spec_on(node.meta["val"].detach(), device_of(node))
         floats = spec.dtype.is_floating_point or spec.dtype.is_complex
         made = region.feed("gradient", index, _wanting(spec) if floats else spec)
+        # Autograd promises no layout: the gradient of x.sum() is expanded, with strides of 0.
         region.unknown_strides.add(made)
         return lift(self.machine, made)
 
@@ -312,11 +323,13 @@ class _Call:
         """Return the nodes of the gradients, one for each argument of the forward."""
         parts = answer.items if isinstance(answer, TupleValue) else [answer]
         values = [value.realize(self.machine) for value in parts]
+        # torch accepts more gradients than arguments if the extra ones are None.
         extra = values[len(self.args) :]
         if len(values) < len(self.args) or any(_node(value) is not None for value in extra):
             count = f"{len(values)} gradients for {len(self.args)} arguments"
             raise self._unfollowed(f"it returns {count}")
         for value in values:
+            # A number is refused by the engine with an error of its own.
             known = isinstance(value, TensorValue) or (
                 value.is_constant(self.machine) and value.as_constant(self.machine) is None
             )

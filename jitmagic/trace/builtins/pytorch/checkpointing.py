@@ -42,11 +42,14 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}
     same_draws = given.pop("preserve_rng_state", machine.constant(True)).realize(machine)
     others = [name for name, value in own.items() if not _is(machine, value, _STANDARD[name])]
+    # Without the argument torch 2.13 warns and takes the reentrant form, which runs the function
+    # without grad mode and nests a call of the engine in the backward.
     if "use_reentrant" not in own or others:
         what = others[0] if others else "use_reentrant"
         raise _refused(f"{what} affects the backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
     keeps_draws = bool(same_draws.as_constant(machine))
+    # Inside of another region or a backward, which runs again as a whole under facts of its own.
     if machine.backward_facts is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:

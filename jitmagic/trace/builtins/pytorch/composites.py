@@ -110,6 +110,7 @@ def _inverse(
         window = torch.nn.functional.pad(window, (left, n_fft - width - left))
     frames = x.shape[-1]
     total = n_fft + hop * (frames - 1)
+    # ATen too takes the first half of a two-sided spectrum, since the result is real.
     rows = (x.unsqueeze(0) if x.dim() == 2 else x).transpose(1, 2)[..., : n_fft // 2 + 1]
     waves = torch.fft.irfft(rows, n_fft, -1, norm) * window.view(1, 1, n_fft)
     squared = window.pow(2).expand(1, frames, n_fft)
@@ -189,6 +190,7 @@ def _normalisation(
 def _correlation(x: Tensor) -> Tensor:
     c = _covariance(x, 1, None, None)
     if not c.dim():
+        # One variable correlates with itself: 1, or nan if it is constant.
         return c / c
     variances = c.diag()
     deviations = torch.sqrt(variances.real if variances.is_complex() else variances)

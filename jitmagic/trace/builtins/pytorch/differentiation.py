@@ -149,6 +149,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         start[0],
         [tensor.node for tensor in (*leaves, *retained)],
         start[1],
+        # As in eager, retain_graph defaults to create_graph.
         create if keep is None else bool(keep),
         create,
         True,
@@ -208,6 +209,7 @@ def _answer(machine: Machine, watched: TensorHook, gradient: Node) -> Node | Non
         except ObservedError:  # the engine would have accumulated some gradients by then
             raise _refused("a hook raises", _BACKWARD) from None
     if meta._version != version:
+        # The engine may pass the same gradient to other nodes, which would see the write.
         raise _refused("a hook writes to a gradient", _BACKWARD)
     if is_none(answer):
         return None
@@ -261,6 +263,8 @@ def _leaves(
         if len(set(wanted)) < len(wanted) or any(tensor not in leaves for tensor in wanted):
             raise _unfollowed("such inputs", _BACKWARD)
         leaves = wanted
+    # In anomaly mode the engine looks for nan after each node and prints the traceback of its
+    # forward. The graph has one node for all of them.
     if read_state(machine, anomaly_mode).truth(machine):
         raise _refused("anomaly mode is on", _BACKWARD)
     for leaf in leaves:
@@ -272,6 +276,8 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
     """Add to `.grad`, in place if there is one, so that other holders of that tensor see it."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
+        # AccumulateGrad takes over a gradient that nothing else refers to (`own`) and copies any
+        # other, so that a later write to `.grad` does not change it.
         total = machine.graph.call(first_gradient, (gradient, leaf.node, own))
         store_gradient(machine, leaf, lift(machine, total))
         return
@@ -361,6 +367,7 @@ def _incoming(
 def _seed(machine: Machine, output: TensorValue, value: Value) -> TensorValue:
     meta = output.meta
     if not isinstance(value, TensorValue):
+        # torch makes the gradient of ones for real scalar outputs only.
         if meta.numel() != 1 or meta.is_complex():
             raise _unfollowed("no grad_outputs for an output of several elements")
         value = record(machine, _ones_like, [output])

@@ -44,6 +44,8 @@ _func: Any = torch.func
 _MAKERS = (
     _func.grad, _func.grad_and_value, _func.vmap, _func.jacrev, _func.jacfwd, _func.hessian,
 )  # fmt: skip
+# hessian(f) is jacfwd(jacrev(f)), so the function that it returns has the code of jacfwd. In
+# reversed order jacfwd is the last to claim it.
 _MADE_BY = {make(lambda x: x).__code__: make for make in reversed(_MAKERS)}
 
 
@@ -112,6 +114,8 @@ def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     named = {name: value.realize(machine) for name, value in tensors.as_names(machine).items()}
     given = _untied(machine, module, named) if ties else named
     _check_slots(machine, module, given)
+    # The caller's dictionary gets what the module has stored under these names, also if the call
+    # raises (stateless._reparametrize_module).
     held = _swap(machine, module, given)
     try:
         return module.call(machine, *_arguments(machine, arguments))
@@ -136,6 +140,7 @@ def _arguments(machine: Machine, arguments: Mapping[str, Value]) -> tuple[Args, 
 
 def _is_none(value: Value) -> bool:
     if isinstance(value, Lazy):
+        # Asked of the object: a read would make it an input or a guard of the graph.
         return value.obj is None
     return isinstance(value, ConstantValue) and value.value is None
 
@@ -166,6 +171,8 @@ def _tied(machine: Machine, module: NNModuleValue) -> list[list[str]]:
         names.setdefault(id(of), []).append(name)
         if tensor.source is not None:
             paths.setdefault(id(of), []).append(tensor.source)
+    # Which names share a tensor decides what torch swaps, so both are guarded: that tied names stay
+    # tied, and that the others stay apart.
     for first, *others in paths.values():
         machine.guard(*(SameObject(first, other) for other in others if other != first))
     if len(paths) > 1:

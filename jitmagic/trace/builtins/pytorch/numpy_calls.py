@@ -64,6 +64,7 @@ for _kind in ARRAY_SCALARS:
 
 @handles(torch.from_numpy)
 def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # np.float64 scalars are ArrayValues too; from_numpy raises a TypeError for them.
     array = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
         raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="its argument is not an array"))
@@ -97,6 +98,8 @@ def _copies(convert: Callable[..., torch.Tensor]) -> None:
         is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
         is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)
         if is_known and "dtype" not in kwargs:
+            # torch.tensor(np.float64(1)) is float64: a scalar of numpy brings its dtype, which a
+            # Python number does not.
             dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
             kwargs = {**kwargs, "dtype": machine.constant(dtype)}
             args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
@@ -137,6 +140,8 @@ def _stacked(machine: Machine, value: Value, options: Mapping[str, Value]) -> Va
     parts = [_part(machine, leaf, dtype) for leaf in leaves]
     if len(items := [part for part in parts if part is not None]) < len(leaves):
         return None
+    # The losses of an epoch, or the returns of an episode: read as numbers they would end the graph
+    # at each one.
     stacked = record(machine, torch.stack, [ListValue(items)])
     sizes = TupleValue([machine.constant(size) for size in shape])
     tensor = record(machine, "reshape", [stacked, sizes]) if len(shape) > 1 else stacked
@@ -208,6 +213,7 @@ class NumpyFunction(BuiltinValue):
         if emulated is None:
             raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
         name = f"numpy.{self.obj.__name__}"
+        # A ufunc with a signature, such as np.matmul, combines elements.
         pointwise = isinstance(self.obj, np.ufunc) and self.obj.signature is None and not kwargs
         return emulate(
             machine, name, self.obj, args, kwargs, emulated=emulated, pointwise=pointwise
@@ -223,6 +229,7 @@ def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Valu
 
     def call(*constants: Any) -> Any:
         named = dict(zip(names, constants[len(args) :], strict=True))
+        # numpy warns of a division by zero or an overflow. A constant would lose the warning.
         with np.errstate(all="raise"):
             return function(*constants[: len(args)], **named)
 

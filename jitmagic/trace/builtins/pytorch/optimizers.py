@@ -61,6 +61,7 @@ def _inside(machine: Machine, wrapper: Value) -> Value:
 @handles(_make_hooked(_plain).__code__)
 def _hooked_step(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     wrapper = args[0]
+    # Their number is read again in each call, so a hook that is registered later is not missed.
     if read_state(machine, _hooks_of_all).truth(machine):
         _refuse("there are hooks for all optimizers")
     for changed in _call_hooks(machine, "_optimizer_step_pre_hooks", args[1:], kwargs):
@@ -123,6 +124,8 @@ def _follow_fused(module: Any, name: str) -> None:
         is_scaled = any(not is_none(named[scale]) for scale in _SCALING if scale in named)
         if is_scaled or device is None:
             return machine.inline(function, given, kwargs)
+        # On a GPU the formula on lists: the kernel made functional copies all of its operands, and
+        # was slower than eager.
         kind = "single" if device == "cpu" else "multi"
         formula = function.globals.store.get(f"_{kind}_tensor_{name}")
         assert formula is not None
@@ -140,6 +143,7 @@ def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kw
     double = machine.constant(torch.float64)
     wide = [step.call_method(machine, "to", [double], {}) for step in counted]
     true, one = machine.constant(True), machine.constant(1)
+    # `capturable` keeps the steps tensors; otherwise the formula reads each as a number.
     result = run(machine, [], {**named, "state_steps": ListValue(wide), "capturable": true})
     for step in counted:
         step.call_method(machine, "add_", [one], {})
@@ -207,6 +211,7 @@ def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:
     ]
     if not first or any(len(column) != len(first) for column in columns):
         raise _unsupported(name, "lists of several lengths")
+    # By storage, because comparing each tensor with each other one took n² steps for n parameters.
     positions: dict[int, int] = {}
     for column in columns:
         for position, entry in enumerate(column):
@@ -296,6 +301,7 @@ def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
         if isinstance(right, ConstantValue) and right.value is None:
             continue
         device, dtype = _kind(right)
+        # Steps of optimizers that are not capturable are such tensors, whatever the parameters are.
         counts = device.type == "cpu" and dtype in (torch.float32, torch.float64)
         if (device, dtype) != _kind(left) and not counts:
             raise _unsupported(_GROUPING, "tensors that differ at one index of the lists")

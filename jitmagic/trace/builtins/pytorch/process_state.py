@@ -93,6 +93,8 @@ def _read_settled(device: Any, ask: Callable[[], object], machine: Machine) -> V
 
     Until then the result is guarded at each call.
     """
+    # torch 2.11's optimizers ask torch.cuda.is_available() in each step, so a break here would end
+    # the graph of every training step.
     settled = device.is_initialized() or not device._is_compiled()
     return machine.constant(ask()) if settled else read_state(machine, ask)
 
@@ -102,6 +104,7 @@ def _read_capturing(name: str, device: Any, ask: Callable[[], object], machine: 
 
     A torch built without the device raises, or returns False.
     """
+    # 79 frames of the models of transformers ask this; each was a graph break.
     getter = getattr(torch._C, f"_{name}_isCurrentStreamCapturing", ask)
     try:
         return read_state(machine, getter) if device._is_compiled() else machine.constant(ask())

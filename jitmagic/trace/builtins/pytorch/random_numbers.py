@@ -44,6 +44,8 @@ __all__: list[str] = []
 
 
 _SHARED = ModuleAttr(ImportedModule("torch"), "default_generator")
+# numpy.random.seed and RandomState raise above 32 bits. default_rng and random.Random take any
+# natural number, of which those that fit an int64 are traced.
 _OF_NUMPY = Interval(0, 2**32 - 1)
 _NATURAL = Interval(0, 2**63 - 1)
 
@@ -102,6 +104,7 @@ def _is_seed(number: Value, machine: Machine, limits: Interval | None) -> bool:
 @handles(torch.manual_seed)
 @handles_named("torch", "manual_seed")
 def _manual_seed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # These draws would run after the seed, which is set before the graph.
     if any(node.meta.get("random") for node in machine.graph.root.graph.nodes):
         raise GraphBreak(StatefulCall.of(name="torch.manual_seed"))
     generators = (torch.default_generator, *torch.cuda.default_generators)
@@ -119,6 +122,7 @@ class _SeedFunction(IdentityValue):
         self.generator = generator
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # random.seed takes the absolute value of a negative int.
         limits = None if isinstance(self.generator, random.Random) else _OF_NUMPY
         _seed(machine, self.live, (self.generator,), args, kwargs, limits)
         return machine.constant(None)
@@ -143,6 +147,8 @@ def _makes_generators(make: Any, limits: Interval) -> None:
         number = _number(machine, make.__name__, args, kwargs, limits)
         pair = HiddenValue(lambda to: BuildTuple((to.constant(make), to(number))))
         source = machine.effects.draw(pair, _make, make.__name__)
+        # The generator with seed 0 is an example: it says which methods there are, and which kinds
+        # of numbers they return.
         return GeneratorObjectValue(make(0), source)
 
 
@@ -221,6 +227,7 @@ def _drawn(
     if live is torch.default_generator or not same or torch.is_inference_mode_enabled():
         raise broken
     try:
+        # Gives shape, strides and dtype; on meta no generator advances.
         example = function(*given, **{**named, "device": "meta"})
     except Exception:  # eager raises the same
         raise broken from None

@@ -27,6 +27,8 @@ from ..registry import handles
 
 __all__: list[str] = []
 
+# Both overloads of torch._VF.lstm have nine arguments; the packed one has batch_sizes instead of
+# batch_first.
 _ARGUMENTS = 9
 # Steps of all layers and directions: 0.12 s of compile time each. A training step of a GRU with
 # 35 steps and two layers takes 3.1 ms, in eager 22.2 ms.
@@ -44,6 +46,7 @@ def _register(function: Any) -> None:
             raise _refuse(function, "its arguments differ from those of torch's modules")
         if machine.graph.autocast != OFF:
             raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")
+        # In the packed overload the list of weights comes one place later, after batch_sizes.
         if isinstance(args[3], SequenceValue):
             return _over_packed(machine, function, args)
         input, states, weights = (_tensors(machine, function, arg) for arg in args[:3])

@@ -54,6 +54,7 @@ __all__: list[str] = []
 @handles(is_tensor_like)
 def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     kind = args[0].python_type(machine)
+    # torch asks hasattr(obj, "__torch_function__"), which may run a `__getattr__` of the user's.
     if not isinstance(args[0], TensorValue) and kind not in (float, int, bool, complex):
         raise GraphBreak(UnsupportedArguments.of(name="is_tensor_like", what=f"a {kind.__name__}"))
     return machine.constant(isinstance(args[0], TensorValue))
@@ -93,6 +94,7 @@ def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         sizes = sizes[0].realized(machine)
     if kwargs or any(size.python_type(machine) is not int for size in sizes):
         raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="not sizes"))
+    # Recurrent models make their hidden states so; Reformer had 13 graph breaks for it.
     made = TupleValue(sizes or [machine.constant(0)])
     return record(machine, "new_empty", [args[0], made])
 
@@ -201,12 +203,15 @@ def _make_legacy_tensor(kind: Any, machine: Machine, args: Args, kwargs: Kwargs)
     given = [arg.realize(machine) for arg in args]
     dtype = default_dtype(machine) if kind is torch.Tensor else kind.dtype
     options = {"dtype": machine.constant(dtype), "device": machine.constant("cpu")}
+    # A torch.Size is a shape, any other sequence is data: torch.Tensor((2, 3)) has two elements,
+    # torch.Tensor(torch.Size((2, 3))) six.
     if len(given) == 1 and not kwargs and type(given[0]) is SizeValue:
         given = given[0].realized(machine)
     if len(given) == 1 and not kwargs and type(given[0]) in (ListValue, TupleValue):
         return record(machine, torch.tensor, given, options)
     if kind is torch.Tensor and len(given) == 1 and not kwargs:
         if isinstance(given[0], TensorValue):
+            # torch.Tensor(t) shares the memory of `t`.
             return record(machine, torch.ops.aten.alias.default, given)
         share = handler_of(torch.as_tensor)
         if share is not None and given[0].python_type(machine) is np.ndarray:
@@ -244,6 +249,7 @@ def _make_parameter(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwarg
     is_plain = isinstance(data, TensorValue) and data.kind in (torch.Tensor, _PARAMETER)
     if given or len(args) > 2 or not is_plain:
         raise GraphBreak(Construction.of(what="torch.nn.Parameter() of such a value"))
+    # A parameter shares the memory of its data but has none of its history.
     made = record(machine, "detach", [data])
     assert isinstance(made, TensorValue)
     made.kind = _PARAMETER

@@ -180,6 +180,8 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
     module = obj.__module__
     if isinstance(obj, types.FunctionType):
         return module in _LEAF_PYTHON_MODULES
+    # Functions bound to torch._C, such as torch.set_num_threads, also have the module "torch". They
+    # are about the process, not about tensors.
     return module in _LEAF_C_MODULES and obj.__self__ is not torch._C
 
 
