@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -116,3 +116,33 @@ def test_forbidden_writes_raise_as_in_eager() -> None:
     net[0].register_full_backward_hook(lambda module, incoming, outgoing: None)
     with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
         jitmagic.jit(trained)(net, X)
+
+
+class Counted(NamedTuple):
+    value: Tensor
+    count: int
+
+
+class Paired(nn.Linear):
+    def forward(self, x: Tensor) -> Counted:
+        return Counted(super().forward(x), 3)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_a_hooked_module_returns_its_named_tuple() -> None:
+    seen: list[Any] = []
+    net = Paired(4, 2)
+    net.register_full_backward_hook(lambda module, i, o: seen.append((o[0] * 1, o[1])))
+
+    def step(net: Paired, x: Tensor) -> Any:
+        pair = net(x)
+        pair.value.sum().backward()
+        return type(pair), pair.count, pair.value.detach()
+
+    made = jitmagic.jit(step)
+    wanted = step(net, X)
+    found = made(net, X)
+    assert found[:2] == wanted[:2] == (Counted, 3)
+    torch.testing.assert_close(found[2], wanted[2])
+    torch.testing.assert_close(*seen)
+    assert counts_of(made).breaks == 0

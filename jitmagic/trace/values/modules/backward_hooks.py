@@ -81,7 +81,14 @@ class BackwardHooks:
             return self._at_results(machine, gradient, at, len(items))
 
         hooked = self._hooked(machine, items, at, at_results)
-        return TupleValue(hooked) if isinstance(result, TupleValue) else hooked[0]
+        if not isinstance(result, TupleValue):
+            return hooked[0]
+        kind = result.python_type(machine)
+        if kind is tuple:
+            return TupleValue(hooked)
+        # torch calls the type with the items as arguments, as a named tuple needs.
+        made: Value = machine.class_of(kind, None).call(machine, hooked, {}).realize(machine)
+        return made
 
     def _differentiable_index(self, items: Sequence[Value]) -> int | None:
         """Return the index of the only tensor that requires a gradient, or None."""

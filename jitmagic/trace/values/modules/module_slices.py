@@ -5,30 +5,39 @@ Input: the values of the modules. Output: the new container, or an iterator over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 
 import torch
 
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import SequenceIterator, advanced
-from ..containers.sequences import TupleValue
+from ..containers.sequences import SliceValue, TupleValue
 from ..objects.classes import ClassValue
+from .module_hooks import has_global_hooks
 
 __all__ = ["ModuleSlice"]
 
 
 class ModuleSlice(TupleValue):
-    """A slice such as `layers[1:]` of a ModuleList or Sequential."""
+    """A slice such as `layers[1:]` of a ModuleList or Sequential.
 
-    __slots__ = ("cls",)
+    `names` are the keys of the modules in the sliced container. Only Sequential keeps them;
+    ModuleList counts anew.
+    """
 
-    def __init__(self, cls: ClassValue, items: Sequence[Value]) -> None:
+    __slots__ = ("cls", "names")
+
+    def __init__(self, cls: ClassValue, items: Sequence[Value], names: Sequence[Value]) -> None:
         super().__init__(items)
-        self.cls = cls
+        self.cls, self.names = cls, names
 
-    def like(self, items: Iterable[Value]) -> Value:
-        return ModuleSlice(self.cls, list(items))
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            part = key.as_constant(machine)
+            return ModuleSlice(self.cls, self.items[part], self.names[part])
+        return super().get_item(machine, key)
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -54,19 +63,17 @@ class ModuleSlice(TupleValue):
         return None
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        # ModuleList has no `forward`, and that of Sequential takes one argument.
-        if self.cls.live is not torch.nn.Sequential or len(args) != 1 or kwargs:
+        # The hooks would get the new container, whose attributes are not modelled.
+        if self.cls.live is not torch.nn.Sequential or has_global_hooks(machine):
             self.refuse(machine, "a call")
-        (value,) = args
-        for item in self.items:
-            value = item.realize(machine).call(machine, [value], {})
-        return value
+        forward = self.cls.get_attr(machine, "forward").realize(machine)
+        return forward.call(machine, [self, *args], kwargs)
 
     def recipe(self, builder: Builder) -> Recipe:
         items = super().recipe(builder)
         if self.cls.live is torch.nn.ModuleList:
             return builder.invoke(torch.nn.ModuleList, (items,))
-        return builder.invoke(sequential_of, (items,))
+        return builder.invoke(sequential_of, (builder(TupleValue(self.names)), items))
 
     def describe(self) -> str:
         return self.cls.live.__name__
@@ -85,6 +92,6 @@ class _ModuleIterator(SequenceIterator):
         return builder.invoke(advanced, (builder(self.container), builder.constant(self.index)))
 
 
-def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
-    """Create a Sequential of these modules."""
-    return torch.nn.Sequential(*modules)
+def sequential_of(names: Sequence[str], modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
+    """Create a Sequential of these modules under these keys."""
+    return torch.nn.Sequential(OrderedDict(zip(names, modules, strict=True)))

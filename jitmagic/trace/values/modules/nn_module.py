@@ -272,8 +272,9 @@ class NNModuleValue(InstanceValue):
     def get_item(self, machine: Machine, key: Value) -> Value:
         kind = self.cls.live
         if isinstance(key, SliceValue) and kind in (torch.nn.ModuleList, torch.nn.Sequential):
-            items = unpack(machine, self)
-            return ModuleSlice(self.cls, items[key.as_constant(machine)])
+            names = unpack(machine, self.get_attr(machine, "_modules").realize(machine))
+            whole = ModuleSlice(self.cls, unpack(machine, self), names)
+            return whole.get_item(machine, key)
         return super().get_item(machine, key)
 
     # -- writing ---------------------------------------------------------------------------------

@@ -9,14 +9,15 @@ of a namespace compares the version of its dictionary, so more names cost no tim
 
 from __future__ import annotations
 
-import dis
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
+from ....bytecode import decode
 from ....guards.guard import NameFact, NamespaceFacts
+from ....symbols.context import SWAPPED
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine
 from ..objects.class_facts import NOTHING, attribute_of_class, guard_attribute
@@ -134,12 +135,15 @@ def _looked_up(
 def _attributes(code: types.CodeType) -> Iterator[str]:
     """Yield the attributes and operators that the code may use on a tensor."""
     yield from code.co_names
-    for instruction in dis.get_instructions(code):
-        operator = _OPERATORS.get(instruction.argrepr.removesuffix("="), "")
-        if instruction.opname in ("BINARY_OP", "COMPARE_OP") and operator:
-            # The bytecode does not say which operand is the tensor.
-            yield from (f"__{operator}__", f"__r{operator}__")
-            if instruction.argrepr.endswith("=") and instruction.opname == "BINARY_OP":
-                yield f"__i{operator}__"
-        elif instruction.opname in _OTHER_OPERATORS:
-            yield _OTHER_OPERATORS[instruction.opname]
+    for instruction in decode(code).instructions:
+        op, arg = instruction.op, str(instruction.arg)
+        # The bytecode does not say which operand is the tensor.
+        if op == "COMPARE_OP":
+            yield from (f"__{_OPERATORS[one]}__" for one in (arg, SWAPPED[arg]))
+        elif op == "BINARY_OP":
+            name = _OPERATORS[arg if arg in _OPERATORS else arg.removesuffix("=")]
+            yield from (f"__{name}__", f"__r{name}__")
+            if arg not in _OPERATORS:  # `+=`
+                yield f"__i{name}__"
+        elif op in _OTHER_OPERATORS:
+            yield _OTHER_OPERATORS[op]
