@@ -157,7 +157,7 @@ class SizedJoint:
 
     def _templates(self, gm: GraphModule, name: str) -> Templates:
         target = self._builders.target(gm)
-        return Templates(gm, name, self.symbols, target, self._options)
+        return Templates(gm, name, self.predicates, target, self._options)
 
     # -- values of a call ------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ that one value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
@@ -110,19 +110,20 @@ class Templates:
     """
 
     __slots__ = (
-        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols"),
-        *("_target", "compiled"),
+        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_target", "_within"),
+        "compiled",
     )
 
     def __init__(
         self,
         graph: GraphModule,
         name: str,
-        symbols: tuple[Symbol, ...],
+        within: Predicates,
         target: Target,
         options: Options,
     ) -> None:
-        self._graph, self._name, self._symbols = graph, name, symbols
+        """`within`: predicates on the graph's symbols that all values pass."""
+        self._graph, self._name, self._within = graph, name, within
         self._target, self._options = target, options
         self._made: list[Template] = []
         self._lock = RLock()
@@ -145,8 +146,7 @@ class Templates:
         return template
 
     def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
-        hints = dict(zip(self._symbols, values, strict=True))
-        given = self._graph, self._name, hints, self._target, self._options, record
+        given = self._graph, self._name, self._within, values, self._target, self._options, record
         # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
         supposes = self.compiled <= self._options.recompile_limit // 2
         make = partial(compile_template, *given, supposes=supposes)
@@ -161,7 +161,8 @@ class Templates:
 def compile_template(
     gm: GraphModule,
     name: str,
-    hints: Mapping[Symbol, int],
+    within: Predicates,
+    values: SizeTuple,
     target: Target,
     options: Options,
     record: Recording,
@@ -169,15 +170,21 @@ def compile_template(
     *,
     supposes: bool = True,
 ) -> Template:
-    """Compile the graph for as many values of its symbols as possible; those in `fixed` are
-    constants.
+    """Compile the graph for as many values of its symbols as possible, all of which pass `within`;
+    those in `fixed` are constants.
 
     `supposes`: stages may exclude sizes unlike these where that gives faster kernels
     (`Context.suppose`). Raises Specialize if a stage needs more symbols as ints, and CompileFailed
     if the tier's kernels are for one size.
     """
-    ranges = {symbol: symbol.range for symbol in hints}
-    predicates, known = fresh_sizes(ranges, hints.values(), fixed, renames=True, supposes=supposes)
+    predicates, known = fresh_sizes(
+        within.ranges,
+        values,
+        fixed,
+        relations=within.relations,
+        renames=True,
+        supposes=supposes,
+    )
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(graph_at(gm, known), name))
         if options.verify:
@@ -188,7 +195,7 @@ def compile_template(
             verify(fused.program)
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
-        stage.keep(LazyPayload(partial(_shown, plans, tuple(hints.values()), source)))
+        stage.keep(LazyPayload(partial(_shown, plans, values, source)))
     titles = titles_of(fused.program, gm, record.title)
     plan = replace(plans.sized, titles=titles, call_lines=call_places(fused.program, gm))
     with record.stage(f"{name}: load") as stage:

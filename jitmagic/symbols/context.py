@@ -258,6 +258,20 @@ class Context:
         self._refined[expr] = self._known[expr] = limits
         self.answers.clear()
 
+    def hold(self, op: str, left: Expr, right: Expr) -> None:
+        """Record a relation of ints that the caller has guarded."""
+        self._related[op, left, right] = True
+        self._related[_OPPOSITE[op], left, right] = False
+        offset, terms = linear(add(left, mul(right, -1)))
+        if len(terms) < 2 or op == "!=":  # the range of a symbol says it, or no range can
+            return
+        # Both signs: `s0 - s1` and `s1 - s0` are different expressions to `interval_of`.
+        for sign, way in ((1, op), (-1, SWAPPED[op])):
+            expr = add(mul(add(left, mul(right, -1)), sign), Integer(-offset * sign))
+            [side] = comparing_with(way, -offset * sign, is_int=True)
+            if (before := self.range_of(expr)) is not None:
+                self.refine(expr, before.narrowed(side))
+
     def suppose(self, op: str, left: Expr, right: Expr) -> bool:
         """Return whether a faster variant may assume `left op right`. Where a relation can be
         guarded, ranges are narrowed no further than that. A False answer needs no guard.

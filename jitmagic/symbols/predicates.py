@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from .compiled import Relation, SizeCode, SizeProgram
 from .context import Context, Specialize
-from .expr import Expr
+from .expr import Expr, linear
 from .interval import MANY, Interval
 from .polynomial import written
 from .scalar import Symbol
-from .size import Dimension, Size, hintless
+from .size import Dimension, Size, expr_of, hintless
 
 __all__ = ["Predicates", "checks", "fresh_sizes", "read_as_ints"]
 
@@ -68,13 +68,16 @@ def fresh_sizes(
     values: Iterable[int],
     fixed: Collection[Symbol] = (),
     *,
+    relations: Iterable[Relation] = (),
     renames: bool = False,
     supposes: bool = True,
 ) -> tuple[Predicates, dict[Expr, Dimension]]:
     """Return predicates on fresh symbols, one for each symbol of `ranges` and valid in that range,
     and the sizes over them. A symbol in `fixed` or with one value in its range becomes an int.
 
-    Symbols of another Context must not be equal to these. `renames` calls them s0, s1, ...
+    Symbols of another Context must not be equal to these. `relations` of the old symbols are ones
+    that the caller checks; linear ones are known of the new sizes too. `renames` calls the new
+    symbols s0, s1, ...
     """
     own: dict[Symbol, int] = {}
     for n, ((symbol, interval), value) in enumerate(zip(ranges.items(), values, strict=True)):
@@ -88,10 +91,23 @@ def fresh_sizes(
         name = f"s{n}" if renames else symbol.name
         own[Symbol(name, int, within, (symbol, next(_COUNT)))] = value
     predicates = Predicates(own, supposes)
-    return predicates, {
+    sizes: dict[Expr, Dimension] = {
         symbol: Size(one, predicates.context) if one.range.low < one.range.high else value
         for symbol, (one, value) in zip(ranges, own.items(), strict=True)
     }
+    for op, left, right in relations:
+        moved = _moved(left, sizes), _moved(right, sizes)
+        if None not in moved:
+            predicates.context.hold(op, *moved)  # type: ignore[arg-type]
+    return predicates, sizes
+
+
+def _moved(expr: Expr, sizes: Mapping[Expr, Dimension]) -> Expr | None:
+    """Return a linear expression with its symbols replaced by these sizes, else None."""
+    constant, terms = linear(expr)
+    if not all(symbol in sizes for symbol in terms):
+        return None
+    return expr_of(sum((sizes[symbol] * n for symbol, n in terms.items()), constant))
 
 
 def read_as_ints(error: BaseException | None) -> set[Symbol]:

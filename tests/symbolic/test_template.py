@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
+import jitmagic
+from jitmagic.api import handle_of
 from jitmagic.compile import template as templates_module
 from jitmagic.compile.template import Template, Templates
 from jitmagic.options import Options
@@ -16,6 +21,7 @@ from jitmagic.symbols.scalar import Symbol
 from jitmagic.target import find_target
 
 from .sized import symbolic_graph
+from .test_data_sizes import COLUMNS, OF_NUMBERS, ROWS
 from .test_lower import PROGRAMS, VALUES
 
 
@@ -23,7 +29,7 @@ def compiled(fn, make, hints):
     gm, found = symbolic_graph(fn, make, hints)
     options = Options()
     target = find_target(torch.device("cpu"), options)
-    templates = Templates(gm, "program", found.symbols, target, options)
+    templates = Templates(gm, "program", found, target, options)
     return templates.template(hints, Recording("program", Journal()))
 
 
@@ -48,14 +54,36 @@ def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch)
     """Else sizes that are always unlike the last ones would end op by op."""
     asked = []
 
-    def compiled_for(graph, name, hints, *args, supposes):
+    def compiled_for(graph, name, within, values, *args, supposes):
         asked.append(supposes)
-        [n] = hints.values()
+        [n] = values
         return Template(None, Predicates({Symbol("s0", int, Interval(n, n), "one"): n}))
 
     monkeypatch.setattr(templates_module, "compile_template", compiled_for)
-    symbols, options = (Symbol("n", int, INT64, "n"),), Options(recompile_limit=8)
-    templates = Templates(GraphModule({}, Graph()), "f", symbols, None, options)
+    within, options = Predicates({Symbol("n", int, INT64, "n"): 3}), Options(recompile_limit=8)
+    templates = Templates(GraphModule({}, Graph()), "f", within, None, options)
     for n in range(3, 13):
         templates.template((n,), Recording("f", Journal()))
     assert asked == [True] * 4 + [False] * 4
+
+
+def rejoined(x: torch.Tensor, n: torch.Tensor) -> Any:
+    a, b, c, d = x.split(n.tolist())
+    return torch.cat([d.cos(), b.sin(), a, c]) + x
+
+
+def sliced(x: torch.Tensor, n: torch.Tensor) -> Any:
+    first, last = n[:2].tolist()
+    return x.sin()[first:last].sum(1), x[:last].exp()
+
+
+@pytest.mark.parametrize("program", [*OF_NUMBERS, rejoined, sliced], ids=lambda fn: fn.__name__)
+def test_the_verifier_accepts_templates_of_data_sizes(program: Callable[..., Any]) -> None:
+    """A template knows the joint graph's relations: a slice ends within the sliced tensor."""
+    compiled = jitmagic.jit(program, fullgraph=True, options={"verify": True})
+    for numbers in ([2, 5, 3, 2], [3, 4, 3, 2], [2, 3, 5, 2], [3, 6, 3, 0]):
+        x, n = torch.randn(ROWS, COLUMNS), torch.tensor(numbers)
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+    records = handle_of(compiled).journal.records
+    kept = [str(s.kept) for r in records for s in r.stages if s.stage.endswith("for all sizes")]
+    assert kept and not any(text.startswith("only for") for text in kept), kept
