@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -268,6 +269,9 @@ class _Noise(TorchDispatchMode):
     """Results of floating-point operations move by up to one ulp: roundings eager might make.
 
     Of operations that add up many elements, the elements do: another order rounds in other places.
+    In float64 the steps of torch's formula for such an operation do too: log_softmax of a likely
+    class is 0 less a logarithm that is off by half an ulp of 1, however small, and no wider float
+    measures eager's own error.
     """
 
     def __init__(self, seed: int) -> None:
@@ -276,9 +280,12 @@ class _Noise(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
+        made = None
         if name.startswith(_ADD_UP):
             args = tree_map(self._moved, args)
-        made = func(*args, **(kwargs or {}))
+            made = self._by_formula(func, args, kwargs or {})
+        if made is None:
+            made = func(*args, **(kwargs or {}))
         if name in _IN_PLACE and made.is_floating_point():
             return made.mul_(self._factor(made))
         aliases = any(r.alias_info is not None for r in func._schema.returns)
@@ -288,6 +295,16 @@ class _Noise(TorchDispatchMode):
         if made._is_zerotensor():  # it has no memory: torch crashes when it is read
             return made
         return made * self._factor(made)
+
+    def _by_formula(self, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+        """The result of a float64 operation step by step, each with its noise; None: no formula."""
+        formula = decomposition_table.get(func)
+        is_wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if formula is None or not is_wide or func._schema.is_mutable:
+            return None
+        with self:
+            made = formula(*args, **kwargs)
+        return made if isinstance(made, Tensor) else None
 
     def _moved(self, value: Any) -> Any:
         is_real = isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1

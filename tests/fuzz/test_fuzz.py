@@ -152,6 +152,17 @@ def test_what_eager_s_layer_norm_of_equal_numbers_rounds_to(shape, have, alike):
     assert _Judges(program).accept(where[-1], wanted, torch.full_like(wanted, have)) is alike
 
 
+@pytest.mark.parametrize(("off", "alike"), [(2e-16, True), (-2e-16, True), (1e-13, False)])
+def test_a_small_loss_in_float64_may_be_off_by_an_ulp_of_one(off, alike):
+    """Each is exact to half an ulp of the 1 whose logarithm it is; no wider float judges it."""
+    lines = "t = torch.tensor([[14.0, 0.0]]).double()", "y = F.cross_entropy(t, torch.tensor([0]))"
+    program = _program(*lines)
+    values = [value for _, value in observe(program.source(), lambda f: f).parts]
+    n = next(n for n, value in enumerate(values) if getattr(value, "ndim", None) == 0)
+    assert 8e-7 < values[n] < 9e-7
+    assert _Judges(program).accept(n, values[n], values[n] + off) is alike
+
+
 @pytest.mark.parametrize(("have", "alike"), [("0.1000004", True), ("0.10001", False)])
 def test_a_python_number_is_judged_by_float64_too(have, alike):
     """What `.item()` gives may be as far from float64 as eager's own, or a little more."""
