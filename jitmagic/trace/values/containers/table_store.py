@@ -177,6 +177,7 @@ class TableStore:
         if token not in self._known:
             assert self.machine is not None
             assert self.source is not None
+            # An overriding `get` or `__getitem__` of a subclass must not run.
             value = dict.get(self.live, token, _NOTHING)
             if value is _NOTHING:
                 self.machine.guard(self.absent(self.source, token))
@@ -254,6 +255,7 @@ class TableStore:
 
     def clear(self) -> None:
         """Remove all keys, without reading them."""
+        # clear() overrides all earlier changes, so that the list of changes begins with it.
         self._pairs, self._at, self._whole = {}, {}, True
         self._changes = [("clear", None, ())]
 
@@ -265,6 +267,7 @@ class TableStore:
         assert self._pairs is not None
         name = "move_to_end" if last else "move_to_start"
         self._changes.append((name, token, (key,)))
+        # A later deletion must not cancel an insertion before the move, whose effect needs the key.
         self._at.pop(token, None)
 
     def _note(self, token: object, name: str, *args: Value) -> None:

@@ -72,6 +72,7 @@ class ExceptionValue(WithAttributes):
             self.refuse(machine, f"attribute {name!r}")
         if name == "args" and is_standard(machine, self.cls.live, name):
             return TupleValue(self.args)
+        # `value` is a C member of StopIteration: the return value of a generator.
         if name == "value" and self.cls.live is StopIteration:
             return self.args[0] if self.args else machine.constant(None)
         raw, value = self.cls.find(machine, name)
