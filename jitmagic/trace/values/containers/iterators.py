@@ -164,6 +164,7 @@ class StepIterator(IteratorValue):
         self.created_at_step = machine.step
 
     def next(self, machine: Machine) -> Value | None:
+        # A finished generator remains finished, as iterators over dicts, sets and strings do.
         return next(self.steps, None)
 
     def recipe(self, builder: Builder) -> Recipe:

@@ -110,6 +110,7 @@ class ListStore:
         machine, path = self._where
         machine.guard(LengthIs(self.source or path, len(self.live)))
         count = len(self.live) + self._added
+        # Reading `limit` guards it, which matters only if an append may have dropped an item.
         limit = self.limit if self._changes else None
         return count if limit is None else min(count, limit)
 

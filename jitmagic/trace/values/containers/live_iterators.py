@@ -80,6 +80,8 @@ class LiveIterator(IteratorValue):
 
     def drive(self, machine: Machine) -> IteratorValue:
         """Return the model for an outer iterator, which advances this one from now on."""
+        # An iterator that was advanced by itself has an effect of its own and would be advanced
+        # twice. Advancing a map() or filter() at the exit would call the user's function again.
         if self.model is not None or self.kind in _CALLING:
             raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
         self._driven = True

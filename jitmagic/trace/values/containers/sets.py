@@ -89,6 +89,8 @@ class SetValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         """Return an iterator in the order of the Python set; break if that is unknown."""
+        # The mirror's items hash as Values. For objects that hash by their address this gives
+        # another order than that of the program's set.
         if not self.store.is_ordered:
             self.refuse(machine, "iteration (its order is not known)")
         return TableIterator(machine, self, type(iter(set())), self.walk(machine))

@@ -240,6 +240,7 @@ class TableStore:
         if at is not None and self._changes[at][0] == "__setitem__":
             existed = self._existed(token, at)
             self._changes[at] = _CANCELLED
+            # If the key existed, only the write is dropped, and the deletion remains an effect.
             if not existed:
                 return
         self._note(token, "__delitem__", key)

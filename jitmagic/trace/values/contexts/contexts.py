@@ -188,7 +188,7 @@ class Entered(WithoutOperators):
         self.context, self.before = context, before
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        # No context of torch suppresses an exception, so `__exit__` returns None.
+        # None of these contexts suppresses an exception, so `__exit__` returns None.
         self.context.row.leave(machine, self.context, self.before)
         return machine.constant(None)
 

@@ -33,7 +33,8 @@ _METHODS = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
-# Types whose bound methods are identified by (owner, name): no instance can override one.
+# Types whose bound methods are identified by (owner, name). An instance of a built-in container has
+# no `__dict__` that could override one; for a tensor, the model reads methods from the class.
 _OWNERS = frozenset(
     {torch.Tensor, torch.nn.Parameter, list, dict, set, frozenset, tuple, str, bytes}
 )

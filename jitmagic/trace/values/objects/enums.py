@@ -307,8 +307,7 @@ class EnumClassValue(ClassValue):
 
     def member(self, member: enum.Enum) -> EnumValue:
         """Return the value of a member, with the path through the class as its origin."""
-        # A combination of flags (`A | B`) is not in `_member_map_`: no path through the class reads
-        # it.
+        # A combination of flags (`A | B`) is not in `_member_map_`, so it has no such path.
         if self.source is None or self.live._member_map_.get(member._name_) is not member:
             return EnumValue(member)
         table = TypeAttr(self.source, "_member_map_")
