@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn as nn
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from jitmagic.guards.check import check
 from jitmagic.guards.guard import NoOverlap, SameObject, TensorMatch
 from jitmagic.trace.result import Break, Return
+from jitmagic.trace.values.tensors.name_lookups import _attributes as attributes
 
 from .replaying import snapshot_of, trace_of
 from .test_torch_modules import MLP, Stateful
@@ -280,3 +283,16 @@ def test_shared_memory_is_found_whatever_comes_first() -> None:
         assert isinstance(trace_of(program, a, b, c).exit, Break)
         assert isinstance(trace_of(program, a, b, none).exit, Return)
         assert isinstance(trace_of(program, a, b, torch.zeros(2)).exit, Return)
+
+
+def test_the_operators_that_a_function_uses_on_a_tensor_are_read_from_its_bytecode() -> None:
+    """A comparison before a jump has another text in `dis` from Python 3.13 on."""
+
+    def function(a: Any, b: Any) -> Any:
+        if a <= b:
+            a -= 1
+        return (a == b) << 2, a[0]
+
+    wanted = {"__le__", "__ge__", "__sub__", "__rsub__", "__isub__", "__eq__", "__lshift__"}
+    found = {name for name in attributes(function.__code__) if name.startswith("__")}
+    assert found == wanted | {"__rlshift__", "__getitem__"}

@@ -33,7 +33,7 @@ _OPERATORS = {
 }  # fmt: skip
 _OTHER_OPERATORS = {
     "UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "BINARY_SUBSCR": "__getitem__",
-    "STORE_SUBSCR": "__setitem__",
+    "STORE_SUBSCR": "__setitem__", "BINARY_SLICE": "__getitem__", "STORE_SLICE": "__setitem__",
 }  # fmt: skip
 
 
