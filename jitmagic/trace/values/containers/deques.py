@@ -46,15 +46,19 @@ class DequeValue(StoredItems):
         return bind_builtin(machine, self, Deque, name)
 
     def walk(self, machine: Machine, *, backwards: bool = False) -> Iterator[Value]:
-        """Yield the items in order; raise RuntimeError if the deque changes, even at the end."""
+        """Return an iterator; it raises RuntimeError if the deque changes, even at the end."""
         # dequeiter_next compares a counter of changes before it looks for an item, so even a step
         # past the last item raises. A list iterator would yield items that were appended meanwhile.
         items, state = tuple(self.items), self.store.state
-        for item in (*(reversed(items) if backwards else items), None):
-            if self.store.state != state:
-                raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
-            if item is not None:
-                yield item
+
+        def steps() -> Iterator[Value]:
+            for item in (*(reversed(items) if backwards else items), None):
+                if self.store.state != state:
+                    raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
+                if item is not None:
+                    yield item
+
+        return steps()
 
     def iterate(self, machine: Machine) -> Value:
         return StepIterator(machine, type(iter(Deque())), self.walk(machine))

@@ -64,7 +64,7 @@ class IteratorValue(Value):
 
 
 class SequenceIterator(IteratorValue):
-    """An iterator over a list or tuple by index, which sees mutations of the list as in CPython."""
+    """An iterator over a list or tuple by index; it yields items appended before it is exhausted."""
 
     __slots__ = ("container", "index")
 
@@ -77,7 +77,8 @@ class SequenceIterator(IteratorValue):
     def next(self, machine: Machine) -> Value | None:
         # listiter_next reads the length in each step: a loop sees items that it appends.
         if self.index >= len(self.container.items):
-            self.index = max(self.index, len(self.container.items))
+            # It then drops the list: the iterator remains exhausted if the list grows afterwards.
+            self.container, self.index = self.container.like(()), 0
             return None
         self.index += 1
         item: Value = self.container.items[self.index - 1]
@@ -154,7 +155,10 @@ class RangeIterator(IteratorValue):
 
 
 class StepIterator(IteratorValue):
-    """An iterator over the items of a Python generator of the tracer; no exit can rebuild it."""
+    """An iterator over the items of a Python generator of the tracer.
+
+    No exit can rebuild it, unless a subclass knows its position.
+    """
 
     __slots__ = ("created_at_step", "steps")
 

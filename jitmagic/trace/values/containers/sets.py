@@ -96,20 +96,23 @@ class SetValue(Value):
         return TableIterator(machine, self, type(iter(set())), self.walk(machine))
 
     def walk(self, machine: Machine) -> Iterator[Value]:
-        """Yield the items in order; raise RuntimeError if the size changes."""
-        size = self.length(machine)
+        """Return an iterator over the items; it raises RuntimeError if the size changes."""
+        items = self.store.values
+        size, changes = self.length(machine), self.store.count
 
         def check() -> None:
             if self.length(machine) != size:
                 raise machine.error(RuntimeError, "Set changed size during iteration")
 
-        changes = self.store.count
-        for item in self.store.values:
-            check()
-            if self.store.count != changes:
-                self.refuse(machine, "iteration while it is changed")
-            yield item
-        check()  # CPython checks the size before it stops, too
+        def steps() -> Iterator[Value]:
+            for item in items:
+                check()
+                if self.store.count != changes:
+                    self.refuse(machine, "iteration while it is changed")
+                yield item
+            check()  # CPython checks the size before it stops, too
+
+        return steps()
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
