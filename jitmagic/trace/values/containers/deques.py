@@ -19,7 +19,7 @@ from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.operators import index_of, is_none, unpack
-from .iterators import StepIterator
+from .iterators import CheckedItems, StepIterator
 from .list_store import ListStore
 from .sequences import StoredItems
 
@@ -51,14 +51,11 @@ class DequeValue(StoredItems):
         # past the last item raises. A list iterator would yield items that were appended meanwhile.
         items, state = tuple(self.items), self.store.state
 
-        def steps() -> Iterator[Value]:
-            for item in (*(reversed(items) if backwards else items), None):
-                if self.store.state != state:
-                    raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
-                if item is not None:
-                    yield item
+        def check() -> None:
+            if self.store.state != state:
+                raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
 
-        return steps()
+        return CheckedItems(check, reversed(items) if backwards else items, after_end=True)
 
     def iterate(self, machine: Machine) -> Value:
         return StepIterator(machine, type(iter(Deque())), self.walk(machine))

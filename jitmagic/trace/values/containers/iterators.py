@@ -9,7 +9,7 @@ models iterators from before the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...result import Recipe
@@ -17,6 +17,7 @@ from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.callables import BuiltinMethodValue
 
 __all__ = [
+    "CheckedItems",
     "EnumerateIterator",
     "FilterIterator",
     "IteratorValue",
@@ -64,7 +65,7 @@ class IteratorValue(Value):
 
 
 class SequenceIterator(IteratorValue):
-    """An iterator over a list or tuple by index; it yields items appended before it is exhausted."""
+    """An iterator over a list or tuple by index, which yields items appended before its end."""
 
     __slots__ = ("container", "index")
 
@@ -209,6 +210,26 @@ class TableIterator(StepIterator):
 
     def parts(self) -> Iterable[Value]:
         return (self.owner,)
+
+
+class CheckedItems(Iterator[Value]):
+    """Runs `check` before each item and before the end, so its error repeats as in CPython."""
+
+    def __init__(
+        self, check: Callable[[], None], items: Iterable[Value], *, after_end: bool = False
+    ) -> None:
+        self._check: Callable[[], None] | None = check
+        self._items = iter(items)
+        self._after_end = after_end  # an exhausted iterator runs `check`, too
+
+    def __next__(self) -> Value:
+        if self._check is not None:
+            self._check()
+        for item in self._items:
+            return item
+        if not self._after_end:
+            self._check = None
+        raise StopIteration
 
 
 def _walked(table: Any, what: str, count: int) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ConstantValue
 from ..objects.operators import equal, equal_key
-from .iterators import TableIterator
+from .iterators import CheckedItems, TableIterator
 from .sequences import TupleValue
 from .sets import SetValue
 from .table_store import Pair, TableStore
@@ -253,21 +253,23 @@ class DictValue(WithAttributes):
             if self.store.state == state:
                 return
             # Whether CPython raises "dictionary keys changed during iteration", visits a new key or
-            # stops depends on the layout of the hash table.
-            if is_dict and len(self.pairs) == len(tokens):
+            # stops depends on the layout of the hash table. An OrderedDict that was cleared raises
+            # in each step, one that was changed otherwise only once.
+            if len(self.pairs) == (len(tokens) if is_dict else 0):
                 self.refuse(machine, "iteration while keys are added and deleted")
             raise machine.error(RuntimeError, "dictionary changed size during iteration")
 
-        def steps() -> Iterator[Value]:
+        def read(token: object) -> Value:
+            pair = self.pairs[token]
+            return TupleValue(pair) if part is None else pair[part]
+
+        def ordered() -> Iterator[Value]:
+            # odictiter_nextkey checks nothing after the key that was the last one when it was read.
             for token in tokens:
                 check()
-                pair = self.pairs[token]
-                yield TupleValue(pair) if part is None else pair[part]
-            # odictiter_nextkey stops after the key that was the last one when it returned it.
-            if is_dict:
-                check()
+                yield read(token)
 
-        return steps()
+        return CheckedItems(check, map(read, tokens)) if is_dict else ordered()
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False

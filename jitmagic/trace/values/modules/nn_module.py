@@ -273,7 +273,7 @@ class NNModuleValue(InstanceValue):
         kind = self.cls.live
         if isinstance(key, SliceValue) and kind in (torch.nn.ModuleList, torch.nn.Sequential):
             items = unpack(machine, self)
-            return ModuleSlice(self.cls, items[key.as_constant(machine)])
+            return ModuleSlice(self.cls, items[key.bounds(machine)])
         return super().get_item(machine, key)
 
     # -- writing ---------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ __all__ = [
     "UNARY",
     "ConstantMethodValue",
     "ConstantValue",
+    "evaluate",
     "fold",
     "folds_late",
 ]
