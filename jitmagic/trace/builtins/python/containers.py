@@ -19,7 +19,7 @@ from ...values.containers.sequences import (
 )
 from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
-from ...values.objects.constants import ConstantValue
+from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, equal, index_of, unpack
 from ..registry import handles, method, methods
 from .iteration import sorted_values
@@ -32,13 +32,15 @@ __all__: list[str] = []
 
 def _first(machine: Machine, args: Args) -> list[Value]:
     """Return the items of the one argument, if there is one."""
+    if len(args) > 1:
+        raise machine.error(TypeError, "expected at most 1 argument")
     return unpack(machine, args[0]) if args else []
 
 
 @handles(list)
 def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # Copies a live list without reading its items, which would be guarded one by one.
-    if args and isinstance(args[0], StoredItems):
+    if len(args) == 1 and isinstance(args[0], StoredItems):
         return args[0].as_list()
     return ListValue(_first(machine, args))
 
@@ -46,7 +48,7 @@ def _list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(tuple)
 def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # tuple(t) returns t itself if it is exactly a tuple.
-    if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
+    if len(args) == 1 and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
         return args[0]
     return TupleValue(_first(machine, args))
 
@@ -54,6 +56,8 @@ def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(slice)
 def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     none = ConstantValue(None)
+    if not 1 <= len(args) <= 3:
+        fold(machine, slice, *args)
     if len(args) == 1:
         # A single argument is the end, as in range(stop).
         return SliceValue([none, args[0], none])

@@ -43,12 +43,14 @@ def _set(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(frozenset)
 def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # frozenset(s) returns s itself if it is exactly a frozenset.
-    if args and isinstance(args[0], SetValue) and args[0].kind is frozenset:
+    if len(args) == 1 and isinstance(args[0], SetValue) and args[0].kind is frozenset:
         return args[0]
     return _made(machine, frozenset, args)
 
 
 def _made(machine: Machine, kind: type, args: Args) -> Value:
+    if len(args) > 1:
+        raise machine.error(TypeError, "expected at most 1 argument")
     # Of a set or dict CPython sizes the new table before it copies (set_update_internal in
     # setobject.c), so that the order of items may differ from that after adding one by one.
     # SetStore.of_call repeats the call itself on mirrors.

@@ -40,7 +40,7 @@ from ...values.numbers.varying_counts import VaryingRows, symbols_in
 from ...values.numpy.emulation import np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.classes import ClassValue, constructs
-from ...values.objects.constants import ConstantValue
+from ...values.objects.constants import ConstantValue, evaluate
 from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
@@ -151,6 +151,9 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     items = args[0].items if args and isinstance(args[0], SequenceValue) else []
     if args and not isinstance(args[0], SequenceValue):
         args[0].refuse(machine, "torch.Size()")
+    for item in items:
+        if not (item := item.realize(machine)).varies and item.is_constant(machine):
+            evaluate(machine, torch.Size, [item.as_constant(machine)])
     return SizeValue(items)
 
 

@@ -19,7 +19,7 @@ from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.operators import index_of, is_none, unpack
-from .iterators import StepIterator
+from .iterators import CheckedItems, StepIterator
 from .list_store import ListStore
 from .sequences import StoredItems
 
@@ -46,15 +46,16 @@ class DequeValue(StoredItems):
         return bind_builtin(machine, self, Deque, name)
 
     def walk(self, machine: Machine, *, backwards: bool = False) -> Iterator[Value]:
-        """Yield the items in order; raise RuntimeError if the deque changes, even at the end."""
+        """Return an iterator; it raises RuntimeError if the deque changes, even at the end."""
         # dequeiter_next compares a counter of changes before it looks for an item, so even a step
         # past the last item raises. A list iterator would yield items that were appended meanwhile.
         items, state = tuple(self.items), self.store.state
-        for item in (*(reversed(items) if backwards else items), None):
+
+        def check() -> None:
             if self.store.state != state:
                 raise machine.error(RuntimeError, "deque mutated during iteration", exact=True)
-            if item is not None:
-                yield item
+
+        return CheckedItems(check, reversed(items) if backwards else items, after_end=True)
 
     def iterate(self, machine: Machine) -> Value:
         return StepIterator(machine, type(iter(Deque())), self.walk(machine))

@@ -15,6 +15,7 @@ from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ..methods import MethodValue
 from ..objects.constants import ConstantValue
+from ..objects.operators import is_none
 from .iterators import IteratorValue
 
 __all__ = ["GeneratorMethodValue", "GeneratorValue"]
@@ -46,6 +47,9 @@ class GeneratorValue(IteratorValue):
         """Run to the next yield and return the item, or None at the end."""
         if self.finished:
             return None
+        if not self.started and not is_none(value.realize(machine)):
+            message = "can't send non-None value to a just-started generator"
+            raise machine.error(TypeError, message, exact=True)
         if self.running:
             raise machine.error(ValueError, "generator already executing")
         self.running = self.started = True

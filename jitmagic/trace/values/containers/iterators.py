@@ -9,7 +9,7 @@ models iterators from before the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...result import Recipe
@@ -17,6 +17,7 @@ from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.callables import BuiltinMethodValue
 
 __all__ = [
+    "CheckedItems",
     "EnumerateIterator",
     "FilterIterator",
     "IteratorValue",
@@ -64,7 +65,7 @@ class IteratorValue(Value):
 
 
 class SequenceIterator(IteratorValue):
-    """An iterator over a list or tuple by index, which sees mutations of the list as in CPython."""
+    """An iterator over a list or tuple by index, which yields items appended before its end."""
 
     __slots__ = ("container", "index")
 
@@ -77,7 +78,8 @@ class SequenceIterator(IteratorValue):
     def next(self, machine: Machine) -> Value | None:
         # listiter_next reads the length in each step: a loop sees items that it appends.
         if self.index >= len(self.container.items):
-            self.index = max(self.index, len(self.container.items))
+            # It then drops the list: the iterator remains exhausted if the list grows afterwards.
+            self.container, self.index = self.container.like(()), 0
             return None
         self.index += 1
         item: Value = self.container.items[self.index - 1]
@@ -154,7 +156,10 @@ class RangeIterator(IteratorValue):
 
 
 class StepIterator(IteratorValue):
-    """An iterator over the items of a Python generator of the tracer; no exit can rebuild it."""
+    """An iterator over the items of a Python generator of the tracer.
+
+    No exit can rebuild it, unless a subclass knows its position.
+    """
 
     __slots__ = ("created_at_step", "steps")
 
@@ -205,6 +210,26 @@ class TableIterator(StepIterator):
 
     def parts(self) -> Iterable[Value]:
         return (self.owner,)
+
+
+class CheckedItems(Iterator[Value]):
+    """Runs `check` before each item and before the end, so its error repeats as in CPython."""
+
+    def __init__(
+        self, check: Callable[[], None], items: Iterable[Value], *, after_end: bool = False
+    ) -> None:
+        self._check: Callable[[], None] | None = check
+        self._items = iter(items)
+        self._after_end = after_end  # an exhausted iterator runs `check`, too
+
+    def __next__(self) -> Value:
+        if self._check is not None:
+            self._check()
+        for item in self._items:
+            return item
+        if not self._after_end:
+            self._check = None
+        raise StopIteration
 
 
 def _walked(table: Any, what: str, count: int) -> Iterator[Any]:

@@ -7,7 +7,6 @@ The store (table_store.py) has the contents, installs their guards and describes
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ConstantValue
 from ..objects.operators import equal, equal_key
-from .iterators import TableIterator
+from .iterators import CheckedItems, TableIterator
 from .sequences import TupleValue
 from .sets import SetValue
 from .table_store import Pair, TableStore
@@ -36,11 +35,7 @@ __all__ = [
     "entries_of_live",
 ]
 
-_VIEW_TYPES: dict[str, type] = {
-    "keys": type({}.keys()),
-    "values": type({}.values()),
-    "items": type({}.items()),
-}
+_EMPTY: dict[bool, dict[Any, Any]] = {False: {}, True: collections.OrderedDict()}
 
 
 class WithAttributes(Value):
@@ -240,26 +235,41 @@ class DictValue(WithAttributes):
         return self.store.is_filled(machine)
 
     def iterate(self, machine: Machine) -> Value:
-        return TableIterator(machine, self, type(iter({})), self.walk(machine, 0), "keys")
+        return TableIterator(machine, self, type(iter(self.empty())), self.walk(machine, 0), "keys")
+
+    def empty(self) -> dict[Any, Any]:
+        """Return an empty dictionary that has views and iterators of the same types."""
+        return _EMPTY[issubclass(self.kind, collections.OrderedDict)]
 
     def walk(self, machine: Machine, part: int | None) -> Iterator[Value]:
-        """Yield keys (0), values (1) or items (None) in order; raise if the size changes."""
-        size = len(self.pairs)
+        """Return an iterator over keys (0), values (1) or items (None) in order.
 
-        def check(same: bool) -> None:
-            if not same:
-                message = "dictionary changed size during iteration"
-                raise machine.error(RuntimeError, message)
+        Its next step raises RuntimeError if keys have been added or deleted since this call.
+        """
+        tokens, state = list(self.pairs), self.store.state
+        is_dict = type(self.empty()) is dict
 
-        for position, token in enumerate(list(self.pairs)):
-            check(len(self.pairs) == size)
-            # The size is unchanged, but keys differ. Whether CPython raises "dictionary keys
-            # changed during iteration" or visits a new key depends on the layout of its hash table.
-            if next(itertools.islice(self.pairs, position, None)) is not token:
+        def check() -> None:
+            if self.store.state == state:
+                return
+            # Whether CPython raises "dictionary keys changed during iteration", visits a new key or
+            # stops depends on the layout of the hash table. An OrderedDict that was cleared raises
+            # in each step, one that was changed otherwise only once.
+            if len(self.pairs) == (len(tokens) if is_dict else 0):
                 self.refuse(machine, "iteration while keys are added and deleted")
+            raise machine.error(RuntimeError, "dictionary changed size during iteration")
+
+        def read(token: object) -> Value:
             pair = self.pairs[token]
-            yield TupleValue(pair) if part is None else pair[part]
-        check(len(self.pairs) == size)  # CPython checks the size before it stops, too
+            return TupleValue(pair) if part is None else pair[part]
+
+        def ordered() -> Iterator[Value]:
+            # odictiter_nextkey checks nothing after the key that was the last one when it was read.
+            for token in tokens:
+                check()
+                yield read(token)
+
+        return CheckedItems(check, map(read, tokens)) if is_dict else ordered()
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -390,11 +400,12 @@ class ViewValue(Value):
         self.what = what
 
     def python_type(self, machine: Machine) -> type:
-        return _VIEW_TYPES[self.what]
+        return type(getattr(self.owner.empty(), self.what)())
 
     def iterate(self, machine: Machine) -> Value:
         part = {"keys": 0, "values": 1, "items": None}[self.what]
-        steps, kind = self.owner.walk(machine, part), type(iter(getattr({}, self.what)()))
+        kind = type(iter(getattr(self.owner.empty(), self.what)()))
+        steps = self.owner.walk(machine, part)
         return TableIterator(machine, self.owner, kind, steps, self.what)
 
     def length(self, machine: Machine) -> int:

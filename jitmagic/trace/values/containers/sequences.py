@@ -20,7 +20,7 @@ from ...result import BuildList, BuildSlice, BuildTuple, Effect, Recipe
 from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
-from ..objects.constants import ConstantValue
+from ..objects.constants import ConstantValue, evaluate, fold
 from ..objects.operators import compare, drain, equal, index_of
 from .iterators import SequenceIterator
 from .list_store import ListStore, wrap_items
@@ -137,7 +137,7 @@ class SequenceValue(ItemsValue):
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         if isinstance(key, SliceValue):
-            return self.like(self.items[key.as_constant(machine)])
+            return self.like(self.items[key.bounds(machine)])
         return super().get_item(machine, key)
 
     def iterate(self, machine: Machine) -> Value:
@@ -174,7 +174,7 @@ class TupleValue(SequenceValue):
     def get_item(self, machine: Machine, key: Value) -> Value:
         if isinstance(key, SliceValue) and self.kind is tuple:
             size = len(self.items)
-            if key.as_constant(machine).indices(size) == (0, size, 1):
+            if key.bounds(machine).indices(size) == (0, size, 1):
                 return self  # CPython returns the tuple itself for t[:], t + () and t * 1
         return super().get_item(machine, key)
 
@@ -216,8 +216,7 @@ class SizeValue(TupleValue):
         is_sum = op == "+" and isinstance(other, SequenceValue) and not self._varies(machine, other)
         if is_sum and self.is_constant(machine) and other.is_constant(machine):
             # torch.Size has an `__add__` of its own: it refuses lists, and items that are not ints.
-            pair = [one.as_constant(machine) for one in (self, other)]
-            return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
+            return fold(machine, operator.add, *((other, self) if reflected else (self, other)))
         return super().binary(machine, op, other, reflected=reflected)
 
     def _varies(self, machine: Machine, other: SequenceValue) -> bool:
@@ -343,15 +342,16 @@ class ListValue(StoredItems, SequenceValue):
         return ListValue(items)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        part = self.store.part(key.as_constant(machine)) if isinstance(key, SliceValue) else None
+        part = self.store.part(key.bounds(machine)) if isinstance(key, SliceValue) else None
         return super().get_item(machine, key) if part is None else ListValue(store=part)
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if not isinstance(key, SliceValue):
             super().set_item(machine, key, value)
             return
+        bounds, new = key.bounds(machine), list(each_item(machine, value))
         items = list(self.items)
-        items[key.as_constant(machine)] = list(each_item(machine, value))
+        evaluate(machine, operator.setitem, items, bounds, new)
         self.change(machine, items)
 
     def del_item(self, machine: Machine, key: Value) -> None:
@@ -359,7 +359,7 @@ class ListValue(StoredItems, SequenceValue):
             super().del_item(machine, key)
             return
         items = list(self.items)
-        del items[key.as_constant(machine)]
+        del items[key.bounds(machine)]
         self.change(machine, items)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -394,6 +394,12 @@ class SliceValue(Value):
 
     def as_constant(self, machine: Machine) -> Any:
         return slice(*(item.realize(machine).as_constant(machine) for item in self.items))
+
+    def bounds(self, machine: Machine) -> slice:
+        """Return the constant slice, or raise the program's error if no sequence accepts it."""
+        bounds: slice = self.as_constant(machine)
+        evaluate(machine, bounds.indices, 0)
+        return bounds
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("start", "stop", "step"):
@@ -431,8 +437,8 @@ class _SliceIndices(Value):
         self.owner = owner
 
     def call(self, machine: Machine, args: Sequence[Value], kwargs: Any) -> Value:
-        length = index_of(machine, args[0])
-        return machine.constant(self.owner.as_constant(machine).indices(length))
+        length = machine.constant(index_of(machine, args[0]))
+        return fold(machine, slice.indices, self.owner, length)
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant("indices")))

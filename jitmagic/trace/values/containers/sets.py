@@ -17,7 +17,7 @@ from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.operators import equal_key
-from .iterators import TableIterator
+from .iterators import CheckedItems, TableIterator
 from .set_store import Operand, SetStore
 
 __all__ = ["SetValue"]
@@ -96,20 +96,16 @@ class SetValue(Value):
         return TableIterator(machine, self, type(iter(set())), self.walk(machine))
 
     def walk(self, machine: Machine) -> Iterator[Value]:
-        """Yield the items in order; raise RuntimeError if the size changes."""
-        size = self.length(machine)
+        """Return an iterator over the items; it raises RuntimeError if the size changes."""
+        size, changes = self.length(machine), self.store.count
 
         def check() -> None:
             if self.length(machine) != size:
                 raise machine.error(RuntimeError, "Set changed size during iteration")
-
-        changes = self.store.count
-        for item in self.store.values:
-            check()
             if self.store.count != changes:
                 self.refuse(machine, "iteration while it is changed")
-            yield item
-        check()  # CPython checks the size before it stops, too
+
+        return CheckedItems(check, self.store.values)
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False

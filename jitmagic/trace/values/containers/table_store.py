@@ -39,7 +39,7 @@ class TableStore:
     """The contents of one dictionary."""
 
     __slots__ = ("_at", "_changes", "_known", "_pairs", "_simple", "_whole", "absent", "entry",
-                 "kind", "live", "machine", "source")  # fmt: skip
+                 "kind", "live", "machine", "source", "state")  # fmt: skip
 
     def __init__(self, pairs: dict[object, Pair] | None = None, kind: type = dict) -> None:
         self.kind = kind
@@ -48,6 +48,7 @@ class TableStore:
         self.machine: Machine | None = None
         self.entry: Callable[[Any, Any], Source] = Item
         self.absent: Callable[[Any, Any], Guard] = KeyAbsent
+        self.state = 0  # counts insertions, deletions and moves since `pairs` was first read
         self._pairs: dict[object, Pair] | None = {} if pairs is None else pairs
         self._known: dict[object, Value | None] = {}  # original live entries read; None: absent
         self._changes: list[Change] = []
@@ -216,6 +217,7 @@ class TableStore:
     def put(self, token: object, key: Value, value: Value) -> None:
         """Do `self[key] = value`; as in a dict, an equal key already there remains."""
         if self._pairs is not None:
+            self.state += token not in self._pairs
             _apply(self._pairs, "__setitem__", token, (key, value))
         if self.source is None:
             return
@@ -231,6 +233,7 @@ class TableStore:
             found = self.get(token) is not None
         else:
             found = self.pairs.pop(token, None) is not None
+            self.state += found
         if found and self.source is not None:
             self._record_deletion(token, key)
         return found
@@ -258,10 +261,12 @@ class TableStore:
         """Remove all keys, without reading them."""
         # clear() overrides all earlier changes, so that the list of changes begins with it.
         self._pairs, self._at, self._whole = {}, {}, True
+        self.state += 1
         self._changes = [("clear", None, ())]
 
     def move(self, token: object, key: Value, *, last: bool) -> None:
         """Do `OrderedDict.move_to_end` of an existing key."""
+        self.state += 1
         pair = self.pairs.pop(token)
         rest = dict(self.pairs)
         self._pairs = {**rest, token: pair} if last else {token: pair, **rest}

@@ -35,7 +35,7 @@ class ModuleSlice(TupleValue):
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         if isinstance(key, SliceValue):
-            part = key.as_constant(machine)
+            part = key.bounds(machine)
             return ModuleSlice(self.cls, self.items[part], self.names[part])
         return super().get_item(machine, key)
 

@@ -34,6 +34,7 @@ __all__ = [
     "UNARY",
     "ConstantMethodValue",
     "ConstantValue",
+    "evaluate",
     "fold",
     "folds_late",
 ]
@@ -250,14 +251,18 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     constants = [value.as_constant(machine) for value in values]
     if any(type(constant) in ARRAY_SCALARS for constant in constants):
         function = _without_warnings(function)
+    return machine.constant(evaluate(machine, function, *constants))
+
+
+def evaluate(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a Python function while tracing; what it raises, the traced program raises."""
     try:
-        result = function(*constants)
+        return function(*arguments)
     # `_without_warnings` raises it.
     except GraphBreak:
         raise
     except Exception as error:  # a pure function of constants raises the same in the program
         raise machine.error(type(error), *error.args, exact=True) from None
-    return machine.constant(result)
 
 
 FoldLate = Callable[[Machine, Callable[..., Any], Sequence[Value]], Value | None]

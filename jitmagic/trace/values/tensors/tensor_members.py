@@ -127,7 +127,11 @@ def _of_class(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     """Return a method of torch.Tensor; break for its other attributes."""
     found = getattr(torch.Tensor, name, None)
     if callable(found):
-        return TensorMethodValue(tensor, name)
+        # Methods are not data descriptors: an entry of the tensor's `__dict__` hides them. Its
+        # absence is not guarded, which would cost each call a guard for each method of each input.
+        hidden = tensor.live is not None and name in tensor.live.__dict__
+        own = tensor.own_attribute(machine, name) if hidden else None
+        return own or TensorMethodValue(tensor, name)
     if name in REFUSED_METHODS:
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
     if found is not None or hasattr(torch.Tensor, name) or tensor.kind.__dict__.get(name):
