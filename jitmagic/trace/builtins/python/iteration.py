@@ -52,7 +52,7 @@ def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # A range over symbols keeps them, so that a loop over it can be rolled
     # (python_loops/rolled.py). Folded, each trip count would be a variant.
-    if not kwargs and (symbols := symbols_in(machine, args)):
+    if symbols := symbols_in(machine, args):
         return VaryingRange(args, symbols)
     return fold_call(machine, range, args, kwargs)
 
@@ -62,9 +62,6 @@ def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 calls({
     enumerate: lambda machine, iterable, start=None: EnumerateIterator(
         _iterators(machine, [iterable])[0], index_of(machine, start) if start else 0, TupleValue
-    ),
-    zip: lambda machine, *iterables, strict=None: ZipIterator(
-        _iterators(machine, iterables), TupleValue, bool(strict and strict.truth(machine))
     ),
     map: lambda machine, function, *iterables: MapIterator(
         function, _iterators(machine, iterables)
@@ -77,6 +74,12 @@ methods(Iterator, {
     "__next__": lambda machine, iterator: _next(machine, [iterator], {}),
     "__iter__": lambda machine, iterator: iterator.iterate(machine),
 })  # fmt: skip
+
+calls({
+    zip: lambda machine, *iterables, strict=None: ZipIterator(
+        _iterators(machine, iterables), TupleValue, bool(strict and strict.truth(machine))
+    ),
+}, like=lambda *iterables, strict=False: None)  # fmt: skip
 
 
 @handles(reversed)

@@ -129,14 +129,14 @@ for _function, _method in _BY_METHOD.items():
 
 @handles(pow)
 def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs:
+    if len(args) == 2:
         return binary(machine, "**", *args)
     return fold_call(machine, pow, args, kwargs)
 
 
 @handles(divmod)
 def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs and any(isinstance(one, NumberValue) for one in args):
+    if len(args) == 2 and any(isinstance(one, NumberValue) for one in args):
         # divmod() of floats gives exactly the results of `//` and `%`.
         return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
     return fold_call(machine, divmod, args, kwargs)
@@ -194,6 +194,8 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         items = [machine.wrap(function(numbers), Reduced(path, function)), *appended]
     else:
         items = members(machine, args[0]) if len(args) == 1 else list(args)
+    if "default" in kwargs and len(args) != 1:
+        raise GraphBreak(UnsupportedArguments.of(name="min", what="a default and several items"))
     if not items:
         if "default" in kwargs:
             return kwargs["default"]
@@ -218,8 +220,9 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return best
 
 
-handles(min)(partial(_extreme, "<"))
-handles(max)(partial(_extreme, ">"))
+_like_min = lambda *args, key=None, default=None: None  # noqa: E731
+handles(min, like=_like_min)(partial(_extreme, "<"))
+handles(max, like=_like_min)(partial(_extreme, ">"))
 
 
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
@@ -252,7 +255,7 @@ _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if (known := _live_sum(machine, args, kwargs)) is not None:
         return known
-    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
+    start = args[1] if len(args) > 1 else machine.constant(0)
     items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
         items = unpack(machine, args[0])  # the order affects the last digit

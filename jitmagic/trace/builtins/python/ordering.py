@@ -56,7 +56,7 @@ def _follow(
 def _register_heap(function: Callable[..., Any]) -> None:
     @handles(function)
     def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not isinstance(args[0], ListValue) or kwargs:
+        if not isinstance(args[0], ListValue):
             what = "a heap that is not a list"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
@@ -74,7 +74,7 @@ for _name in (
 def _register_bisect(function: Callable[..., Any]) -> None:
     @handles(function)
     def search(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        named = {**dict(zip(("a", "x", "lo", "hi", "key"), args, strict=False)), **kwargs}
+        named = {**dict(zip(("a", "x", "lo", "hi"), args, strict=False)), **kwargs}
         target, key = named.pop("a", None), named.pop("key", machine.constant(None))
         inserts = function in (bisect.insort_left, bisect.insort_right)
         if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
@@ -150,6 +150,6 @@ class _Key(Value):
         return self.maker, self.obj
 
 
-@handles(functools.cmp_to_key)
+@handles(functools.cmp_to_key, like=lambda mycmp: None)
 def _cmp_to_key(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _KeyMaker(args[0] if args else kwargs["mycmp"])
+    return _KeyMaker(args[0])
