@@ -22,7 +22,6 @@ from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
 from ...values.objects.operators import binary, equal, index_of, unpack
 from ..registry import AS_GIVEN, handles, method, methods
-from .iteration import sorted_values
 
 __all__: list[str] = []
 
@@ -142,9 +141,6 @@ methods(
         ),
         "clear": lambda machine, owner: _as_list(owner).change(machine, []),
         "reverse": lambda machine, owner: owner.change(machine, _as_list(owner).items[::-1]),
-        "sort": lambda machine, owner, **options: owner.change(
-            machine, sorted_values(machine, list(_as_list(owner).items), options)
-        ),
         "copy": lambda machine, owner: _as_list(owner).as_list(),
     },
 )

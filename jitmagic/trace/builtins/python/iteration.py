@@ -1,9 +1,8 @@
-"""Iteration: iter, next, range, the built-in iterators, sorted."""
+"""Iteration: iter, next, range and the built-in iterators."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
@@ -20,11 +19,11 @@ from ...values.containers.sequences import ListValue, TupleValue
 from ...values.numbers.varying_counts import VaryingRange, symbols_in
 from ...values.objects.constants import ConstantValue
 from ...values.objects.instances import InstanceValue
-from ...values.objects.operators import compare, index_of, is_none, unpack
+from ...values.objects.operators import index_of, is_none, unpack
 from ..registry import calls, handles, methods
-from .numbers import fold_call, members
+from .numbers import fold_call
 
-__all__ = ["sorted_values"]
+__all__: list[str] = []
 
 
 def _iterators(machine: Machine, iterables: Args) -> list[Value]:
@@ -97,29 +96,3 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         items = unpack(machine, value)
         return StepIterator(machine, reversed, reversed(items))
     return value.call_method(machine, "__reversed__", [], {})
-
-
-@handles(sorted)
-def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    # Keys of equal rank keep the order of the items, which is unknown for a set.
-    items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
-    return ListValue(sorted_values(machine, items, kwargs))
-
-
-def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:
-    """Sort stably by `key` and `reverse`, comparing with `<` only, as list.sort does."""
-    key = kwargs.get("key")
-    plain = key is None or is_none(key.realize(machine))
-    keyed = [
-        ((item if plain or key is None else key.call(machine, [item], {})).realize(machine), item)
-        for item in items
-    ]
-
-    def order(one: tuple[Value, Value], two: tuple[Value, Value]) -> int:
-        if compare(machine, "<", one[0], two[0]).realize(machine).truth(machine):
-            return -1
-        return int(compare(machine, "<", two[0], one[0]).realize(machine).truth(machine))
-
-    backwards = "reverse" in kwargs and kwargs["reverse"].realize(machine).truth(machine)
-    ordered = sorted(keyed, key=functools.cmp_to_key(order), reverse=backwards)
-    return [item for _, item in ordered]

@@ -95,7 +95,8 @@ def _register_pure(function: Callable[..., Any]) -> None:
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
     """Register a function that calls a method of its argument: `abs(x)` is `x.__abs__()`."""
 
-    @handles(function)
+    # int(base=16) is a TypeError of its own.
+    @handles(function, like=(lambda x, /, base: None) if function is int else None)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         number = args[0] if len(args) == 1 else None
         is_scalar = isinstance(number, NumberValue) and number.kind is not bool
