@@ -163,7 +163,7 @@ def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 if _BATCHED is not None:
-    handles(_BATCHED)(_batched)
+    handles(_BATCHED, like=lambda iterable, n, **options: None)(_batched)
 
 
 @handles(itertools.zip_longest, like=lambda *iterables, fillvalue=None: None)

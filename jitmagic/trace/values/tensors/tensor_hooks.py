@@ -85,8 +85,8 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.register_hook)
 def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    tensor, hook = args
-    return HandleValue(add_hook(machine, tensor, hook, False))
+    tensor, hook = [*args, None, None][:2]
+    return HandleValue(add_hook(machine, tensor, hook, len(args) != 2))
 
 
 @method(RemovableHandle, "remove")
