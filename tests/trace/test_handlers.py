@@ -182,11 +182,18 @@ _WRITTEN: list[Callable[[], Any]] = [
     lambda: re.split("a", string="1a2a3", maxsplit=1),
     lambda: [1].append(object=2),
     lambda: functools.cmp_to_key(mycmp=_two),
+    lambda: [kind() for kind in (int, str, list, dict, collections.deque)],
+    lambda: sorted([1], 2),  # type: ignore[call-overload]
+    lambda: list([1], 2),
+    lambda: hash(1, 2),
+    lambda: sum([1], 2, 3),
+    lambda: isinstance(1, int, 3),
+    lambda: {1: 2}.setdefault(1, 2, 3),
 ]
 
 
 @pytest.mark.parametrize("index", range(len(_WRITTEN)))
-def test_keywords_of_a_call_are_those_of_the_signature(index: int) -> None:
+def test_arguments_of_a_call_are_those_of_the_signature(index: int) -> None:
     call = _WRITTEN[index]
     eager = _outcome(call, {}, lambda program: program)
     assert _outcome(call, {}, _compiled) == eager

@@ -81,19 +81,29 @@ def _binder(find: Callable[[], object], like: Act | None, *, of_owner: bool = Fa
     `of_owner`: the first parameter is the owner, which is not among the arguments.
     """
 
-    @cache  # inspecting takes 20 us; most callables are never called with keywords
-    def parameters() -> inspect.Signature:
-        found = inspect.signature(like) if like else _signature(find())
+    @cache  # inspecting takes 20 us
+    def parameters() -> inspect.Signature | None:
+        try:
+            found = inspect.signature(like) if like else _signature(find())
+        except (AttributeError, TypeError, ValueError):
+            return None
         is_bound = isinstance(getattr(find(), "__self__", None), type)  # a classmethod
         names = list(found.parameters.values())
         return found.replace(parameters=names[1:] if of_owner and not is_bound else names)
 
     def bind(machine: Machine, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        signature = parameters()
+        # A declared signature describes calls with keywords alone: int() takes no argument too.
+        if not kwargs and (signature is None or like):
+            return args, kwargs
         try:
-            signature = parameters()
+            if signature is None:
+                raise TypeError
             given = signature.bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # ValueError: it has no signature
+        except TypeError:
             raise _refused(find()) from None
+        if not kwargs:
+            return args, kwargs
         named = [one for one in signature.parameters.values() if one.kind in _POSITIONAL]
         while named and named[-1].name not in given:
             named.pop()
@@ -127,7 +137,7 @@ def _signature(callable_: Any) -> inspect.Signature:
 
 def _refused(callable_: object) -> GraphBreak:
     name = str(getattr(callable_, "__name__", callable_))
-    return GraphBreak(UnsupportedArguments.of(name=name, what="such keywords"))
+    return GraphBreak(UnsupportedArguments.of(name=name, what="such arguments"))
 
 
 def calls(rows: Mapping[Any, Act], like: Act | None = None) -> None:
@@ -184,9 +194,12 @@ def load_named(module: str) -> None:
 
 
 def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> CallHandler:
+    counts: set[int] = set()  # of positional arguments that fitted in a call before
+
     def entry(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if kwargs:
+        if kwargs or len(args) not in counts:
             args, kwargs = bind(machine, args, kwargs)
+            counts.update(() if kwargs else (len(args),))
         if lazy:
             return handler(machine, args, kwargs)
         keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
@@ -231,9 +244,12 @@ def method(
 
 
 def _method_entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> MethodHandler:
+    counts: set[int] = set()
+
     def entry(machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
-        if kwargs:
+        if kwargs or len(args) not in counts:
             args, kwargs = bind(machine, args, kwargs)
+            counts.update(() if kwargs else (len(args),))
         if lazy:
             return handler(machine, target, args, kwargs)
         keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
