@@ -139,10 +139,12 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     conv: Any = next((f for f in factors if _is_foldable(f, frozen)), None)
     scale: Any = next((f for f in factors if f is not conv), None)
     parts = (shift, scale)
+    # A scale that varies over positions cannot move into the weight.
     if conv is None or not all(_is_per_channel(part, conv, frozen) for part in parts):
         return
     weight, bias = conv.args[_WEIGHT], conv.args[_BIAS]
     channels = conv.meta["spec"].shape[1]
+    # The scale multiplies whole rows of the weight, whose first dimension is the output channel.
     row = replace(shift.meta["spec"], shape=(channels,), stride=(1,), storage_offset=0)
     column = (channels, *(1,) * (len(weight.meta["spec"].shape) - 1))
 
@@ -156,6 +158,7 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     with graph.inserting_before(node):
         scaled = call(aten.mul.Tensor, (weight, call(aten.view.default, (scale, column), spread)),
                       weight.meta["spec"])  # fmt: skip
+        # (conv(x, w) + b) * s + t is conv(x, w * s) + (b * s + t).
         flat = call(aten.view.default, (shift, (channels,)), row)
         if bias is not None:
             per_channel = call(aten.view.default, (scale, (channels,)), row)
@@ -174,6 +177,7 @@ def _is_foldable(node: object, frozen: set[Node]) -> bool:
         return False
     weights = [part for part in node.args[_WEIGHT : _BIAS + 1] if part is not None]
     frozen_weights = all(part in frozen for part in weights)
+    # With another reader the unscaled result is needed too: folding would run two convolutions.
     return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
 
 
@@ -182,6 +186,7 @@ def _is_per_channel(part: object, conv: Node, frozen: set[Node]) -> bool:
         return False
     spec, whole = part.meta["spec"], conv.meta["spec"]
     wanted = (1, whole.shape[1], *(1,) * (len(whole.shape) - 2))
+    # Equal dtypes: under autocast a float32 scale of a bfloat16 result promotes it.
     return spec.dtype is whole.dtype and tuple(spec.shape) == wanted
 
 

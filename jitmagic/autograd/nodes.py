@@ -86,6 +86,7 @@ def erase_dead(graph: Graph) -> None:
     """Drop nodes without users. Placeholders, nodes with effects and readers of numbers
     (varying_numbers.py) stay.
     """
+    # From the end, so that a node whose only reader was dead is dead when it is reached.
     for node in reversed(graph.nodes):
         if node.users or node.op in ("placeholder", "output") or "traced_float" in node.meta:
             continue

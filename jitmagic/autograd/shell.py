@@ -221,6 +221,7 @@ def _skippable_specs(partition: Partition) -> list[TensorSpec]:
     if partition.backward is None:
         return []
     nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    # The placeholders of a backward graph are the saved values, then the tangents.
     holders = nodes[: len(nodes) - len(partition.tangents)]
     everything = (tuple(range(len(partition.tangents))), tuple(range(len(holders))))
     if not holders or freed_parts(partition) == (everything,):
@@ -237,6 +238,8 @@ def _stand_ins(
     # Autograd cannot save inference tensors.
     with torch.inference_mode(False), torch.no_grad():
         elements = [torch.zeros((), dtype=spec.dtype, device=spec.device) for spec in specs]
+    # One element, expanded natively: the stand-in for a saved activation costs no memory of its
+    # size.
     return tuple((one, spec.shape) for one, spec in zip(elements, specs, strict=True))
 
 
@@ -319,6 +322,8 @@ def _with_eager_strides(
     made: Sequence[Any], loose: Sequence[tuple[int, TensorSpec]]
 ) -> tuple[torch.Tensor, ...]:
     """Give size-0 and size-1 dimensions eager's strides, which users can read."""
+    # Kernels of torch may choose any stride for a dimension of size 1, but programs print
+    # `stride()`.
     results = list(made)
     for place, spec in loose:
         value = results[place]
@@ -338,6 +343,7 @@ def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """Return the value with the strides of its spec, which the kernel may not follow."""
     if value.stride() == stride or not value.numel():
         return value
+    # A copy, not as_strided: the memory really has another order.
     return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(
         value
     )

@@ -51,6 +51,7 @@ def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> Sh
     begins: dict[str, tuple[int, ...]] = {}
     for members in groups.values():
         nest, starts = members[0]
+        # A nest with no equal keeps its constants: the renderer may align loads by them.
         chosen.append(nest if len(members) == 1 else _from_start(nest, starts))
         for member, starts in members:
             kernels[member.name] = nest.name

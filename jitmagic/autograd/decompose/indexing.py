@@ -29,6 +29,7 @@ def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
 
 @rule(aten.repeat.default, complex_too=True)
 def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym:
+    # More repeats than dimensions add dimensions in front, as in numpy.tile.
     missing = len(repeats) - len(x.shape)
     shape = (*(1,) * missing, *x.shape)
     repeated = tuple(n * extent for n, extent in zip(repeats, shape, strict=True))

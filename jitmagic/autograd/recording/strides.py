@@ -11,5 +11,6 @@ def memory_order(strides: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the dimensions from the widest stride to the narrowest, and the inverse
     permutation.
     """
+    # Equal strides keep the order of the dimensions: dimensions of size 1 often share a stride.
     order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
     return order, [order.index(d) for d in range(len(order))]

@@ -24,6 +24,8 @@ class MethodValue(Value):
 
     def python_type(self, machine: Machine) -> type:
         descriptor = getattr(self.owner.python_type(machine), self.name)
+        # CPython binds slot wrappers and methods to different types: `(1).__add__` is a method-
+        # wrapper, `[].append` a builtin_function_or_method.
         is_slot = isinstance(descriptor, types.WrapperDescriptorType)
         return types.MethodWrapperType if is_slot else types.BuiltinMethodType
 

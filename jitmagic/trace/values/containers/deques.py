@@ -33,6 +33,7 @@ class DequeValue(StoredItems):
 
     __slots__ = ()
     kind = Deque
+    # The IndexError of `d[9] = x` has the text of a read, without list's "assignment".
     assigning = "index"
 
     def like(self, items: list[Value]) -> DequeValue:
@@ -46,6 +47,8 @@ class DequeValue(StoredItems):
 
     def walk(self, machine: Machine, *, backwards: bool = False) -> Iterator[Value]:
         """Yield the items in order; raise RuntimeError if the deque changes, even at the end."""
+        # dequeiter_next compares a counter of changes before it looks for an item, so even a step
+        # past the last item raises. A list iterator would yield items that were appended meanwhile.
         items, state = tuple(self.items), self.store.state
         for item in (*(reversed(items) if backwards else items), None):
             if self.store.state != state:
@@ -68,6 +71,7 @@ class DequeValue(StoredItems):
             return self.like(self.repeated(machine, other))
         if op == "+" and isinstance(other, DequeValue):
             left, right = (other, self) if reflected else (self, other)
+            # deque_concat copies its left operand, so the result has the left `maxlen`.
             return left.like([*left.items, *right.items])
         self.refuse(machine, f"operator {op}")
 
@@ -124,6 +128,8 @@ def _taken(machine: Machine, owner: Value, name: str, args: Args) -> Value:
     if args:
         what = f"deque.{name}() takes no arguments ({len(args)} given)"
         raise machine.error(TypeError, what, exact=True)
+    # A queue without a `maxlen` (`q.append(x); q.popleft()`) is not read as a whole: its length is
+    # guarded only from below, so one variant serves all longer ones.
     if index == 0 and (first := target.take_first(machine)) is not None:
         return first
     if not target.items:
@@ -144,6 +150,7 @@ def _pop_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Val
 @method(Deque, "insert")
 def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _deque(owner)
+    # Other methods drop an item at the opposite end; only insert() refuses a full deque.
     if target.store.limit is not None and len(target.items) >= target.store.limit:
         raise machine.error(IndexError, "deque already at its maximum size", exact=True)
     target.insert(machine, index_of(machine, args[0]), args[1])

@@ -39,6 +39,7 @@ def _is_dict_class(kind: type) -> bool:
     """Return whether class statements define every base but dict and OrderedDict."""
     if not issubclass(kind, dict) or not kind.__flags__ & HEAP_TYPE:
         return False
+    # collections.Counter is such a class: its methods in Python are inlined, as a user's are.
     return all(is_python_class(base) for base in kind.__mro__ if base not in (*_BASES, object))
 
 
@@ -51,6 +52,7 @@ class _Entries(InnerDict):
         machine.effects.contents(self.owner)
 
     def missing(self, machine: Machine, key: Value) -> Value:
+        # dict_subscript calls `__missing__` for instances of subclasses; dict.get() never does.
         found = self.owner.special(machine, "__missing__", key)
         return super().missing(machine, key) if found is None else found
 
@@ -74,6 +76,7 @@ class DictObjectValue(InstanceValue):
 
     def contents(self, machine: Machine) -> DictValue:
         """Return the entries as a dictionary, whose keys are guarded for a live object."""
+        # The keys are guarded only once an entry is used, and not for an attribute or a method.
         if self.dictionary is None:
             assert self.source is not None
             assert isinstance(self.live, dict)
@@ -133,6 +136,7 @@ def _base_of(kind: type) -> type[dict[Any, Any]]:
 
 def add_entries(target: dict[Any, Any], new: dict[Any, Any]) -> None:
     """Store entries with the base class's `__setitem__`, not an overriding one."""
+    # dict.__setitem__ does not update the linked list by which an OrderedDict iterates.
     store = _base_of(type(target)).__setitem__
     for key, value in new.items():
         store(target, key, value)
@@ -144,6 +148,8 @@ def mapping_pairs(machine: Machine, value: Value) -> Iterator[Pair] | None:
         return iter(list(value.pairs.values()))
     if not isinstance(value, DictObjectValue):
         return None
+    # dict_merge copies the hash table of a subclass that inherits dict's `__iter__`, even if it
+    # overrides `keys` or `__getitem__`.
     own = attribute_of_class(value.cls.live, "__iter__") is not vars(dict)["__iter__"]
     value.cls.find(machine, "__iter__")
     if own:

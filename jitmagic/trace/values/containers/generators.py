@@ -52,6 +52,7 @@ class GeneratorValue(IteratorValue):
         try:
             item = self.resume(value)
         except ObservedError as observed:
+            # An exception ends a generator: later calls of next() raise StopIteration.
             self.finished = True
             # PEP 479: a StopIteration that leaves a generator becomes a RuntimeError.
             if observed.error.matches(machine, StopIteration):
@@ -91,6 +92,8 @@ class GeneratorMethodValue(MethodValue):
         if self.name == "__iter__":
             return self.owner
         if self.name == "close":
+            # close() raises GeneratorExit at the current `yield`, which runs the `finally` blocks
+            # around it. A generator that has not started has no such block yet.
             if self.owner.started and not self.owner.finished and self.owner.must_close():
                 raise GraphBreak(UnsupportedOperation.of(what="close()", types="a live generator"))
             self.owner.finished = True

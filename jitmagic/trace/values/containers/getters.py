@@ -68,6 +68,7 @@ class GetterValue(Value):
     def _get(self, machine: Machine, target: Value, what: Value) -> Value:
         if self.kind is operator.itemgetter:
             return target.get_item(machine, what)
+        # attrgetter("a.b") reads two attributes, even if setattr() has stored one named "a.b".
         for name in what.as_constant(machine).split("."):
             target = load_attribute(machine, target.realize(machine), name)
         return target
@@ -83,6 +84,7 @@ class GetterValue(Value):
 def _register(kind: Any) -> None:
     @handles(kind, like=AS_GIVEN if kind is operator.methodcaller else None)
     def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # An itemgetter takes any key; of a methodcaller only the first argument has to be a name.
         names = {operator.itemgetter: [], operator.attrgetter: args}.get(kind, args[:1])
         if any(name.python_type(machine) is not str for name in names):
             raise machine.error(TypeError, "attribute name must be a string")
@@ -99,9 +101,11 @@ for _kind in _KINDS:
 def _wrap_getter(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     named: Mapping[str, Any] = {}
+    # No attribute of these C objects shows their arguments, but pickling does.
     constructor, arguments, *_ = obj.__reduce__()
     if constructor is not type(obj):  # a methodcaller with keywords reduces to a partial
         named, arguments = constructor.keywords, (*constructor.args, *arguments)
+    # No guard path leads into the getter, so changes of an object in it would not be seen.
     if any(type(argument) not in ATOMS for argument in (*arguments, *named.values())):
         GetterValue(type(obj), (), {}, source).refuse(machine, "keys that are not constants")
     return GetterValue(

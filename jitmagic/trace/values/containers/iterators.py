@@ -75,6 +75,7 @@ class SequenceIterator(IteratorValue):
         self.index = 0
 
     def next(self, machine: Machine) -> Value | None:
+        # listiter_next reads the length in each step: a loop sees items that it appends.
         if self.index >= len(self.container.items):
             self.index = max(self.index, len(self.container.items))
             return None
@@ -87,6 +88,8 @@ class SequenceIterator(IteratorValue):
 
     def recipe(self, builder: Builder) -> Recipe:
         iterator = builder.invoke(iter, (builder(self.container),))
+        # `__setstate__` clips the index to the length that the list has at that time, so it has to
+        # run after the effects that fill the list.
         if self.index:
             builder.set_state(iterator, self.index)
         return iterator
@@ -107,6 +110,7 @@ class ReversedIterator(IteratorValue):
 
     def next(self, machine: Machine) -> Value | None:
         if not 0 <= self.index < len(self.container.items):
+            # As in listreviter_next, the iterator remains exhausted if the list grows afterwards.
             self.index = -1
             return None
         self.index -= 1
@@ -145,6 +149,7 @@ class RangeIterator(IteratorValue):
         return len(self.range) - self.index
 
     def recipe(self, builder: Builder) -> Recipe:
+        # A slice of a range is a range, so the rest needs no `__setstate__`.
         return builder.invoke(iter, (builder.constant(self.range[self.index :]),))
 
 
@@ -159,6 +164,7 @@ class StepIterator(IteratorValue):
         self.created_at_step = machine.step
 
     def next(self, machine: Machine) -> Value | None:
+        # A finished generator remains finished, as iterators over dicts, sets and strings do.
         return next(self.steps, None)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -193,6 +199,7 @@ class TableIterator(StepIterator):
         plain = owner.kind in (dict, set, frozenset)
         if owner.source is None or not plain or owner.is_changed(self.machine):
             return super().recipe(builder)
+        # Iterators over dicts and sets have no `__setstate__`: a new one is advanced instead.
         view = builder.constant(self.what), builder.constant(self.count)
         return builder.invoke(_walked, (builder(owner), *view))
 
@@ -225,6 +232,7 @@ class _Combined(IteratorValue):
     def items_left(self) -> int | None:
         counts = [_items_left(source) for source in self.sources]
         known = [count for count in counts if count is not None]
+        # python_loops/training.py unrolls a training loop only if this number is known.
         return min(known, default=None) if len(known) == len(counts) else None
 
     def parts(self) -> Iterable[Value]:
@@ -245,6 +253,8 @@ class ZipIterator(_Combined):
 
     def next(self, machine: Machine) -> Value | None:
         items = []
+        # As in zip_next, each input is advanced before the next one is asked: in `zip(a, b)` with a
+        # shorter `b`, the iterator `a` loses one item more than zip() yields.
         for position, source in enumerate(self.sources):
             item = source.next(machine)
             if item is None:
@@ -252,6 +262,7 @@ class ZipIterator(_Combined):
                 return None
             items.append(item)
         result: Value = self.make(items)
+        # zip() without inputs is empty.
         return result if items else None
 
     def _end(self, machine: Machine, position: int) -> None:
@@ -261,6 +272,8 @@ class ZipIterator(_Combined):
             many = f"arguments 1-{position}" if position > 1 else "argument 1"
             message = f"zip() argument {position + 1} is shorter than {many}"
             raise machine.error(ValueError, message, exact=True)
+        # The first input has ended. PEP 618: all others must have ended as well, and the test takes
+        # an item from one that has not.
         for other, source in enumerate(self.sources[1:], 2):
             if source.next(machine) is not None:
                 many = f"arguments 1-{other - 1}" if other > 2 else "argument 1"

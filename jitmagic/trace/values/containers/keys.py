@@ -61,6 +61,7 @@ class UserKey:
     def __eq__(self, other: object) -> bool:
         token = other._value if isinstance(other, UserKey) else other
         value = token if isinstance(token, Value) else self._machine.constant(token)
+        # Like the lookup of a dict, `equal` finds an identical key without a call of its `__eq__`.
         return equal(self._machine, self._value, value)
 
 
@@ -68,6 +69,7 @@ def identity_key(machine: Machine, value: Value) -> Value | None:
     """Return the value if its class inherits `__hash__` and `__eq__` from object, else None."""
     kind = value.python_type(machine)
     hashes, compares = (guarded_attribute(machine, kind, name) for name in ("__hash__", "__eq__"))
+    # CPython stores `__hash__ = None` in a class that defines `__eq__` without `__hash__`.
     if hashes is None:
         raise machine.error(TypeError, f"unhashable type: '{kind.__name__}'")
     if hashes is not object.__hash__ or compares is not object.__eq__:
@@ -84,6 +86,7 @@ def user_key(machine: Machine, value: Value, methods: _HasSpecialMethods) -> Use
     number = hashed.as_constant(machine)
     if not isinstance(number, int):
         raise machine.error(TypeError, "__hash__ method should return an integer")
+    # hash() reduces a result beyond Py_ssize_t, and does so for the UserKey, too.
     return UserKey(machine, value, number)
 
 
@@ -100,6 +103,7 @@ def is_plain_key(key: object) -> bool:
     if type(key) is tuple:
         return all(is_plain_key(part) for part in key)
     if isinstance(key, type):
+        # A metaclass may define `__hash__` or `__eq__` for its classes.
         return _compares_by_identity(type(key))
     if isinstance(key, enum.Enum):
         methods = (attribute_of_class(type(key), name) for name in ("__hash__", "__eq__"))
@@ -182,6 +186,8 @@ def _is_pure(obj: object) -> bool:
         return all(map(_is_pure, obj))
     if isinstance(obj, type) or type(obj) in ATOMS:
         return is_plain_key(obj)
+    # Parts count, too: the hash of a datetime calls utcoffset() of its tzinfo, whose class may be
+    # written in Python.
     if may_change(type(obj)):
         return False
     try:

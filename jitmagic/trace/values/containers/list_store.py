@@ -110,6 +110,7 @@ class ListStore:
         machine, path = self._where
         machine.guard(LengthIs(self.source or path, len(self.live)))
         count = len(self.live) + self._added
+        # Reading `limit` guards it, which matters only if an append may have dropped an item.
         limit = self.limit if self._changes else None
         return count if limit is None else min(count, limit)
 
@@ -143,6 +144,7 @@ class ListStore:
         """
         if self._items is not None or self._changes is None:
             return None
+        # An item added at the left moves all others to another index.
         if any(name == "extendleft" for name, _ in self._changes):
             return None
         return [item for name, (more,) in self._changes if name in _GROWTH for item in more]
@@ -331,6 +333,7 @@ def _argument(builder: Builder, argument: Any) -> Recipe:
 
 def refill(target: Deque[Any], items: list[Any]) -> None:
     """Replace the contents of a deque."""
+    # The object itself has to remain, since others may refer to it; its `maxlen` is read-only.
     target.clear()
     target.extend(items)
 

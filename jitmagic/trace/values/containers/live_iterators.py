@@ -80,6 +80,8 @@ class LiveIterator(IteratorValue):
 
     def drive(self, machine: Machine) -> IteratorValue:
         """Return the model for an outer iterator, which advances this one from now on."""
+        # An iterator that was advanced by itself has an effect of its own and would be advanced
+        # twice. Advancing a map() or filter() at the exit would call the user's function again.
         if self.model is not None or self.kind in _CALLING:
             raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
         self._driven = True
@@ -97,6 +99,7 @@ class LiveIterator(IteratorValue):
 
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
         """Return the effect that advances the live iterator."""
+        # The outer iterator is advanced at the exit, which advances this one.
         if self._driven:
             return ()
         # Guards on the position would compile the rest of the loop anew in each iteration.
@@ -195,12 +198,15 @@ def _over_table(
 ) -> tuple[IteratorValue, tuple[Value, ...]]:
     _refuse_long(kind, parts[1])
     owner = machine.wrap(parts[0], Item(read, 0))
+    # The number of entries left counts from the end of the live table, to which the trace may have
+    # added entries.
     if not isinstance(owner, DictValue | SetValue) or owner.is_changed(machine):
         raise GraphBreak(LoopIterator.of(type=kind.__name__))
     _guard_position(machine, parts, read, 1)
     walked = ViewValue(owner, DICT_ITERATORS[kind]) if isinstance(owner, DictValue) else owner
     model = walked.iterate(machine)
     assert isinstance(model, IteratorValue)
+    # CPython exposes the number of entries left, but no index of an iterator over a hash table.
     for _ in range(owner.length(machine) - parts[1]):
         model.next(machine)
     return model, (owner,)
@@ -229,6 +235,8 @@ _EMPTY: tuple[Iterable[object], ...] = (
 
 @wraps(
     *(type(iter(empty)) for empty in _EMPTY),
+    # A range beyond C long has an iterator class of its own. Python can read the position neither
+    # of that one nor of callable iterators and generators: their first `next` breaks the graph.
     type(iter(range(1 << 70))),
     type(reversed([])),
     type(reversed({})),

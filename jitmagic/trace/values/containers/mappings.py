@@ -253,6 +253,8 @@ class DictValue(WithAttributes):
 
         for position, token in enumerate(list(self.pairs)):
             check(len(self.pairs) == size)
+            # The size is unchanged, but keys differ. Whether CPython raises "dictionary keys
+            # changed during iteration" or visits a new key depends on the layout of its hash table.
             if next(itertools.islice(self.pairs, position, None)) is not token:
                 self.refuse(machine, "iteration while keys are added and deleted")
             pair = self.pairs[token]
@@ -279,6 +281,7 @@ class DictValue(WithAttributes):
         if self.kind is not dict or other.kind is not dict:
             self.refuse(machine, "operator |")
         left, right = (other, self) if reflected else (self, other)
+        # PEP 584: of two equal keys, the left one remains in its position, with the right value.
         return DictValue.of(machine, [*left.pairs.values(), *right.pairs.values()])
 
     # -- changing --------------------------------------------------------------------------------
@@ -293,6 +296,7 @@ class DictValue(WithAttributes):
 
     def del_item(self, machine: Machine, key: Value) -> None:
         if not self.store.erase(key.realize(machine).hash_key(machine), key):
+            # `del d[key]` raises KeyError for a defaultdict as well and does not call its factory.
             DictValue.missing(self, machine, key)
         self.changed(machine)
 
@@ -471,6 +475,7 @@ def entries_of_live(
         raise GraphBreak(UnknownObject.of(what="the entries", type=type(live).__name__))
     assert isinstance(entries, DictValue)
     if owner is not None:
+        # table_store.py then writes these keys with setattr() on the owner where it can.
         machine.owners.setdefault(id(entries.store), owner)
     return entries
 

@@ -25,9 +25,12 @@ from .sequences import StructuredTuple, TupleValue
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]
 
+# The private C descriptor of the fields, `_tuplegetter`. A property that hides a field is not one,
+# and is bound like any other attribute.
 _FIELD = type(vars(collections.namedtuple("_Pair", "a b"))["a"])
 _BASES = (tuple, object, typing.Generic)
 # Special names in the classes that `namedtuple` and `typing.NamedTuple` create.
+# `__replace__`, `__firstlineno__` and `__static_attributes__` exist since Python 3.13.
 _USUAL = frozenset(
     "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
     "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
@@ -54,6 +57,7 @@ def is_named_tuple(kind: type) -> bool:
 
 def _is_structure(kind: Any) -> bool:
     """Return whether it is a struct sequence (torch.return_types) whose fields are all items."""
+    # time.struct_time has 11 fields, of which 9 are items; os.stat_result has 3 without a name.
     known = "n_sequence_fields" in vars(kind) and kind.__mro__ == (kind, tuple, object)
     return known and kind.n_fields == kind.n_sequence_fields and not kind.n_unnamed_fields
 
@@ -87,6 +91,7 @@ class NamedTupleValue(TupleValue):
         return bind(machine, raw, value, self, self.cls, name)
 
     def recipe(self, builder: Builder) -> Recipe:
+        # The trace has inlined a `__new__` in Python already; a call of the class would repeat it.
         return builder.invoke(tuple.__new__, (builder(self.cls), super().recipe(builder)))
 
     def describe(self) -> str:

@@ -85,6 +85,8 @@ class ProxyValue(WithoutOperators):
 def _wrap_proxy(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(TypeIs(source, types.MappingProxyType))
     try:
+        # A proxy has no attribute for its mapping. gc.get_referents() finds it, if it is a dict or
+        # an OrderedDict; the methods of another mapping may run user code.
         target = referent_of(obj)
     except TypeError:
         what = "the dictionary"

@@ -106,6 +106,7 @@ class ItemsValue(Value):
 
     def _ordered(self, machine: Machine, op: str, other: ItemsValue) -> Value:
         for left, right in zip(self.walk(machine), other.walk(machine), strict=False):
+            # list_richcompare applies the operator only to the first two items that are unequal.
             if not equal(machine, left, right):
                 return compare(machine, op, left.realize(machine), right.realize(machine))
         lengths = machine.constant(len(self.items)), machine.constant(len(other.items))
@@ -183,6 +184,7 @@ class TupleValue(SequenceValue):
         result = super().binary(machine, op, other, reflected=reflected)
         if not isinstance(result, TupleValue):
             return result
+        # CPython returns an exact tuple itself for `t + ()` and `t * 1`.
         operands = (value for value in (self, other) if isinstance(value, TupleValue))
         whole = (value for value in operands if len(value.items) == len(result.items))
         return next((value for value in whole if value.kind is result.kind is tuple), result)
@@ -213,6 +215,7 @@ class SizeValue(TupleValue):
     ) -> Value | None:
         is_sum = op == "+" and isinstance(other, SequenceValue) and not self._varies(machine, other)
         if is_sum and self.is_constant(machine) and other.is_constant(machine):
+            # torch.Size has an `__add__` of its own: it refuses lists, and items that are not ints.
             pair = [one.as_constant(machine) for one in (self, other)]
             return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
         return super().binary(machine, op, other, reflected=reflected)
@@ -277,6 +280,7 @@ class StoredItems(ItemsValue):
         """Add the items; one by one for an iterator, which may raise or read the container."""
         real = value.realize(machine)
         if isinstance(real, ItemsValue):
+            # list_extend copies the items first, so `items.extend(items)` ends.
             if items := list(real.items):
                 self.store.extend(items, left=left)
                 machine.effects.contents(self)
@@ -449,6 +453,7 @@ def _wrap_list(machine: Machine, obj: list[object], source: Source) -> Value:
 @wraps(torch.Size)
 def _wrap_size(machine: Machine, obj: torch.Size, source: Source) -> Value:
     machine.guard(ValueEquals(source, obj))
+    # All items of a torch.Size are ints, and the one guard fixes them.
     return SizeValue([machine.constant(size) for size in obj], source)
 
 
@@ -482,6 +487,7 @@ class StructuredTuple(TupleValue):
 
 def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
     """Return the field names of a struct sequence in order, read from an instance of indices."""
+    # torch.return_types have no `_fields`, and the attributes of the class are not in order.
     probe = kind(range(kind.n_sequence_fields))
     fields = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
     return sorted((n for n, at in fields.items() if type(at) is int), key=lambda n: fields[n])

@@ -66,6 +66,7 @@ class SetValue(Value):
     def hash_key(self, machine: Machine) -> object:
         if self.kind is set:
             raise machine.error(TypeError, "unhashable type: 'set'")
+        # Neither hash nor equality of a frozenset depends on its order, so its tokens suffice.
         return frozenset(member.token for member in self.store.mirror)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -88,6 +89,8 @@ class SetValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         """Return an iterator in the order of the Python set; break if that is unknown."""
+        # The mirror's items hash as Values. For objects that hash by their address this gives
+        # another order than that of the program's set.
         if not self.store.is_ordered:
             self.refuse(machine, "iteration (its order is not known)")
         return TableIterator(machine, self, type(iter(set())), self.walk(machine))
@@ -113,6 +116,7 @@ class SetValue(Value):
     ) -> Value | None:
         if not isinstance(other, SetValue):
             return None
+        # `<` is a test for a proper subset: of `a < b` and `a >= b`, both may be False.
         return machine.constant(_ORDER[op](self.store.mirror, other.store.mirror))
 
     def binary(
@@ -122,9 +126,11 @@ class SetValue(Value):
             return None
         left, right = (other, self) if reflected else (self, other)
         operands = left.store.operand(), right.store.operand()
+        # The operator of CPython on the mirrors decides the class: that of the left operand.
         return SetValue(SetStore.of_call(machine, _ALGEBRA[op], *operands))
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        # frozenset has no in-place operators: `f |= g` stores the new object that `f | g` returns.
         if self.kind is not set or op not in _IN_PLACE or not isinstance(other, SetValue):
             return None
         self.change(machine, _IN_PLACE[op], other.store.operand())

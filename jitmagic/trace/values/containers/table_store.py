@@ -177,6 +177,7 @@ class TableStore:
         if token not in self._known:
             assert self.machine is not None
             assert self.source is not None
+            # An overriding `get` or `__getitem__` of a subclass must not run.
             value = dict.get(self.live, token, _NOTHING)
             if value is _NOTHING:
                 self.machine.guard(self.absent(self.source, token))
@@ -239,6 +240,7 @@ class TableStore:
         if at is not None and self._changes[at][0] == "__setitem__":
             existed = self._existed(token, at)
             self._changes[at] = _CANCELLED
+            # If the key existed, only the write is dropped, and the deletion remains an effect.
             if not existed:
                 return
         self._note(token, "__delitem__", key)
@@ -254,6 +256,7 @@ class TableStore:
 
     def clear(self) -> None:
         """Remove all keys, without reading them."""
+        # clear() overrides all earlier changes, so that the list of changes begins with it.
         self._pairs, self._at, self._whole = {}, {}, True
         self._changes = [("clear", None, ())]
 
@@ -265,6 +268,7 @@ class TableStore:
         assert self._pairs is not None
         name = "move_to_end" if last else "move_to_start"
         self._changes.append((name, token, (key,)))
+        # A later deletion must not cancel an insertion before the move, whose effect needs the key.
         self._at.pop(token, None)
 
     def _note(self, token: object, name: str, *args: Value) -> None:

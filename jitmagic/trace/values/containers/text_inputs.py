@@ -28,6 +28,7 @@ _BY_VALUE = (
 
 def text_input(value: Value) -> Text | None:
     """Return (text, source) of an unread str input, else None."""
+    # Code that has realized the str may have read its value, which is guarded then anyway.
     if not isinstance(value, Lazy) or value.real is not None or type(value.obj) is not str:
         return None
     return None if value.source is None else (value.obj, value.source)
@@ -48,6 +49,7 @@ def joined_text(machine: Machine, pieces: Sequence[Value]) -> Value | None:
     after = _constants(machine, pieces[at[0] + 1 :])
     if before is None or after is None:
         return None
+    # The concatenation holds for an exact str: a subclass may define `__radd__` or `__format__`.
     machine.guard(TypeIs(text[1], str))
     if not before and not after:
         return pieces[at[0]]

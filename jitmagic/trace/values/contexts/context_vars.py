@@ -57,6 +57,8 @@ class ContextVarValue(IdentityValue):
 
     def _constant(self, machine: Machine, found: object) -> object:
         if type(found) not in ATOMS:
+            # No guard path leads into the context of a thread (a HAMT in C). So a guard can compare
+            # the value, but a later read of an object's attribute would have no source.
             self.refuse(machine, "reading an object that was set before this graph")
         return found
 
@@ -102,6 +104,8 @@ def _set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 @method(contextvars.ContextVar, "reset")
 def _reset(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     variable = _variable(owner)
+    # A token restores the value from before its own `set`: if another `set` came after it, an exit
+    # would have to restore that earlier value.
     if not variable.active or args[0] is not variable.active[-1]:
         owner.refuse(machine, "a reset to a value set before this graph")
     variable.active.pop()

@@ -97,6 +97,7 @@ def set_at_exit(
     It returns constants or Values. Later calls with the same setter do nothing.
     """
     setters = machine.notes.of(_Setters)
+    # The closure of the first call knows the state at the entry, with which an exit compares.
     if setter in setters:
         return
     setters.add(setter)
@@ -164,6 +165,8 @@ class ContextValue(WithoutOperators):
         function = args[0].realize(machine) if len(args) == 1 and not kwargs else self
         if not isinstance(function, FunctionValue) or not self.row.decorates:
             self.refuse(machine, "decorating a function")
+        # torch enters the context anew each time such a function resumes its generator
+        # (_wrap_generator in torch/utils/_contextlib.py).
         if function.code.co_flags & inspect.CO_GENERATOR:
             self.refuse(machine, "decorating a function")
         return DecoratedFunction(self, function)
@@ -185,6 +188,7 @@ class Entered(WithoutOperators):
         self.context, self.before = context, before
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # None of these contexts suppresses an exception, so `__exit__` returns None.
         self.context.row.leave(machine, self.context, self.before)
         return machine.constant(None)
 
@@ -211,6 +215,8 @@ class DecoratedFunction(WithoutOperators):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # As torch's decorator does, use a new context for each call: with one object, the `prev` of
+        # a recursive call would replace that of the outer one.
         leave, _ = ContextValue(self.context.row, self.context.arguments).enter(machine)
         try:
             return self.function.call(machine, args, kwargs)

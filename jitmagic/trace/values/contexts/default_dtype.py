@@ -18,6 +18,8 @@ __all__ = ["default_dtype", "set_default_dtype"]
 
 def default_dtype(machine: Machine) -> torch.dtype:
     """Return the default dtype of a call made now."""
+    # None if the program has not changed it. A change reaches torch only at an exit, so while
+    # tracing torch still reports the default of the entry.
     chosen: torch.dtype | None = machine.graph.default_dtype
     return chosen or torch.get_default_dtype()
 

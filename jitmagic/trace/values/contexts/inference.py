@@ -99,6 +99,7 @@ def _is_inference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if tensor.live is not None:  # its guard compares the dispatch keys, which show inference mode
         return machine.constant(tensor.live.is_inference())
     ambient = torch.is_inference_mode_enabled()
+    # In inference mode a view of a normal tensor is a normal tensor; a new result is not.
     if ambient and graph.inputs_sharing(tensor.node):
         raise GraphBreak(RefusedTorchCall.of(name="is_inference", why="it may be a view"))
     return machine.constant(ambient or is_inference_result(tensor.node))

@@ -90,6 +90,7 @@ class GeneratorObjectValue(WithoutOperators):
         if not callable(raw) or name.startswith("_"):
             self.refuse(machine, f"attribute {name!r}")
         is_live = not isinstance(self.source, Drawn)
+        # random.Random is a Python class, so `rng.random = f` hides the method for one instance.
         if hasattr(self.live, "__dict__") and self.source is not None and is_live:
             if name in vars(self.live):
                 self.refuse(machine, f"attribute {name!r}")
@@ -168,6 +169,7 @@ def _drawn(
     except Exception:  # the call is invalid: eager raises the same
         raise broken from None
     kind = type(example)
+    # One example does not show the type of the next choice from [1, 2.5].
     if name == "choice" and not (positional and _have_one_type(positional[0])):
         raise broken
     if kind in _DTYPES:
@@ -182,6 +184,7 @@ def _drawn(
     perform = call if kind is np.ndarray else _AsArray(call)
     try:
         spec = spec_of(torch.from_numpy(np.asarray(example)))
+    # torch has no dtype for arrays of str or of objects.
     except (TypeError, ValueError):
         raise broken from None
     return _array(machine, machine.effects.draw(owner, perform, label), kind, spec)
@@ -231,6 +234,7 @@ def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -
     if named or not 0 < len(args) <= 2:
         return None
     low, high = args if args[1:] and args[1] is not None else (0, args[0])
+    # random.randint() includes the upper bound, numpy's randint() excludes it.
     if name == "randint" and isinstance(generator, random.Random):
         return Interval(low, high)
     if name == "choice":
@@ -272,6 +276,7 @@ def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) 
 @intercepts(types.MethodType, types.BuiltinFunctionType)
 def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None:
     # builtins/pytorch/random_numbers.py handles `seed`, which draws nothing.
+    # `random.random` is a bound method of the module's own generator, `random._inst`.
     if type(obj.__self__) not in _MAKERS or obj.__name__ == "seed":
         return None
     machine.guard(IdentityIs(source, obj))

@@ -101,6 +101,7 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 def _text_of(lock: LockValue, machine: Machine) -> str:
     """Return the repr of a free or owned lock; no other C method shows the state of every kind."""
     text: str = lock.live.__repr__()
+    # An RLock that the calling thread owns can be acquired again without waiting.
     own = getattr(lock.live, "_is_owned", bool)()  # a plain lock has no owner
     if not own and not text.startswith("<unlocked "):
         lock.refuse(machine, "waiting for another thread to release it")
@@ -188,6 +189,8 @@ class ThreadLocalValue(IdentityValue):
     def _read(self, machine: Machine, name: str) -> Value | None:
         read = functools.partial(getattr, self.live, name, _ABSENT)
         found = read()
+        # The guard compares with `==`, which a user's class may define; and the dictionary differs
+        # from thread to thread, so that no path leads to an object in it.
         if type(found) not in ATOMS:
             self.refuse(machine, f"attribute {name!r}, which is not a constant,")
         machine.guard(StateRead(read, found))
@@ -198,6 +201,7 @@ class ThreadLocalValue(IdentityValue):
         if hasattr(threading.local, name):
             self.refuse(machine, f"setting attribute {name!r}")
         self._known[name] = value
+        # object.__setattr__ raises TypeError for a threading.local.
         machine.effects.set_attr(self, name, value, setter=setattr)
 
 

@@ -101,6 +101,7 @@ class StateRow(Row):
         method(kind, "clone")(self._clone)
 
     def make(self, machine: Machine, args: Args, kwargs: Kwargs) -> ContextValue:
+        # `@torch.no_grad` without parentheses is valid: then the constructor gets the function.
         if self.mode is not None and (args or kwargs):
             self.refuse("a function to decorate")
         made = super().make(machine, args, kwargs)
@@ -116,6 +117,8 @@ class StateRow(Row):
         return self.make(machine, modes, {})
 
     def enter(self, machine: Machine, context: ContextValue) -> Any:
+        # `set_grad_enabled(False)` changes the mode in its constructor, and `__exit__` restores the
+        # mode from before that call, not from before the `with`.
         is_set = self.mode is None  # since it was created
         before = context.restored(machine) if is_set else self.state.now(machine)
         self.state.change(machine, bool(context.arguments["mode"]))
@@ -201,6 +204,7 @@ class _InferenceRow(Row):
             set_grad_mode(machine, grad_mode)
 
     def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+        # The break moves before the block, and Python enters the real context.
         raise CannotRebuild("a block of inference mode", before[2])
 
 
@@ -231,6 +235,8 @@ class _DeviceFlags(Row):
             raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
 
 
+# transformers computes ctc_loss in such a block (Wav2Vec2) on any device. On the CPU the flags have
+# no effect, and training is one graph.
 _DeviceFlags(torch.backends.cudnn.flags)
 _DeviceFlags(torch.backends.miopen.flags)
 

@@ -47,6 +47,7 @@ from ....symbols.size import (
     size_or_float,
 )
 from ...result import InputKind
+from ...varying.symbolic import Count
 from ..base import Machine
 from .assertions import assert_data, asserted_truth, size_from_data
 from .precomputed_scalars import nonzero_by_check, precompute
@@ -238,7 +239,11 @@ def compared(machine: Machine, op: str, left: Scalar, right: Scalar) -> bool | S
     unlike, exprs = left.kind is not right.kind, (left.expr, right.expr)
     # Python compares an int with a float exactly, a node would round the int first: 2**53 + 1 ==
     # 2.0**53 is False in Python and True for tensors.
-    if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
+    # A step count gets a hint, and a guard, in the next attempt. An assertion would need eager to
+    # rerun the frame when it fails, which is a break after RAdam has written its state.
+    counts = any(isinstance(each.origin, Count) for side in exprs for each in symbols_of(side))
+    known = symbols.known(op, *exprs) is not None or symbols.has_hints(exprs)
+    if unlike or known or counts:
         return symbols.decide(op, *exprs)
     sides = (side.argument(machine, full=True) for side in (left, right))
     node = python_node(machine, COMPARISONS[op], *sides)

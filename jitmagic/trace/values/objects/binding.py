@@ -23,6 +23,8 @@ def bind_arguments(
     positional = names[: code.co_argcount]
     keyword_only = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     slots = dict(zip(positional, args, strict=False))
+    # A keyword with the name of a positional-only parameter goes to **kwargs (PEP 570): `f(1, a=2)`
+    # is valid for `def f(a, /, **kwargs)`.
     by_name = {*positional[code.co_posonlyargcount :], *keyword_only}
     keywords = {name: value for name, value in kwargs.items() if name not in by_name}
     named = {name: value for name, value in kwargs.items() if name in by_name}
@@ -45,6 +47,7 @@ def _collect_extra(
 ) -> bool:
     """Store leftover arguments in *args and **kwargs; return False if one has no parameter."""
     code = function.code
+    # co_varnames begins with the parameters: positional, keyword-only, `*args`, `**kwargs`.
     at = code.co_argcount + code.co_kwonlyargcount
     takes_extra = bool(code.co_flags & inspect.CO_VARARGS)
     takes_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
@@ -64,6 +67,7 @@ def _fill_defaults(
     keyword_only: tuple[str, ...],
 ) -> None:
     missing = [name for name in positional if name not in slots]
+    # `__defaults__` is realized only if an argument is missing, so other calls have no guard on it.
     if missing:
         values = _defaults(machine, function)
         table = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
@@ -79,6 +83,7 @@ def _defaults(machine: Machine, function: FunctionValue) -> list[Value]:
 
 
 def _named_default(machine: Machine, function: FunctionValue, name: str) -> Value | None:
+    # `__kwdefaults__` is a dict that the program may change: `find` guards the key that is read.
     named = function.kwdefaults.realize(machine)
     return named.find(machine, machine.constant(name)) if isinstance(named, DictValue) else None
 
@@ -98,6 +103,7 @@ def _refusal(machine: Machine, function: FunctionValue, count: int, names: Itera
     probe.__kwdefaults__ = {
         name: None for name in keyword_only if _named_default(machine, function, name) is not None
     }
+    # The text has singular and plural forms and names all missing parameters, so CPython writes it.
     try:
         probe(*[None] * count, **dict.fromkeys(names))
     except TypeError as refused:

@@ -33,7 +33,8 @@ _METHODS = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
-# Types whose bound methods are identified by (owner, name): no instance can override one.
+# Types whose bound methods are identified by (owner, name). An instance of a built-in container has
+# no `__dict__` that could override one; for a tensor, the model reads methods from the class.
 _OWNERS = frozenset(
     {torch.Tensor, torch.nn.Parameter, list, dict, set, frozenset, tuple, str, bytes}
 )
@@ -74,11 +75,13 @@ class BuiltinValue(Value):
         handler = handler_of(self.obj)
         if handler is not None:
             return handler(machine, args, kwargs)
+        # `str.upper(s)` is `s.upper()`: the handler of the bound method serves both forms.
         if isinstance(self.obj, _METHODS) and args:
             owner = args[0].realize(machine)
             kind = owner.python_type(machine)
             of, name = self.obj.__objclass__, self.obj.__name__
             if issubclass(kind, of) and not owner.opaque:
+                # `list.append(stack, x)` calls list's method even if a subclass overrides it.
                 exact = kind is of  # no subclass overrides the method
                 bound = (
                     owner.get_attr(machine, name)
@@ -212,6 +215,7 @@ def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
 
 def _is_created_by_read(method: types.BuiltinMethodType) -> bool:
     """Return whether each attribute read creates the method; modules and classes store theirs."""
+    # The `__self__` of `math.sin` is its module, of `dict.fromkeys` the class, of `torch.add` None.
     owner = method.__self__
     is_stored = owner is None or isinstance(owner, types.ModuleType | type)
     return not is_stored and handler_of(method) is None

@@ -80,6 +80,7 @@ def is_library_module(name: object) -> bool:
 
 def may_change(kind: type) -> bool:
     """Return whether the class is mutable, so that facts about it need a guard."""
+    # CPython refuses to set attributes and `__bases__` of a type with this flag (type_setattro).
     return not kind.__flags__ & _IMMUTABLE
 
 
@@ -102,6 +103,7 @@ def is_data_descriptor(raw: object) -> bool:
     """Return whether a class attribute takes precedence over the instance's own entry."""
     if isinstance(raw, Value):
         return False
+    # PyDescr_IsData tests one slot, tp_descr_set, which either of the two methods fills.
     return any(
         attribute_of_class(type(raw), name) is not NOTHING for name in ("__set__", "__delete__")
     )
@@ -144,6 +146,8 @@ def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> 
         return
     if isinstance(raw, types.MemberDescriptorType):  # a slot is storage of the instance
         guard_attribute(machine, kind, name, raw)
+    # "yields" does not hold the attribute: a new class default, as in `Config.depth = 4`, does not
+    # fail the guard, because the instance's entry wins anyway.
     elif raw is NOTHING or type(raw).__flags__ & _IMMUTABLE:
         machine.guard(ClassFacts.about(kind, ClassFact("yields", name)))
     else:
@@ -187,12 +191,14 @@ def load_attribute(machine: Machine, value: Value, name: str) -> Value:
 
 def _reports_type(machine: Machine, kind: type) -> bool:
     """Return whether `__class__` of an instance is its type; guarded if True."""
+    # For instance, `Mock(spec=cls)` has a `__class__` property that returns `cls`.
     return all(is_standard(machine, kind, name) for name in ("__class__", "__getattribute__"))
 
 
 def is_instance(machine: Machine, value: Value, kind: type) -> bool:
     """Return `isinstance(value, kind)`, guarded."""
     own = value.python_type(machine)
+    # PyObject_IsInstance returns True for the exact type before it looks for `__instancecheck__`.
     if kind in (own, object):
         return True
     # Parameter's metaclass also accepts tensors with `_is_param`, which are never graph inputs.
@@ -230,6 +236,7 @@ def _reported_class(machine: Machine, value: Value) -> type:
     """Return `value.__class__`, which isinstance() tests if the type does not match."""
     own = value.python_type(machine)
     try:
+        # object_isinstance suppresses an AttributeError of `__class__`; isinstance() is then False.
         reported = value.get_attr(machine, "__class__").realize(machine)
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
@@ -291,6 +298,7 @@ def has_flag(machine: Machine, kind: type, flag: int) -> bool:
     guard_bases(machine, kind)
     if kind.__flags__ & flag:
         return True
+    # ABCMeta.register() sets Py_TPFLAGS_SEQUENCE or _MAPPING in a mutable class (PEP 634).
     if may_change(kind):
         guard_unregistered(machine)
     return False

@@ -98,9 +98,12 @@ def _build_class(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     assert isinstance(body, FunctionValue)
     text = name.as_constant(machine)
+    # Keywords name a metaclass or go to `__init_subclass__`. With two bases, type.__new__ may raise
+    # TypeError: their MROs or their C layouts may conflict.
     if kwargs or len(bases) > 1 or not all(_runs_no_hook(machine, base) for base in bases):
         raise _refused(text, "making it runs other code, or may")
     for part, value in machine.class_names(body).items():
+        # A name in `__slots__` that is also a class variable is a ValueError of type.__new__.
         if part == "__slots__" or _has_set_name(machine, value.realize(machine)):
             raise _refused(text, f"its {part} may refuse it or do something with it")
     return ClassStatementValue(machine, text)
@@ -120,6 +123,7 @@ def _runs_no_hook(machine: Machine, base: Value) -> bool:
 
 def _has_set_name(machine: Machine, value: Value) -> bool:
     """Return whether the object may have a `__set_name__`, which class creation calls."""
+    # property has a `__set_name__` in C, which only stores the name for error messages.
     if isinstance(value, FunctionValue | DescriptorValue | ClassStatementValue):
         return False
     return hasattr(value.python_type(machine), "__set_name__")

@@ -274,6 +274,7 @@ class ClassValue(WithAttributes):
         return None if self.names is None else self.names.store.stored(name)
 
     def live_table(self) -> dict[str, object]:
+        # vars() of a class returns a mappingproxy, which gives guards no access to the dictionary.
         table: dict[str, object] = referent_of(vars(self.live))
         return table
 

@@ -105,6 +105,7 @@ class ConstantValue(Value):
         return enter(machine, self.as_constant(machine)), self
 
     def identity(self) -> object:
+        # Two equal ints or strings may be different objects, so their values imply no identity.
         single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)
         return self.value if single else self
 
@@ -151,6 +152,7 @@ class ConstantValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        # The operand of `"%d %d" % (a, b)` is a tuple: a constant, but no ConstantValue.
         formats = op == "%" and isinstance(self.value, str | bytes) and not reflected
         if not (isinstance(other, ConstantValue) or (formats and other.is_constant(machine))):
             if formats:
@@ -191,6 +193,8 @@ class ConstantMethodValue(MethodValue):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if self.name == "join" and len(args) == 1 and not kwargs:
+            # The items become operands of `fold`, which can defer the call to after the graph if
+            # one is a symbolic number; a list or an iterator as a whole could not be an operand.
             items = _items_of(machine, args[0].realize(machine))
             if items is not None:
                 return fold(machine, _joined, self.owner, *items)
@@ -248,6 +252,7 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
         function = _without_warnings(function)
     try:
         result = function(*constants)
+    # `_without_warnings` raises it.
     except GraphBreak:
         raise
     except Exception as error:  # a pure function of constants raises the same in the program
@@ -292,6 +297,7 @@ def _check_size(op: str, left: object, right: object) -> None:
     elif op == "*":
         for text, count in ((left, right), (right, left)):
             if isinstance(text, str | bytes) and isinstance(count, int):
+                # Scaled so that one limit serves both kinds: 2**20 characters count as 4,096 bits.
                 bits = len(text) * count * _LARGEST_POWER / _LARGEST_TEXT
     if bits > _LARGEST_POWER:
         raise GraphBreak(UnsupportedArguments.of(name=op, what="a very large result"))

@@ -30,6 +30,8 @@ from .special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_
 
 __all__ = ["EnumClassValue", "EnumValue", "without_enum"]
 
+# These run when the class or its members are created, and no folded operation calls them.
+# EnumValue.call inlines a member's `__call__`.
 _MAKING = frozenset(("__new__", "__init__", "__init_subclass__", "__set_name__", "__call__"))
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -192,6 +194,8 @@ class EnumValue(Value):
             return implemented(self.special(machine, name, other))
         if not other.is_constant(machine):
             return None
+        # Flag computes `a | b` as `cls(value)`, which calls `_missing_` for a combination without a
+        # member. In fold, the user's code would run at trace time.
         if not _looks_up_plainly(type(self.value)):
             self.refuse(machine, f"operator {op}")
         left, right = (other, self) if reflected else (self, other)
@@ -202,6 +206,7 @@ class EnumValue(Value):
     ) -> Value | None:
         if not self.is_constant(machine):
             return by_special(machine, self, op, other)
+        # Enum has no `__eq__`: members compare by identity, but those of an IntEnum as ints.
         if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
             return fold(machine, COMPARE[op], self, other) if other.is_constant(machine) else None
         same = isinstance(other, EnumValue) and other.value is self.value
@@ -302,6 +307,7 @@ class EnumClassValue(ClassValue):
 
     def member(self, member: enum.Enum) -> EnumValue:
         """Return the value of a member, with the path through the class as its origin."""
+        # A combination of flags (`A | B`) is not in `_member_map_`, so it has no such path.
         if self.source is None or self.live._member_map_.get(member._name_) is not member:
             return EnumValue(member)
         table = TypeAttr(self.source, "_member_map_")
@@ -316,6 +322,7 @@ class EnumClassValue(ClassValue):
         if member is None or not member.is_constant(machine):
             self.refuse(machine, "such a call")
         key = args[0].realize(machine).as_constant(machine)
+        # Enum.__new__ compares an unhashable value with all members; an atom is always hashable.
         known = ATOMS.count(type(key)) and key in self.live._value2member_map_
         if not known and not _looks_up_plainly(self.live):
             self.refuse(machine, "a lookup that calls _missing_")

@@ -72,6 +72,7 @@ class ExceptionValue(WithAttributes):
             self.refuse(machine, f"attribute {name!r}")
         if name == "args" and is_standard(machine, self.cls.live, name):
             return TupleValue(self.args)
+        # `value` is a C member of StopIteration: the return value of a generator.
         if name == "value" and self.cls.live is StopIteration:
             return self.args[0] if self.args else machine.constant(None)
         raw, value = self.cls.find(machine, name)
@@ -102,6 +103,7 @@ class ExceptionValue(WithAttributes):
         """Return `str(exception)`, which a built-in class computes from its arguments alone."""
         self._require_standard(machine, "__str__", "str()")
         kind = self.cls.live
+        # Some classes have a `__str__` in C: `str(KeyError("a"))` is the repr of the argument.
         plain = attribute_of_class(kind, "__str__") is BaseException.__str__
         if not self.exact or (not plain and kind.__flags__ & HEAP_TYPE):
             self.refuse(machine, "str()")
@@ -164,6 +166,8 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     special = cls.metaclass_attribute(machine, "__call__") is not type.__call__
     if special or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
+    # BaseException.__new__ stores the arguments in `args` before `__init__` runs, so an exception
+    # whose `__init__` is written in Python and does not call super() has them, too.
     exception = ExceptionValue(machine, cls, args)
     raw, value = cls.find(machine, "__init__")
     if isinstance(raw, types.FunctionType):

@@ -24,6 +24,7 @@ def find_attribute(machine: Machine, owner: Value, text: Text) -> Value | None:
     if not isinstance(owner, InstanceValue) or owner.source is None:
         return None
     name, source = text
+    # A guard on a class attribute names the attribute, so it would hold for this one name only.
     plain = owner.cls.live.__dictoffset__ and owner.cls.peek(machine, name) is NOTHING
     if not plain or not owner.inherits_default(machine, "__getattribute__"):
         return None
@@ -34,6 +35,8 @@ def find_attribute(machine: Machine, owner: Value, text: Text) -> Value | None:
     found = next((store.live[name] for store in stores if name in store.live), None)
     if not is_alike(found):
         return None
+    # The next call may read any other name. So the aliasing check in effects.py must compare these
+    # tables with each dictionary that the trace writes, whatever key it writes.
     for store in stores:
         store.read_anywhere()
     path = AttributeAt(owner.source, source, owner.searched if len(stores) > 1 else ())

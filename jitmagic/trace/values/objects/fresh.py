@@ -46,6 +46,8 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
     torch.SymInt: lambda machine, obj: dimension_value(machine, as_dimension(obj)),
     torch.SymBool: lambda machine, obj: ConstantValue(bool(obj)),
     torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
+    # The order of a set depends on its insertions and resizes, which an exit cannot repeat. A
+    # frozenset is immutable, so an exit can use the object itself.
     set: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
     frozenset: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
     dict: _dict,
@@ -56,6 +58,7 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
 def fresh_value(machine: Machine, obj: object) -> Value:
     """Return a sourceless Value for `obj`; break the graph for objects of any other kind."""
     kind = type(obj)
+    # The exact type, because a subclass of int or str may override the operators.
     if kind in ATOMS or kind in ARRAY_SCALARS:
         return ConstantValue(obj)
     if (maker := _MAKERS.get(kind)) is not None:

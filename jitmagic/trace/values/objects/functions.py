@@ -184,6 +184,7 @@ class FunctionValue(WithAttributes):
             return machine.constant(self.name if name == "__name__" else self.qualname)
         if self.live is None:
             cells = tuple(types.CellType() for _ in self.code.co_freevars)
+            # CPython takes the docstring from the code's constants when it creates a function.
             doc = types.FunctionType(self.code, self.globals.store.live, closure=cells).__doc__
             return machine.constant(doc) if name == "__doc__" else self._own_module(machine)
         if self.source is not None:
@@ -330,6 +331,7 @@ class BoundMethodValue(Value):
         if not isinstance(other, BoundMethodValue) or op not in ("==", "!="):
             return None
         pairs = ((self.function, other.function), (self.owner, other.owner))
+        # Since Python 3.8, method_richcompare compares `__self__` by identity and not by `==`.
         same = all(a.realize(machine) is b.realize(machine) for a, b in pairs)
         return machine.constant(same == (op == "=="))
 
@@ -377,6 +379,7 @@ class PartialValue(WithAttributes):
             return TupleValue(self.args)
         if name == "__dict__":
             return self.own_table(machine)
+        # A partial has no `__name__` of its own; functools.update_wrapper() may have stored one.
         raw = attribute_of_class(functools.partial, name)
         own = None if is_data_descriptor(raw) else self.table(machine).store.get(name)
         if own is not None:
@@ -430,10 +433,14 @@ def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -
     # Guarded by its code, not its identity: a lambda created anew in each call is the same program.
     machine.guard(TypeIs(source, types.FunctionType))
     machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
+    # Two functions can share the code but not the globals, as `types.FunctionType(f.__code__,
+    # other)`. Without a path to these globals, the second read the names of the first.
     names = entries_of_live(machine, obj.__globals__, FunctionPart(source, "__globals__"))
     function = FunctionValue(obj.__code__, names, live=obj, source=source)
     function.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
     function.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))
+    # The guard on the code fixes the number of cells: CPython refuses to assign a `__code__` with
+    # another number of free variables.
     cells = FunctionPart(source, "__closure__")
     function.closure = tuple(
         machine.lazy(cell, Item(cells, index)) for index, cell in enumerate(obj.__closure__ or ())

@@ -34,4 +34,5 @@ class IdentityValue(Value):
         return self.live
 
     def truth(self, machine: Machine) -> bool:
+        # These are objects of exact types, which override neither `__bool__` nor `__len__`.
         return True

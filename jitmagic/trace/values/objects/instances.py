@@ -133,6 +133,7 @@ class InstanceValue(WithAttributes):
     def inherits_default(self, machine: Machine, name: str) -> bool:
         """Return whether the class inherits a special method from `object` or an equivalent."""
         raw = attribute_of_class(self.cls.live, name)
+        # dict has a `__getattribute__` wrapper of its own, around the C function that object uses.
         if raw not in [vars(base).get(name) for base in (*PLAIN_BASES, dict)]:
             return False
         guard_attribute(machine, self.cls.live, name, raw)
@@ -333,6 +334,7 @@ class InstanceValue(WithAttributes):
             try:
                 yield self.get_item(machine, machine.constant(index))
             except ObservedError as observed:
+                # iter_iternext (Objects/iterobject.c) ends the iteration at either exception.
                 if observed.error.matches(machine, IndexError, StopIteration):
                     return
                 raise
@@ -372,6 +374,7 @@ class InstanceValue(WithAttributes):
         return self._required(machine, f"__{UNARY_METHODS[op]}__")
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
+        # As in CPython, a class without `__exit__` is refused before its `__enter__` is called.
         raw, value = self.cls.find(machine, "__exit__")
         if raw is NOTHING:
             self.refuse(machine, "with")

@@ -72,6 +72,7 @@ class CachedFunctionValue(IdentityValue):
         if key in self._results:  # a repeated call returns the same object
             result = self._results[key]
         else:
+            # A smaller cache would evict entries that the model still returns in this trace.
             limit = self.live.cache_parameters()["maxsize"]
             if limit is not None and len(self._results) >= limit:
                 self.break_graph(f"its maxsize {limit} is smaller than the number of calls")

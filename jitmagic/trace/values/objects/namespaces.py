@@ -80,6 +80,7 @@ def _shared(
     absent: Callable[[str], Guard],
 ) -> DictValue:
     def entry(table: Source, key: Any) -> Source:
+        # `globals()[3] = x` is valid, but no attribute path reads a key that is not a str.
         return named(key) if type(key) is str else Item(table, key)
 
     def lacks(table: Source, key: Any) -> Guard:
@@ -88,6 +89,8 @@ def _shared(
     def make() -> NamespaceValue:
         return NamespaceValue(store=TableStore.of_live(machine, live, source, entry, lacks))
 
+    # With two models of one dictionary, `alias is globals()` was False, and neither would see what
+    # the program writes through the other.
     names: DictValue = machine.globals_of(live, make)
     return names
 
@@ -140,6 +143,7 @@ class ModuleValue(Value):
             return found
         if hasattr(types.ModuleType, name):
             self.refuse(machine, f"attribute {name!r}")
+        # PEP 562: a missing attribute calls the function `__getattr__` in the module's dictionary.
         getter = self.names.store.get("__getattr__")
         if getter is not None:
             return getter.realize(machine).call(machine, [machine.constant(name)], {})

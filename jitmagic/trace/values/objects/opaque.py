@@ -20,6 +20,8 @@ class WithoutOperators(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        # None, the default, means NotImplemented: the trace would raise a TypeError that the
+        # program does not raise if the class defines the operator.
         self.refuse(machine, f"operator {op}")
 
     def compare(

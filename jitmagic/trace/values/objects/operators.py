@@ -52,6 +52,8 @@ def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
 
 def _prefers_reflected(machine: Machine, left: Value, right: Value) -> bool:
     """Return whether the right operand's method runs first: its type is a proper subclass."""
+    # With an atom the order has no effect: ConstantValue.binary declines every operand that is no
+    # atom, and `1 & True` is the same by int and by bool.
     if isinstance(left, ConstantValue) or isinstance(right, ConstantValue):
         return False
     kinds = left.python_type(machine), right.python_type(machine)
@@ -137,6 +139,7 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
         if left.python_type(machine) is right.python_type(machine):
             left.refuse(machine, "`is` between numbers")
         return False
+    # Machine.wrap returns one Value per live object, so two Values are two objects in this call.
     if left.source and right.source and not left.by_identity and not right.by_identity:
         machine.guard(DifferentObjects((left.source,), (right.source,)))
         return False

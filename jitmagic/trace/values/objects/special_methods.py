@@ -23,6 +23,7 @@ class _WithMethods(Protocol):
 
 def by_special(machine: Machine, left: _WithMethods, op: str, right: Value) -> Value | None:
     """Evaluate a comparison by the special methods of the left operand's class."""
+    # The class's own `__ne__` comes first, which may differ from the inverse of its `__eq__`.
     result = implemented(left.special(machine, f"__{COMPARE_METHODS[op]}__", right))
     if result is None and op == "!=":  # object.__ne__ inverts __eq__
         same = implemented(left.special(machine, "__eq__", right))

@@ -72,5 +72,6 @@ def _is_tagged(function: types.FunctionType) -> bool:
     """Return whether the function is a call stub: its code's constants have a native Dispatcher."""
     if "__wrapped__" not in function.__dict__:
         return False
+    # functools.wraps copies `__wrapped__` and `__dict__` to other functions, but no code constants.
     kinds = (type(constant) for constant in function.__code__.co_consts)
     return any(kind.__module__ == "jitmagic._frame" for kind in kinds)

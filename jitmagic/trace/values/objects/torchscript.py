@@ -29,6 +29,7 @@ class ScriptedValue(IdentityValue):
     __slots__ = ()
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        # torch.jit.script and torch.jit.trace set it; a function of a CompilationUnit lacks it.
         original = vars(self.live).get(_ORIGINAL)
         if not isinstance(original, types.FunctionType):
             why = REFUSED_MODULES["torch.jit"]

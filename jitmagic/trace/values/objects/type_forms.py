@@ -52,6 +52,7 @@ class TypeFormValue(BuiltinValue):
         form: typing.Any = self.obj
         if isinstance(form, types.UnionType):
             return list(form.__args__)
+        # `isinstance(x, typing.List)` tests for list, but `typing.List[int]` raises TypeError.
         return [form.__origin__] if type(form) in _ALIASES else None
 
     def get_attr(self, machine: Machine, name: str) -> Value:

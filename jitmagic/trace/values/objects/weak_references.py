@@ -93,6 +93,7 @@ def _is_held(machine: Machine, target: Value) -> bool:
             value = value.real
         if value is target:
             return True
+        # A weak reference does not keep its target alive, so its parts do not count.
         if value is None or id(value) in seen or isinstance(value, NewReference):
             continue
         seen.add(id(value))
@@ -109,6 +110,9 @@ def _is_in_library(machine: Machine) -> bool:
 def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     made_here = bool(args) and args[0].source is None
     kind = args[0].python_type(machine) if made_here else object
+    # torch.nn.RNN refers weakly to its weights, which the layer holds as well: a break suffices. A
+    # learning rate scheduler refers weakly to its optimizer; frames that create both ran as eager
+    # as a whole before they were allowed here.
     of_layer = issubclass(kind, torch.Tensor)  # a torch.nn module also holds it
     of_scheduler = issubclass(kind, torch.optim.Optimizer)
     if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
