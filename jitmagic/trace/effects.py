@@ -246,7 +246,7 @@ class ExitBuilder:
     def constant(self, value: object) -> Recipe:
         return Constant(value)
 
-    def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
+    def invoke(self, callee: object, args: tuple[Recipe, ...], /, **kwargs: Recipe) -> Recipe:
         return Invoke(Constant(callee), args, tuple(kwargs.items()))
 
     def call(self, callee: Recipe, *args: Recipe) -> Recipe:

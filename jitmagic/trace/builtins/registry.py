@@ -7,6 +7,9 @@
 
 Lazy arguments are realized (read and guarded) before the call, except with `lazy=True`: a handler
 that only stores its arguments should not cause guards on them.
+Keywords are bound to the signature of the callable first: a handler gets those that name positional
+parameters as positional arguments. Keywords that the signature refuses are a graph break, after
+which Python raises. `like` declares the signature of a callable that Python knows none of.
 A callable in no table is an UnknownCFunction break.
 """
 
@@ -16,14 +19,16 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
-from types import FunctionType
+from functools import cache, partial
+from inspect import Parameter
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
+    "AS_GIVEN",
     "CallHandler",
     "MethodHandler",
     "calls",
@@ -40,18 +45,24 @@ CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
 Act = Callable[..., Any]
 _H = TypeVar("_H", bound=Callable[..., Value])
+_Bind = Callable[[Machine, Args, Kwargs], tuple[Args, Kwargs]]
+
+
+def AS_GIVEN(*args: object, **kwargs: object) -> None:
+    """Declare, as `like`, that a handler binds keywords itself or leaves them to torch."""
+
 
 _FUNCTIONS: dict[int, tuple[object, CallHandler]] = {}  # by id: some callables are not hashable
 _NAMED: dict[str, tuple[str, CallHandler]] = {}  # name of a function: its module
 _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
-def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
+def handles(*callables: object, lazy: bool = False, like: Act | None = None) -> Callable[[_H], _H]:
     """Register a handler for calls of these objects, compared by identity."""
 
     def register(handler: _H) -> _H:
-        entry: CallHandler = handler if lazy else _realizing(handler)
         for one in callables:
+            entry = _entry(handler, _binder(partial(_itself, one), like), lazy)
             # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
             assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
             _FUNCTIONS[id(one)] = (one, entry)
@@ -60,13 +71,82 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
     return register
 
 
-def calls(rows: Mapping[Any, Act]) -> None:
+def _itself(callable_: object) -> object:
+    return callable_
+
+
+def _binder(find: Callable[[], object], like: Act | None, *, of_owner: bool = False) -> _Bind:
+    """Return a function that binds the arguments of a call to the signature of a callable.
+
+    `of_owner`: the first parameter is the owner, which is not among the arguments.
+    """
+
+    @cache  # inspecting takes 20 us
+    def parameters() -> inspect.Signature | None:
+        try:
+            found = inspect.signature(like) if like else _signature(find())
+        except (AttributeError, TypeError, ValueError):
+            return None
+        is_bound = isinstance(getattr(find(), "__self__", None), type)  # a classmethod
+        names = list(found.parameters.values())
+        return found.replace(parameters=names[1:] if of_owner and not is_bound else names)
+
+    def bind(machine: Machine, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        signature = parameters()
+        # A declared signature describes calls with keywords alone: int() takes no argument too.
+        if not kwargs and (signature is None or like):
+            return args, kwargs
+        try:
+            if signature is None:
+                raise TypeError
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            raise _refused(find()) from None
+        if not kwargs:
+            return args, kwargs
+        named = [one for one in signature.parameters.values() if one.kind in _POSITIONAL]
+        while named and named[-1].name not in given:
+            named.pop()
+        if any(one.name not in given and one.default is _UNKNOWN for one in named):
+            raise _refused(find())
+        made = [
+            given[one.name] if one.name in given else machine.constant(one.default) for one in named
+        ]
+        taken = {one.name for one in named if one.kind is Parameter.POSITIONAL_OR_KEYWORD}
+        rest = {name: value for name, value in kwargs.items() if name not in taken}
+        return [*made, *args[len(made) :]], rest
+
+    return bind
+
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_UNKNOWN = object()  # a default that the code object of a function does not show
+
+
+def _signature(callable_: Any) -> inspect.Signature:
+    if not isinstance(callable_, CodeType):
+        return inspect.signature(callable_)
+    cells = tuple(CellType() for _ in callable_.co_freevars)
+    # The handler's first argument is the function.
+    first = Parameter("_function", Parameter.POSITIONAL_ONLY)
+    found = inspect.signature(FunctionType(callable_, {}, closure=cells)).parameters.values()
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    names = [one if one.kind in variadic else one.replace(default=_UNKNOWN) for one in found]
+    return inspect.Signature([first, *names])
+
+
+def _refused(callable_: object) -> GraphBreak:
+    name = str(getattr(callable_, "__name__", callable_))
+    return GraphBreak(UnsupportedArguments.of(name=name, what="such arguments"))
+
+
+def calls(rows: Mapping[Any, Act], like: Act | None = None) -> None:
     """Register functions by a table of short acts, whose result may be a Python constant.
 
     A call with arguments that an act does not take is a graph break: Python may raise there.
     """
     for function, act in rows.items():
-        handles(function)(partial(_act, function.__name__, act))
+        handles(function, like=like)(partial(_act, function.__name__, act))
 
 
 def _act(name: str, act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -96,7 +176,8 @@ def handles_named(module: str, name: str) -> Callable[[_H], _H]:
     """
 
     def register(handler: _H) -> _H:
-        _NAMED[name] = module, _realizing(handler)
+        bind = _binder(lambda: vars(sys.modules[module])[name], None)
+        _NAMED[name] = module, _entry(handler, bind, lazy=False)
         return handler
 
     return register
@@ -112,15 +193,19 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _realizing(handler: CallHandler) -> CallHandler:
-    def realized(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return handler(
-            machine,
-            [arg.realize(machine) for arg in args],
-            {name: arg.realize(machine) for name, arg in kwargs.items()},
-        )
+def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> CallHandler:
+    counts: set[int] = set()  # of positional arguments that fitted in a call before
 
-    return realized
+    def entry(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if kwargs or len(args) not in counts:
+            args, kwargs = bind(machine, args, kwargs)
+            counts.update(() if kwargs else (len(args),))
+        if lazy:
+            return handler(machine, args, kwargs)
+        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
+        return handler(machine, [arg.realize(machine) for arg in args], keywords)
+
+    return entry
 
 
 def handler_of(callable_: object) -> CallHandler | None:
@@ -144,21 +229,33 @@ def _named_handler(function: FunctionType) -> CallHandler | None:
     return handler if is_it and made_by == module.partition(".")[0] else None
 
 
-def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:
+def method(
+    owner: type, *names: str, lazy: bool = False, like: Act | None = None
+) -> Callable[[_H], _H]:
     """Register a handler for methods of a built-in type."""
 
     def register(handler: _H) -> _H:
-        def realized(machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
-            if lazy:
-                return handler(machine, target, args, kwargs)
-            keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
-            return handler(machine, target, [arg.realize(machine) for arg in args], keywords)
-
         for name in names:
-            _METHODS[owner, name] = realized
+            bind = _binder(partial(getattr, owner, name), like, of_owner=True)
+            _METHODS[owner, name] = _method_entry(handler, bind, lazy)
         return handler
 
     return register
+
+
+def _method_entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> MethodHandler:
+    counts: set[int] = set()
+
+    def entry(machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
+        if kwargs or len(args) not in counts:
+            args, kwargs = bind(machine, args, kwargs)
+            counts.update(() if kwargs else (len(args),))
+        if lazy:
+            return handler(machine, target, args, kwargs)
+        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
+        return handler(machine, target, [arg.realize(machine) for arg in args], keywords)
+
+    return entry
 
 
 def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:

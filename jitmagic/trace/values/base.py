@@ -70,7 +70,7 @@ class Builder(Protocol):
     def constant(self, value: object) -> Recipe:
         """Return a Constant recipe."""
 
-    def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
+    def invoke(self, callee: object, args: tuple[Recipe, ...], /, **kwargs: Recipe) -> Recipe:
         """Return the recipe that calls `callee(*args, **kwargs)`, for a live callee."""
 
     def call(self, callee: Recipe, *args: Recipe) -> Recipe:

@@ -21,8 +21,7 @@ from ...values.containers.table_store import TableStore
 from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue, fold
 from ...values.objects.operators import binary, equal, index_of, unpack
-from ..registry import handles, method, methods
-from .iteration import sorted_values
+from ..registry import AS_GIVEN, handles, method, methods
 
 __all__: list[str] = []
 
@@ -92,17 +91,17 @@ def _pair(machine: Machine, row: Value) -> list[Value]:
     return parts
 
 
-@handles(dict)
+@handles(dict, like=AS_GIVEN)
 def _dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(machine, _pairs(machine, args, kwargs))
 
 
-@handles(collections.OrderedDict)
+@handles(collections.OrderedDict, like=AS_GIVEN)
 def _ordered_dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(machine, _pairs(machine, args, kwargs), collections.OrderedDict)
 
 
-@handles(collections.defaultdict)
+@handles(collections.defaultdict, like=AS_GIVEN)
 def _defaultdict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     made = DefaultDictValue(args[0] if args else None)
     for key, value in _pairs(machine, args[1:], kwargs):
@@ -146,9 +145,6 @@ methods(
         ),
         "clear": lambda machine, owner: _as_list(owner).change(machine, []),
         "reverse": lambda machine, owner: owner.change(machine, _as_list(owner).items[::-1]),
-        "sort": lambda machine, owner, **options: owner.change(
-            machine, sorted_values(machine, list(_as_list(owner).items), options)
-        ),
         "copy": lambda machine, owner: _as_list(owner).as_list(),
     },
 )
@@ -259,14 +255,15 @@ def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     return found
 
 
-@method(dict, "popitem")
+# Of dict.popitem() too, which OrderedDict's handler is.
+@method(dict, "popitem", like=lambda self, last=True: None)
 def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _accessible(machine, owner, "popitem")
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
-    last = args[0] if args else kwargs.get("last", machine.constant(True))
+    last = args[0] if args else machine.constant(True)
     # dict.popitem() takes no arguments, so Python raises its TypeError.
-    if (args or kwargs) and target.kind is not collections.OrderedDict:
+    if args and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
     token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
     pair = target.pairs[token]
@@ -293,7 +290,7 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
     return StepIterator(machine, type(reversed(kind())), steps())
 
 
-@method(dict, "__init__")
+@method(dict, "__init__", like=AS_GIVEN)
 def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     # The first argument of defaultdict.__init__ is the factory, not a mapping.
     if owner.python_type(machine) is collections.defaultdict:
@@ -301,7 +298,7 @@ def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Va
     return _update(machine, owner, args, kwargs)
 
 
-@method(dict, "update")
+@method(dict, "update", like=AS_GIVEN)
 def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
         return machine.constant(None)
@@ -376,7 +373,7 @@ def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> 
     # As in pop(): the KeyError is the base class's, and no `__missing__` runs.
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])
-    last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))
+    last = args[1] if len(args) > 1 else machine.constant(True)
     target.store.move(token, args[0], last=last.truth(machine))
     target.changed(machine)
     return machine.constant(None)

@@ -47,7 +47,7 @@ _HOOKS = (
 
 @handles(copy.copy)
 def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or kwargs:
+    if len(args) != 1:
         raise GraphBreak(UnsupportedArguments.of(name="copy.copy", what="such arguments"))
     value = args[0]
     # copy.copy returns immutable objects themselves.
@@ -65,7 +65,7 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(copy.deepcopy)
 def _deepcopy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or kwargs:
+    if len(args) != 1:
         raise GraphBreak(UnsupportedArguments.of(name="copy.deepcopy", what="a memo"))
     return _deep(machine, args[0], {})
 

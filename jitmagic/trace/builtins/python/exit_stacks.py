@@ -21,7 +21,7 @@ _WAITING = "_exit_callbacks"
 
 @handles(contextlib.ExitStack.enter_context.__code__)
 def _enter_context(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    _, stack, context = (*args, *kwargs.values())
+    _, stack, context = args
     leave, entered = context.enter(machine)
     waiting = stack.get_attr(machine, _WAITING).realize(machine)
     # The deque holds CPython's pairs (is_sync, exit), because code that is inlined reads it too:

@@ -31,7 +31,7 @@ _DEFAULTS = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRA
 
 @handles(functools.update_wrapper)
 def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = {**dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False)), **kwargs}
+    given = dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False))
     wrapper, wrapped = (given[name].realize(machine) for name in ("wrapper", "wrapped"))
     usual = all(
         given[name].realize(machine).as_constant(machine) == default

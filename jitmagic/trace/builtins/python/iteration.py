@@ -1,9 +1,8 @@
-"""Iteration: iter, next, range, the built-in iterators, sorted."""
+"""Iteration: iter, next, range and the built-in iterators."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
@@ -20,11 +19,11 @@ from ...values.containers.sequences import ListValue, TupleValue
 from ...values.numbers.varying_counts import VaryingRange, symbols_in
 from ...values.objects.constants import ConstantValue
 from ...values.objects.instances import InstanceValue
-from ...values.objects.operators import compare, index_of, is_none, unpack
+from ...values.objects.operators import index_of, is_none, unpack
 from ..registry import calls, handles, methods
-from .numbers import fold_call, members
+from .numbers import fold_call
 
-__all__ = ["sorted_values"]
+__all__: list[str] = []
 
 
 def _iterators(machine: Machine, iterables: Args) -> list[Value]:
@@ -52,7 +51,7 @@ def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # A range over symbols keeps them, so that a loop over it can be rolled
     # (python_loops/rolled.py). Folded, each trip count would be a variant.
-    if not kwargs and (symbols := symbols_in(machine, args)):
+    if symbols := symbols_in(machine, args):
         return VaryingRange(args, symbols)
     return fold_call(machine, range, args, kwargs)
 
@@ -62,9 +61,6 @@ def _range(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 calls({
     enumerate: lambda machine, iterable, start=None: EnumerateIterator(
         _iterators(machine, [iterable])[0], index_of(machine, start) if start else 0, TupleValue
-    ),
-    zip: lambda machine, *iterables, strict=None: ZipIterator(
-        _iterators(machine, iterables), TupleValue, bool(strict and strict.truth(machine))
     ),
     map: lambda machine, function, *iterables: MapIterator(
         function, _iterators(machine, iterables)
@@ -77,6 +73,12 @@ methods(Iterator, {
     "__next__": lambda machine, iterator: _next(machine, [iterator], {}),
     "__iter__": lambda machine, iterator: iterator.iterate(machine),
 })  # fmt: skip
+
+calls({
+    zip: lambda machine, *iterables, strict=None: ZipIterator(
+        _iterators(machine, iterables), TupleValue, bool(strict and strict.truth(machine))
+    ),
+}, like=lambda *iterables, strict=False: None)  # fmt: skip
 
 
 @handles(reversed)
@@ -94,29 +96,3 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         items = unpack(machine, value)
         return StepIterator(machine, reversed, reversed(items))
     return value.call_method(machine, "__reversed__", [], {})
-
-
-@handles(sorted)
-def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    # Keys of equal rank keep the order of the items, which is unknown for a set.
-    items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
-    return ListValue(sorted_values(machine, items, kwargs))
-
-
-def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:
-    """Sort stably by `key` and `reverse`, comparing with `<` only, as list.sort does."""
-    key = kwargs.get("key")
-    plain = key is None or is_none(key.realize(machine))
-    keyed = [
-        ((item if plain or key is None else key.call(machine, [item], {})).realize(machine), item)
-        for item in items
-    ]
-
-    def order(one: tuple[Value, Value], two: tuple[Value, Value]) -> int:
-        if compare(machine, "<", one[0], two[0]).realize(machine).truth(machine):
-            return -1
-        return int(compare(machine, "<", two[0], one[0]).realize(machine).truth(machine))
-
-    backwards = "reverse" in kwargs and kwargs["reverse"].realize(machine).truth(machine)
-    ordered = sorted(keyed, key=functools.cmp_to_key(order), reverse=backwards)
-    return [item for _, item in ordered]

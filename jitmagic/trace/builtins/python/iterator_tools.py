@@ -36,8 +36,8 @@ def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
 
 @handles(itertools.count)
 def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    start = args[0] if args else kwargs.get("start", machine.constant(0))
-    step = args[1] if len(args) > 1 else kwargs.get("step", machine.constant(1))
+    start = args[0] if args else machine.constant(0)
+    step = args[1] if len(args) > 1 else machine.constant(1)
 
     def steps() -> Iterator[Value]:
         # By repeated addition, as CPython's count_nextlong: with a float step, start + n * step
@@ -90,7 +90,7 @@ def _starmap(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(itertools.accumulate)
 def _accumulate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function = args[1] if len(args) > 1 else kwargs.get("func", machine.constant(None))
+    function = args[1] if len(args) > 1 else machine.constant(None)
     initial = kwargs.get("initial", machine.constant(None))
     items = _stepped(machine, args[0])
 
@@ -149,7 +149,7 @@ def _accepts(*args: Any, **kwargs: Any) -> bool:
 def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     fold_call(machine, _accepts, args[1:], kwargs, "batched")  # raises Python's own errors
     items = drain(machine, _stepped(machine, args[0]))
-    size = index_of(machine, args[1] if len(args) > 1 else kwargs["n"])
+    size = index_of(machine, args[1])
     is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
 
     def steps() -> Iterator[Value]:
@@ -163,10 +163,10 @@ def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 if _BATCHED is not None:
-    handles(_BATCHED)(_batched)
+    handles(_BATCHED, like=lambda iterable, n, **options: None)(_batched)
 
 
-@handles(itertools.zip_longest)
+@handles(itertools.zip_longest, like=lambda *iterables, fillvalue=None: None)
 def _zip_longest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     fill = kwargs.get("fillvalue", machine.constant(None))
     iterators: list[Value | None] = [_stepped(machine, iterator) for iterator in args]
@@ -281,7 +281,6 @@ def _repeat(machine: Machine, item: Value, times: Value | None = None) -> Value:
 
 calls({
     itertools.chain: lambda machine, *parts: _chained(machine, parts),
-    itertools.repeat: _repeat,
     itertools.takewhile: _filtered(itertools.takewhile),
     itertools.dropwhile: _filtered(itertools.dropwhile),
     itertools.filterfalse: _filtered(itertools.filterfalse),
@@ -290,6 +289,7 @@ calls({
         machine, _stepped(machine, iterable), key or machine.constant(None)
     ),
 })  # fmt: skip
+calls({itertools.repeat: _repeat}, like=lambda object, times: None)
 methods(itertools.chain, {
     "from_iterable": lambda machine, owner, parts: _chained(
         machine, drain(machine, _stepped(machine, parts))
@@ -297,10 +297,12 @@ methods(itertools.chain, {
 })  # fmt: skip
 
 
-def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
+def _register_combinatoric(
+    function: Callable[..., Any], iterables: int | None, like: Callable[..., Any] | None = None
+) -> None:
     """Register a function that first reads all items of `iterables` arguments (None: of all)."""
 
-    @handles(function)
+    @handles(function, like=like)
     def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         end = len(args) if iterables is None else iterables
         pools = [unpack(machine, arg) for arg in args[:end]]
@@ -315,7 +317,7 @@ def _register_combinatoric(function: Callable[..., Any], iterables: int | None) 
         return StepIterator(machine, function, (TupleValue(row) for row in rows))  # type: ignore[arg-type]
 
 
-_register_combinatoric(itertools.product, None)
+_register_combinatoric(itertools.product, None, lambda *iterables, repeat=1: None)
 _register_combinatoric(itertools.permutations, 1)
 _register_combinatoric(itertools.combinations, 1)
 _register_combinatoric(itertools.combinations_with_replacement, 1)

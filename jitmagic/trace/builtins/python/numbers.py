@@ -95,7 +95,8 @@ def _register_pure(function: Callable[..., Any]) -> None:
 def _register_protocol(function: Callable[..., Any], method: str) -> None:
     """Register a function that calls a method of its argument: `abs(x)` is `x.__abs__()`."""
 
-    @handles(function)
+    # int(base=16) is a TypeError of its own.
+    @handles(function, like=(lambda x, /, base: None) if function is int else None)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         number = args[0] if len(args) == 1 else None
         is_scalar = isinstance(number, NumberValue) and number.kind is not bool
@@ -129,14 +130,14 @@ for _function, _method in _BY_METHOD.items():
 
 @handles(pow)
 def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs:
+    if len(args) == 2:
         return binary(machine, "**", *args)
     return fold_call(machine, pow, args, kwargs)
 
 
 @handles(divmod)
 def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and not kwargs and any(isinstance(one, NumberValue) for one in args):
+    if len(args) == 2 and any(isinstance(one, NumberValue) for one in args):
         # divmod() of floats gives exactly the results of `//` and `%`.
         return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
     return fold_call(machine, divmod, args, kwargs)
@@ -194,6 +195,8 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         items = [machine.wrap(function(numbers), Reduced(path, function)), *appended]
     else:
         items = members(machine, args[0]) if len(args) == 1 else list(args)
+    if "default" in kwargs and len(args) != 1:
+        raise GraphBreak(UnsupportedArguments.of(name="min", what="a default and several items"))
     if not items:
         if "default" in kwargs:
             return kwargs["default"]
@@ -218,8 +221,9 @@ def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return best
 
 
-handles(min)(partial(_extreme, "<"))
-handles(max)(partial(_extreme, ">"))
+_like_min = lambda *args, key=None, default=None: None  # noqa: E731
+handles(min, like=_like_min)(partial(_extreme, "<"))
+handles(max, like=_like_min)(partial(_extreme, ">"))
 
 
 def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
@@ -252,7 +256,7 @@ _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if (known := _live_sum(machine, args, kwargs)) is not None:
         return known
-    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
+    start = args[1] if len(args) > 1 else machine.constant(0)
     items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
         items = unpack(machine, args[0])  # the order affects the last digit

@@ -13,7 +13,7 @@ from ...values.containers.sequences import SequenceValue
 from ...values.objects.constants import BINARY, COMPARE, INPLACE, UNARY, ConstantValue
 from ...values.objects.functions import PartialValue
 from ...values.objects.operators import binary, compare, equal, index_of, inplace, is_same, unpack
-from ..registry import calls, handles
+from ..registry import AS_GIVEN, calls, handles
 
 __all__: list[str] = []
 
@@ -63,7 +63,7 @@ calls({
 })  # fmt: skip
 
 
-@handles(functools.partial)
+@handles(functools.partial, like=AS_GIVEN)
 def _partial(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     function, rest, named = args[0], list(args[1:]), dict(kwargs)
     if isinstance(function, PartialValue):  # partial(partial(f, a), b) is flattened

@@ -1,4 +1,4 @@
-"""heapq, bisect and functools.cmp_to_key.
+"""sorted, list.sort, heapq, bisect and functools.cmp_to_key.
 
 CPython's own C code runs on stand-ins for the items. `<` of two stand-ins traces the comparison of
 their Values, so the order of comparisons is CPython's.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import bisect
 import functools
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
 from ...values.containers.sequences import ListValue, SequenceValue
-from ...values.objects.operators import compare, index_of, is_none
-from ..registry import handles
+from ...values.objects.operators import compare, index_of, is_none, unpack
+from ..registry import handles, method
+from .numbers import members
 
 __all__: list[str] = []
 
@@ -32,8 +33,48 @@ class _Item:
 
     def __lt__(self, other: _Item) -> bool:
         machine = self.machine
-        # heapq and bisect compare with `<` only.
+        # Sorting, heapq and bisect compare with `<` only.
         return compare(machine, "<", self.value, other.value).realize(machine).truth(machine)
+
+
+@handles(sorted)
+def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    # Keys of equal rank keep the order of the items, which is unknown for a set.
+    items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
+    return ListValue(_in_order(machine, items, **kwargs))
+
+
+@method(list, "sort")
+def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    if args or not isinstance(owner, ListValue):
+        raise GraphBreak(UnsupportedArguments.of(name="list.sort", what="such arguments"))
+    items = list(owner.items)
+    owner.change(machine, [])  # CPython empties the list while it sorts
+    ordered = items
+    try:
+        ordered = _in_order(machine, items, **kwargs)
+        changed = bool(owner.items)
+    finally:
+        owner.change(machine, ordered)
+    if changed:
+        raise machine.error(ValueError, "list modified during sort", exact=True)
+    return machine.constant(None)
+
+
+def _in_order(
+    machine: Machine,
+    items: Sequence[Value],
+    key: Value | None = None,
+    reverse: Value | None = None,
+) -> list[Value]:
+    backwards = reverse is not None and reverse.truth(machine)
+    measure = None if key is None or is_none(key) else key
+    ranks = [
+        _Item(machine, item if measure is None else measure.call(machine, [item], {}))
+        for item in items
+    ]
+    order = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=backwards)
+    return [items[index] for index in order]
 
 
 def _follow(
@@ -56,7 +97,7 @@ def _follow(
 def _register_heap(function: Callable[..., Any]) -> None:
     @handles(function)
     def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not isinstance(args[0], ListValue) or kwargs:
+        if not isinstance(args[0], ListValue):
             what = "a heap that is not a list"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
@@ -74,7 +115,7 @@ for _name in (
 def _register_bisect(function: Callable[..., Any]) -> None:
     @handles(function)
     def search(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        named = {**dict(zip(("a", "x", "lo", "hi", "key"), args, strict=False)), **kwargs}
+        named = {**dict(zip(("a", "x", "lo", "hi"), args, strict=False)), **kwargs}
         target, key = named.pop("a", None), named.pop("key", machine.constant(None))
         inserts = function in (bisect.insort_left, bisect.insort_right)
         if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
@@ -150,6 +191,6 @@ class _Key(Value):
         return self.maker, self.obj
 
 
-@handles(functools.cmp_to_key)
+@handles(functools.cmp_to_key, like=lambda mycmp: None)
 def _cmp_to_key(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _KeyMaker(args[0] if args else kwargs["mycmp"])
+    return _KeyMaker(args[0])

@@ -86,9 +86,10 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
     return text_of(machine, value, "s")
 
 
-@handles(str)
+# str(errors="x") is "", which the defaults of the other parameters do not give.
+@handles(str, like=lambda object, encoding="utf-8", errors="strict": None)
 def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 1 and not kwargs:
+    if len(args) == 1:
         return text_of(machine, args[0], "s")
     return fold(machine, str, *args)
 
@@ -265,11 +266,18 @@ def _compiled(machine: Machine, pattern: Value, flags: Value | None = None) -> P
     return PatternValue(_run(machine, re.compile, text, {}))
 
 
+_LIKE: dict[int, Callable[..., None]] = {
+    2: lambda pattern, string, *rest, **named: None,
+    3: lambda pattern, repl, string, *rest, **named: None,
+}
+
+
 def _register(name: str, count: int) -> None:
     """Register `re.name(pattern, ...)`; flags come after `count` other arguments, or by name."""
     function = getattr(re, name)
 
-    @handles(function)
+    # Since 3.13 a positional flag or count warns; the handler leaves those to Python.
+    @handles(function, like=_LIKE[count])
     def call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) > count or kwargs.keys() - {"flags"}:
             raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what="such arguments"))

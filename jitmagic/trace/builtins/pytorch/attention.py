@@ -41,7 +41,7 @@ from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...result import Recipe
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.tensors.tensor import TensorValue, record
-from ..registry import handles
+from ..registry import AS_GIVEN, handles
 from .process_state import read_state
 
 __all__: list[str] = []
@@ -79,7 +79,7 @@ def _guard_choice(machine: Machine) -> None:
 _attend = F.scaled_dot_product_attention  # this object, even if it is replaced later
 
 
-@handles(_attend)
+@handles(_attend, like=AS_GIVEN)
 def _attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _guard_choice(machine)
     given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
@@ -178,7 +178,7 @@ def _meta(node: Any) -> torch.Tensor:
 def _chooses(function: Any) -> None:
     """Register a function that computes attention inside."""
 
-    @handles(function)
+    @handles(function, like=AS_GIVEN)
     def _call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         _guard_choice(machine)
         return record(machine, function, args, kwargs)
@@ -273,7 +273,7 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     return answer
 
 
-@handles(torch._nested_tensor_from_mask)
+@handles(torch._nested_tensor_from_mask, like=lambda t, mask, mask_check=True: None)
 def _from_mask(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padded, keep = args[:2]
     if machine.frame.program.code is not _ENCODER or not isinstance(padded, TensorValue):

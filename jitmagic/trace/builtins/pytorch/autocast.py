@@ -68,7 +68,7 @@ def _is_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(machine.graph.autocast.dtype_on(device) is not None)
 
 
-@handles(torch.get_autocast_dtype)
+@handles(torch.get_autocast_dtype, like=lambda device_type: None)
 def _get_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     device = _device("get_autocast_dtype", *_constants(machine, args))
     return machine.constant(getattr(_rest(machine), device))

@@ -37,7 +37,7 @@ from ...values.objects.classes import ClassValue
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import CellValue, FunctionValue
 from ...values.tensors.tensor import TensorValue, lift
-from ..registry import handles, method
+from ..registry import AS_GIVEN, handles, method
 
 __all__: list[str] = []
 
@@ -48,7 +48,7 @@ _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 
 
 
 # torch 2.14 made `apply` a classmethod in C; before, a Python classmethod called that one.
-@method(torch._C._FunctionBase, "apply")
+@method(torch._C._FunctionBase, "apply", like=AS_GIVEN)
 def _apply(machine: Machine, cls: Value, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue):
         raise _refused(cls.describe(), "it is not called on a class")

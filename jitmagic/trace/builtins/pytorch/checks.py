@@ -35,7 +35,7 @@ def _register_check(check: Any, error: type[Exception]) -> None:
     @handles(check)
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Model torch._check; only plain Python, which raises, calls the message."""
-        condition = kwargs["cond"] if "cond" in kwargs else args[0]
+        condition = args[0]
         is_checked = not machine.catches()
         if is_checked and isinstance(condition, NumberValue) and condition.kind is bool:
             assert_data(machine, condition.scalar.argument(machine))
@@ -49,15 +49,14 @@ for _function, _error in _RAISES.items():
     _register_check(_function, _error)
 
 
-@handles(torch._assert_async)
+@handles(torch._assert_async, like=lambda input, assert_msg: None)
 def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    condition = kwargs["input"] if "input" in kwargs else args[0]
-    return _assert(machine, "torch._assert_async", condition)
+    return _assert(machine, "torch._assert_async", args[0])
 
 
 @handles(torch._check_tensor_all)
 def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    condition = kwargs["cond"] if "cond" in kwargs else args[0]
+    condition = args[0]
     if isinstance(condition, TensorValue) and not machine.catches():
         condition = record(machine, _all, [condition])
     return _assert(machine, "torch._check_tensor_all", condition)

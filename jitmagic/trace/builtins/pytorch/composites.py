@@ -20,7 +20,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.numpy.library_code import Recorder
 from ...values.tensors.tensor import TensorValue, record
 from ...values.tensors.torch_warnings import replay_warning
-from ..registry import handles
+from ..registry import AS_GIVEN, handles
 
 __all__: list[str] = []
 
@@ -39,7 +39,7 @@ def _register(
     """
     signature = inspect.signature(read)
 
-    @handles(function, method)
+    @handles(function, method, like=AS_GIVEN)
     def follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         recorder = Recorder(machine, function.__name__)
         try:

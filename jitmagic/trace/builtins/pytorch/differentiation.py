@@ -62,7 +62,7 @@ _PARAMETERS = (
 
 @handles(torch.autograd.grad)
 def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    arguments = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    arguments = dict(zip(_PARAMETERS, args, strict=False))
     outputs = _tensors(machine, arguments["outputs"], "outputs")
     inputs = _tensors(machine, arguments["inputs"], "inputs")
     create = _flag(machine, arguments, "create_graph") is True
@@ -116,20 +116,19 @@ _BACKWARD = "torch.autograd.backward"
 _BACKWARD_PARAMETERS = (
     "tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs",
 )  # fmt: skip
-_METHOD_PARAMETERS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "inputs")
 
 
 @handles(torch.Tensor.backward)
 def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    named = {"grad_tensors" if k == "gradient" else k: value for k, value in kwargs.items()}
-    return _backward(machine, (), dict(zip(_METHOD_PARAMETERS, args, strict=False)) | named)
+    # The function has one more parameter before the last, `grad_variables`.
+    return _backward(machine, [*args[:4], machine.constant(None), *args[4:]], {})
 
 
 @handles(torch.autograd.backward)
 def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Compute the gradients of all leaves that the engine would reach, and accumulate them."""
-    arguments = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
-    if set(arguments) - set(_BACKWARD_PARAMETERS) or "grad_variables" in arguments:
+    arguments = dict(zip(_BACKWARD_PARAMETERS, args, strict=False))
+    if not is_none(arguments.get("grad_variables", machine.constant(None))):
         raise _unfollowed("other arguments", _BACKWARD)
     create = bool(_flag(machine, arguments, "create_graph"))
     keep = _flag(machine, arguments, "retain_graph")
@@ -392,11 +391,10 @@ def _register(function: Any) -> None:
     @handles(function)
     def _clear(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, *given = args
-        to_none = dict(zip(("set_to_none",), given, strict=False)) | dict(kwargs)
         known = isinstance(owner, InstanceValue) and len(given) < 2
-        if not known or set(to_none) - {"set_to_none"}:
+        if not known:
             owner.refuse(machine, "zero_grad()")
-        if to_none and not to_none["set_to_none"].truth(machine):
+        if given and not given[0].truth(machine):
             _write_zeros(machine, _parameters(machine, owner))
             return machine.constant(None)
         try:

@@ -70,9 +70,8 @@ def _vjp(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(_func.jvp)
 def _jvp(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = {**dict(zip(("func", "primals", "tangents"), args, strict=False)), **kwargs}
-    function, *both = (given.pop(name) for name in ("func", "primals", "tangents"))
-    return call_transformed(machine, _func.jvp, function, given, both, {}, takes_function=False)
+    function, *both = args
+    return call_transformed(machine, _func.jvp, function, kwargs, both, {}, takes_function=False)
 
 
 @intercepts(types.FunctionType)

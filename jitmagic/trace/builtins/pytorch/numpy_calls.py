@@ -65,16 +65,19 @@ for _kind in ARRAY_SCALARS:
 @handles(torch.from_numpy)
 def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     # np.float64 scalars are ArrayValues too; from_numpy raises a TypeError for them.
-    array = args[0] if len(args) == 1 and not kwargs else None
+    array = args[0] if len(args) == 1 else None
     if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
         raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="its argument is not an array"))
     return _shared(machine, array)
 
 
-def _shares(convert: Callable[..., torch.Tensor]) -> None:
+_of_data = lambda data, *rest, **options: None  # noqa: E731
+
+
+def _shares(convert: Callable[..., torch.Tensor], like: Callable[..., None]) -> None:
     """Register a conversion that shares the array's memory if it can."""
 
-    @handles(convert)
+    @handles(convert, like=like)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) == 1 and (stacked := _stacked(machine, args[0], kwargs)) is not None:
             return stacked
@@ -88,12 +91,12 @@ def _shares(convert: Callable[..., torch.Tensor]) -> None:
         return record(machine, "to", [shared], changes) if changes else shared
 
 
-_shares(torch.as_tensor)
-_shares(torch.asarray)
+_shares(torch.as_tensor, _of_data)
+_shares(torch.asarray, lambda obj, *rest, **options: None)
 
 
 def _copies(convert: Callable[..., torch.Tensor]) -> None:
-    @handles(convert)
+    @handles(convert, like=_of_data)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
         is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)

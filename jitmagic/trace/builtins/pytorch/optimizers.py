@@ -30,7 +30,7 @@ from ...values.objects.functions import FunctionValue
 from ...values.objects.monkey_patches import unwrap_function
 from ...values.objects.operators import is_none, unpack
 from ...values.tensors.tensor import TensorValue, record
-from ..registry import CallHandler, handles
+from ..registry import AS_GIVEN, CallHandler, handles
 from .process_state import read_state
 
 __all__: list[str] = []
@@ -248,7 +248,7 @@ def _register_lists() -> None:
     for bare in _ELEMENTWISE:
         for in_place in (False, True):
             function = getattr(torch, f"_foreach_{bare}{'_' if in_place else ''}")
-            handles(function)(_follow_list(bare, in_place, function))
+            handles(function, like=AS_GIVEN)(_follow_list(bare, in_place, function))
 
 
 _register_lists()
@@ -268,9 +268,7 @@ def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Group the lists by the first one's tensors: {(device, dtype): (lists, indices if
     requested)}.
     """
-    if len(args) != 1 or set(kwargs) - {"with_indices"}:
-        raise _unsupported(_GROUPING, "other arguments")
-    indexed = "with_indices" in kwargs and kwargs["with_indices"].truth(machine)
+    indexed = len(args) > 1 and args[1].truth(machine)
     lists_given = _entries(machine, _GROUPING, args[0])
     columns = [_entries(machine, _GROUPING, tensors) for tensors in lists_given]
     if not columns or any(len(column) not in (0, len(columns[0])) for column in columns):

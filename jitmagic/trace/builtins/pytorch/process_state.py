@@ -69,7 +69,7 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.set_default_device)
 def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    (device,) = [*args, *kwargs.values()]
+    (device,) = args
     if not device.is_constant(machine):
         raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="not a constant"))
     value = device.as_constant(machine)
@@ -80,7 +80,7 @@ def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.set_default_dtype)
 def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Set the default dtype of the trace; the thread's is set at the exit."""
-    (dtype,) = [*args, *kwargs.values()]
+    (dtype,) = args
     value = dtype.as_constant(machine) if dtype.is_constant(machine) else None
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
         raise GraphBreak(UnsupportedArguments.of(name="set_default_dtype", what="not a constant"))

@@ -35,7 +35,7 @@ from ...values.objects.identity import IdentityValue
 from ...values.objects.opaque import HiddenValue, OpaqueValue
 from ...values.tensors.tensor import record
 from ...wrap import intercepts, wraps
-from ..registry import handles, handles_named
+from ..registry import AS_GIVEN, handles, handles_named
 
 __all__: list[str] = []
 
@@ -198,7 +198,7 @@ class _Draw:
 
 
 def _draws(function: Callable[..., torch.Tensor]) -> None:
-    @handles(function)
+    @handles(function, like=AS_GIVEN)
     def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         generator = kwargs.get("generator")
         if not isinstance(generator, TorchGeneratorValue):

@@ -42,7 +42,7 @@ def _refuse(function: Any, why: str) -> GraphBreak:
 def _register(function: Any) -> None:
     @handles(function)
     def _follow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) != _ARGUMENTS or kwargs:
+        if len(args) != _ARGUMENTS:
             raise _refuse(function, "its arguments differ from those of torch's modules")
         if machine.graph.autocast != OFF:
             raise _refuse(function, "torch.autocast casts the weights of a layer inside of it")
@@ -88,7 +88,7 @@ def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
 def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padding = isinstance(args[2], TensorValue) if len(args) > 2 else False
     function = torch._pad_packed_sequence if len(args) > 3 else torch._pack_padded_sequence
-    if kwargs or padding or machine.graph.autocast != OFF:
+    if padding or machine.graph.autocast != OFF:
         raise _refuse(function, "its arguments differ from those of torch.nn.utils.rnn")
     given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
     _refuse_other_devices(function, given)

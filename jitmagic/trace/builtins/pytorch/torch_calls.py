@@ -46,7 +46,7 @@ from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...wrap import intercepts
 from ..python.numbers import fold_call
-from ..registry import calls, handler_of, handles, handles_named
+from ..registry import AS_GIVEN, calls, handler_of, handles, handles_named
 
 __all__: list[str] = []
 
@@ -92,17 +92,18 @@ def _new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     sizes = [part.realize(machine) for part in args[1:]]
     if len(sizes) == 1 and isinstance(sizes[0], SizeValue):
         sizes = sizes[0].realized(machine)
-    if kwargs or any(size.python_type(machine) is not int for size in sizes):
+    if any(size.python_type(machine) is not int for size in sizes):
         raise GraphBreak(UnsupportedArguments.of(name="Tensor.new", what="not sizes"))
     # Recurrent models make their hidden states so; Reformer had 13 graph breaks for it.
     made = TupleValue(sizes or [machine.constant(0)])
     return record(machine, "new_empty", [args[0], made])
 
 
-@handles(torch.Tensor.unbind, torch.unbind)
+@handles(torch.Tensor.unbind, like=lambda self, /, dim=0: None)
+@handles(torch.unbind, like=lambda input, dim=0: None)
 def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Unbind; for a varying dimension, a loop over the parts need not know how many there are."""
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", machine.constant(0))
+    dim = args[1] if len(args) > 1 else machine.constant(0)
     x, dim = args[0], dim.realize(machine)
     if isinstance(x, TensorValue) and isinstance(dim, ConstantValue) and type(dim.value) is int:
         rank = x.meta.dim()
@@ -110,13 +111,13 @@ def _unbind(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
             count = machine.constant(x.meta.shape[dim.value])
             if symbols := symbols_in(machine, [count]):
                 return VaryingRows(x, dim, count, symbols)
-    return record(machine, "unbind", args, kwargs)
+    return record(machine, "unbind", args)
 
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Model tolist() of a tensor that is constant, has few numbers, or is speculated."""
-    if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+    if len(args) == 1 and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
             return machine.constant(known.tolist())
@@ -160,8 +161,10 @@ def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 calls({
     torch.jit.annotate: lambda machine, kind, value: value,  # the type is for TorchScript
     torch.is_tensor: lambda machine, obj: isinstance(obj, TensorValue),
-    torch.device: lambda machine, *args, **kwargs: fold_call(machine, torch.device, args, kwargs),
 })  # fmt: skip
+handles(torch.device, like=AS_GIVEN)(
+    lambda machine, args, kwargs: fold_call(machine, torch.device, args, kwargs)
+)
 
 
 class NumberLimits(BuiltinValue):
@@ -178,10 +181,16 @@ class NumberLimits(BuiltinValue):
         self.refuse(machine, f"attribute {name!r}")
 
 
-@handles(torch.finfo, torch.iinfo)
-def _limits(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _limits(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     dtype = args[0].as_constant(machine) if args else default_dtype(machine)
-    return NumberLimits(torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype))
+    try:
+        return NumberLimits(kind(dtype))
+    except TypeError as error:
+        raise GraphBreak(TorchCallFailed.of(name=name_of(kind), error=error)) from None
+
+
+for _limit in (torch.finfo, torch.iinfo):
+    handles(_limit, like=lambda type: None)(partial(_limits, _limit))
 
 
 @intercepts(torch.finfo, torch.iinfo)

@@ -90,14 +90,13 @@ def _deque(owner: Value) -> DequeValue:
     return owner
 
 
-@handles(Deque)
+@handles(Deque, like=lambda iterable=(), maxlen=None: None)
 def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    named = {**dict(zip(("iterable", "maxlen"), args, strict=False)), **kwargs}
-    limit = named.get("maxlen", machine.constant(None))
+    limit = args[1] if len(args) > 1 else machine.constant(None)
     maxlen = None if is_none(limit) else index_of(machine, limit)
     if maxlen is not None and maxlen < 0:
         raise machine.error(ValueError, "maxlen must be non-negative")
-    items = unpack(machine, named["iterable"]) if "iterable" in named else []
+    items = unpack(machine, args[0]) if args else []
     return DequeValue(ListStore(items, Deque, maxlen))
 
 

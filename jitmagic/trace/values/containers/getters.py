@@ -12,7 +12,7 @@ from typing import Any
 
 from ....guards.guard import IdentityIs
 from ....guards.source import Source
-from ...builtins.registry import handles
+from ...builtins.registry import AS_GIVEN, handles
 from ...result import Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
@@ -82,13 +82,13 @@ class GetterValue(Value):
 
 
 def _register(kind: Any) -> None:
-    @handles(kind)
+    @handles(kind, like=AS_GIVEN if kind is operator.methodcaller else None)
     def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         # An itemgetter takes any key; of a methodcaller only the first argument has to be a name.
         names = {operator.itemgetter: [], operator.attrgetter: args}.get(kind, args[:1])
         if any(name.python_type(machine) is not str for name in names):
             raise machine.error(TypeError, "attribute name must be a string")
-        if not args or (kwargs and kind is not operator.methodcaller):
+        if not args:
             raise machine.error(TypeError, f"{kind.__name__} expected at least 1 argument, got 0")
         return GetterValue(kind, args, kwargs)
 

@@ -56,8 +56,7 @@ class HookNumber(WithoutOperators):
 
 @handles(RemovableHandle.__init__.__code__)
 def _make_handle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function, handle, *positional = args
-    table = positional[0] if positional else kwargs["hooks_dict"]
+    function, handle, table = args
     if not isinstance(handle, InstanceValue) or not isinstance(table, DictValue):
         return machine.inline(function, args[1:], kwargs)
     more = kwargs.get("extra_dict")

@@ -136,9 +136,8 @@ def _registers(method: Any, table: str, fits: Callable[[Value], bool]) -> None:
         module, *positional = args
         if not isinstance(module, NewModuleValue):
             return _register_in_live(machine, method, args, kwargs)
-        named = dict(zip(("name", "value", "persistent"), positional, strict=False)) | dict(kwargs)
-        value = next((named[k] for k in ("value", "tensor", "module", "param") if k in named), None)
-        name = named.get("name")
+        named = dict(zip(("name", "value", "persistent"), positional, strict=False))
+        name, value = named.get("name"), named.get("value")
         if name is None or value is None or not (is_none(value) or fits(value)):
             module.refuse(machine, f"{method.__name__} with these arguments")
         module._table(machine, table).set_item(machine, name, value)
@@ -152,7 +151,7 @@ def _registers(method: Any, table: str, fits: Callable[[Value], bool]) -> None:
 
 def _register_in_live(machine: Machine, method: Any, args: Args, kwargs: Kwargs) -> Value:
     module, *rest = args
-    if not kwargs and len(rest) == 2 and is_parameter(rest[1].realize(machine)):
+    if len(rest) == 2 and is_parameter(rest[1].realize(machine)):
         has = handler_of(hasattr)
         assert has is not None
         # register_parameter raises for a name that exists; the fallback below handles that.

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...breaks import GraphBreak, UnsupportedArguments
-from ...builtins.registry import handles
+from ...builtins.registry import AS_GIVEN, handles
 from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
@@ -93,7 +93,7 @@ def _make_descriptor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwar
     return DescriptorValue(cls.live, args)
 
 
-@handles(builtins.__build_class__)
+@handles(builtins.__build_class__, like=AS_GIVEN)
 def _build_class(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     assert isinstance(body, FunctionValue)

@@ -117,7 +117,7 @@ def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     of_scheduler = issubclass(kind, torch.optim.Optimizer)
     if made_here and not (_is_in_library(machine) and (of_layer or of_scheduler)):
         raise GraphBreak(WeaklyReferenced.of(what="weakref.ref()"))
-    if len(args) != 1 or kwargs or of_layer:
+    if len(args) != 1 or of_layer:
         what = "a callback, or a new tensor, which may die"
         raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
     return NewReference(args[0])

@@ -79,15 +79,14 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     meta = getattr(tensor, "meta", None)
     is_leaf = isinstance(meta, torch.Tensor) and meta.is_leaf and meta.requires_grad
     if not is_leaf and not retains_gradient(machine, tensor):
-        add_hook(machine, tensor, None, len(args) != 1 or bool(kwargs))
+        add_hook(machine, tensor, None, len(args) != 1)
     return machine.constant(None)
 
 
 @handles(torch.Tensor.register_hook)
 def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
-    unsupported = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
-    return HandleValue(add_hook(machine, given.get("self"), given.get("hook"), unsupported))
+    tensor, hook = [*args, None, None][:2]
+    return HandleValue(add_hook(machine, tensor, hook, len(args) != 2))
 
 
 @method(RemovableHandle, "remove")

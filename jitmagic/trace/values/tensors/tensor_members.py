@@ -171,6 +171,8 @@ calls({
     torch.Tensor.requires_grad_: lambda machine, owner, requires_grad=None: owner.require_grad(
         machine, requires_grad or machine.constant(True)
     ),
+}, like=lambda self, /, requires_grad=True: None)  # fmt: skip
+calls({
     torch.Tensor.get_device: lambda machine, owner: (
         -1 if device_of(owner.node).type == "cpu" else device_of(owner.node).index
     ),
