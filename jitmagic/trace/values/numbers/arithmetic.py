@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -239,16 +239,20 @@ def compared(machine: Machine, op: str, left: Scalar, right: Scalar) -> bool | S
     unlike, exprs = left.kind is not right.kind, (left.expr, right.expr)
     # Python compares an int with a float exactly, a node would round the int first: 2**53 + 1 ==
     # 2.0**53 is False in Python and True for tensors.
-    # A step count gets a hint, and a guard, in the next attempt. An assertion would need eager to
-    # rerun the frame when it fails, which is a break after RAdam has written its state.
-    counts = any(isinstance(each.origin, Count) for side in exprs for each in symbols_of(side))
-    known = symbols.known(op, *exprs) is not None or symbols.has_hints(exprs)
-    if unlike or known or counts:
+    if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
         return symbols.decide(op, *exprs)
     sides = (side.argument(machine, full=True) for side in (left, right))
     node = python_node(machine, COMPARISONS[op], *sides)
-    answer = asserted_truth(machine, node)
+    answer = None if _counts(exprs) else asserted_truth(machine, node)
     return Scalar(bool, Apply(op, exprs), node) if answer is None else answer
+
+
+def _counts(exprs: Iterable[Expr]) -> bool:
+    """Return whether a step count is in the expressions: a branch on it gets a hint and a guard in
+    the next attempt. An assertion would need eager to rerun the frame when it fails, which is a
+    graph break after RAdam has written its state.
+    """
+    return any(isinstance(each.origin, Count) for expr in exprs for each in symbols_of(expr))
 
 
 def _constant_as_float(side: Scalar) -> Scalar:
@@ -272,6 +276,8 @@ def truth(machine: Machine, number: Scalar) -> bool:
         # Ranges come first: an assertion can fail, and each failure reruns the call in eager.
         if symbols.known(test.op, left, right) is not None:
             return symbols.decide(test.op, left, right)
+        if _counts(test.args):
+            raise Specialize(symbols_of(test), f"comparison {test.op}")
     if (asserted := asserted_truth(machine, number.argument(machine))) is not None:
         return asserted
     if isinstance(test, Apply):
