@@ -50,7 +50,7 @@ def test_arguments_that_a_row_does_not_take_are_left_to_python() -> None:
 
 # These change the state of the process, wait, or write.
 _IMPURE = {
-    "open", "__import__", "compile", "set_default_device", "warn", "_log", "isEnabledFor",
+    "open", "__import__", "compile", "manual_seed", "warn", "_log", "isEnabledFor",
     "register_hook", "backward",
 }  # fmt: skip
 _EXAMPLES = (
@@ -123,6 +123,7 @@ def _callables() -> dict[str, tuple[Any, list[inspect.Parameter]]]:
             0 < len(parameters) <= 3
             and not isinstance(function, CodeType)
             and name.rpartition(".")[2] not in _IMPURE
+            and not name.startswith("set_")  # the process would keep what they set
         ):
             found[f"{function.__module__}.{name}"] = function, parameters
     return found
