@@ -28,9 +28,9 @@ _FEW = ("has no variant yet", "does not fit its only variant")
 class Answer(Readable):
     """The predicted outcome of one call of `name`.
 
-    variant: the number of the matching variant, as in `explain`; None if no variant matches then:
-    what the call would do, in words missed: (variant number, failing guard), the most recently used
-    variant first rest: a line for each resume function after a graph break of that variant
+    `variant`: the number of the matching variant, as in `explain`, or None. `then`: what the call
+    would do, in words. `missed`: (variant number, failing guard), the most recently used variant
+    first. `rest`: a line for each resume function after a graph break of that variant.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Chooses which dimensions of a tensor become symbols.
+"""Chooses which dimensions of a tensor become symbols, and which numbers the options name.
 
 Input: the option `dynamic`, marks on the tensor (jitmagic's, and torch._dynamo's attributes of
 fixed names), and the differences from earlier variants. Output: dimensions with the range that they

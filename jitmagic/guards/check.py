@@ -3,9 +3,10 @@
 Input: guards and a frame's snapshot. Output: the first guard that fails (`check`), a sentence on
 why (`why`), the guarded condition (`show_guard`) and the edit that would avoid a recompile
 (`advice`). Each looks up the guard's class in `KINDS` and calls its row in kinds/, which makes the
-sentence. `frame.ledger.why_not` calls them for warnings, `explain` and `f.why()`. Invariant: agrees
-with the native program of `frame/native.py` for every guard and frame (tests/guards compares them)
-and runs no user code.
+sentence. `frame.ledger.why_not` calls them for warnings, `explain` and `f.why()`. Invariant: for
+each guard it agrees with the native program of `frame/native.py` (tests/guards compares them), and
+it runs no user code. Of several guards that fail, the native program may stop at another one: its
+steps are sorted by cost, while `check` follows the order in which the facts were read.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: numbers that differ from call to call. Out: interned expressions. Sums, products with constants,
 quotients and remainders of ints have the normal form of expr.py; any other operation is an `Apply`.
-OPERATIONS is the only table of operations: Python's function, and interval arithmetic.
+OPERATIONS is the table of symbolic operations: Python's function, and interval arithmetic.
 """
 
 from __future__ import annotations

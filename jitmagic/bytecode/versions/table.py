@@ -2,12 +2,12 @@
 
 It has the kind of each opcode's argument, inline cache sizes, jump directions, superinstructions,
 comparison encoding and portable names for decode, flow, assemble and build. v311.py is the base;
-each later v3xx.py has only the changes to the version before it. Invariant: no other file of the
-package compares `sys.version_info`. A test checks each table against the interpreter it describes.
+each later v3xx.py has only the changes to the version before it. Invariant: no other file of
+`bytecode/` compares `sys.version_info`. A test checks each table against its interpreter.
 
-A new version is one new module here, one line in `__init__.py`, and the interpreter's struct
-layouts in `extensions/frame/cpython/`. A new opcode with a plain int argument needs no entry; the
-handler that traces it is in `trace/opcodes/`.
+A new version is one new module here and one line in `__init__.py`; ARCHITECTURE.md lists what it
+needs elsewhere. A new opcode with a plain int argument needs no entry; the handler that traces it
+is in `trace/opcodes/`.
 """
 
 from __future__ import annotations

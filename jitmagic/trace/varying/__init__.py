@@ -1,4 +1,4 @@
-"""Decides which sizes and numbers of a frame are symbols.
+"""Makes sizes and numbers of a frame symbols, and constants again where that is needed.
 
 A dimension, stride or number becomes a symbol if it differed between calls, is declared dynamic, or
 is certain to change (growing_sizes.py). Guards restrict its range. If the program needs its value,

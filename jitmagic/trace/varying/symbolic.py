@@ -99,7 +99,7 @@ class Symbols(Context):
         self.read_from: dict[Symbol, Node] = {}  # tensors of data-dependent numbers
         self.read_sizes: dict[Symbol, Size] = {}  # data-dependent numbers that are sizes
         self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with earlier values
-        self.values: dict[Source, Any] = {}  # ScalarValues by source
+        self.values: dict[Source, Any] = {}  # NumberValues by source
         self.where: UserLine | None = None  # line of the Specialize that ends the attempt
         # An instruction of the root that narrowed a symbol, and the steps at which it did.
         self.narrowed_at: dict[tuple[Symbol, int], set[int]] = {}

@@ -1,10 +1,10 @@
 """Models Python numbers that vary from call to call, and numbers read from tensors.
 
 A number that varies is a NumberValue. Its Scalar has an expression over symbols (`symbols/`) and is
-a size or a 0-dim tensor of the graph. The hint of a symbol is its value in the traced call. Its
-range proves that an operation cannot raise or overflow. A branch is decided by ranges, else by the
-hint under a guard. A number read from a tensor is unbacked: it has no hint, so what the trace
-assumes of it is asserted in the graph. If an assertion fails, eager reruns the frame from its
+a constant, a size or a 0-dim tensor of the graph. The hint of a symbol is its value in the traced
+call. Its range proves that an operation cannot raise or overflow. A branch is decided by ranges,
+else by the hint under a guard. A number read from a tensor is unbacked: it has no hint, so what the
+trace assumes of it is asserted in the graph. If an assertion fails, eager reruns the frame from its
 start. A use that needs a constant raises Specialize, and the next attempt at the trace has a
 guarded constant in place of the symbol.
 
