@@ -89,7 +89,10 @@ def _binder(find: Callable[[], object], like: Act | None, *, of_owner: bool = Fa
             return None
         is_bound = isinstance(getattr(find(), "__self__", None), type)  # a classmethod
         names = list(found.parameters.values())
-        return found.replace(parameters=names[1:] if of_owner and not is_bound else names)
+        is_named = all(one.kind in _POSITIONAL for one in names[:1])
+        return found.replace(
+            parameters=names[1:] if of_owner and not is_bound and is_named else names
+        )
 
     def bind(machine: Machine, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         signature = parameters()
