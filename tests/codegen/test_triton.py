@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -23,7 +24,7 @@ from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store as Cache
 from jitmagic.runtime.triton_kernels import build_cubins
-from jitmagic.schedule import schedule, split_reductions
+from jitmagic.schedule import schedule
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs
@@ -94,6 +95,7 @@ def test_offsets_of_64_bits(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["everything_sum", "column_sum", "softmax_parts", "layer_norm"])
 def test_split_reductions(name, monkeypatch):
+    split_reductions = import_module("jitmagic.schedule.split_reductions")  # not the function
     monkeypatch.setattr(split_reductions, "ROW", 40)
     monkeypatch.setattr(split_reductions, "STRIDED_ROW", 20)
     monkeypatch.setattr(split_reductions, "PIECE", 8)
