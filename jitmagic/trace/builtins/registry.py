@@ -80,6 +80,8 @@ def _binder(find: Callable[[], object], like: Act | None, *, of_owner: bool = Fa
 
     `of_owner`: the first parameter is the owner, which is not among the arguments.
     """
+    if like is AS_GIVEN:
+        return lambda machine, args, kwargs: (args, kwargs)
 
     @cache  # inspecting takes 20 us
     def parameters() -> inspect.Signature | None:
@@ -89,10 +91,7 @@ def _binder(find: Callable[[], object], like: Act | None, *, of_owner: bool = Fa
             return None
         is_bound = isinstance(getattr(find(), "__self__", None), type)  # a classmethod
         names = list(found.parameters.values())
-        is_named = all(one.kind in _POSITIONAL for one in names[:1])
-        return found.replace(
-            parameters=names[1:] if of_owner and not is_bound and is_named else names
-        )
+        return found.replace(parameters=names[1:] if of_owner and not is_bound else names)
 
     def bind(machine: Machine, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         signature = parameters()
@@ -152,18 +151,16 @@ def calls(rows: Mapping[Any, Act], like: Act | None = None) -> None:
         handles(function, like=like)(partial(_act, function.__name__, act))
 
 
-def _act(name: str, act: Act, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _result(name, act, machine, (machine, *args), kwargs)
-
-
-def _result(name: str, act: Act, machine: Machine, args: tuple[Any, ...], kwargs: Kwargs) -> Value:
+def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
+    *owner, args, kwargs = call
+    given = machine, *owner, *args
     try:
-        made = act(*args, **kwargs)
+        made = act(*given, **kwargs)
     except TypeError:
         try:
             # A TypeError that the act itself raised is a mistake of jitmagic. It must not pass for
             # wrong arguments of the program.
-            inspect.signature(act).bind(*args, **kwargs)
+            inspect.signature(act).bind(*given, **kwargs)
         except TypeError:
             what = "such arguments"
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what)) from None
@@ -196,17 +193,19 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> CallHandler:
+def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> Callable[..., Value]:
+    """Bind and realize the arguments before `handler`; a method's owner comes before them."""
     counts: set[int] = set()  # of positional arguments that fitted in a call before
 
-    def entry(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    def entry(machine: Machine, *call: Any) -> Value:
+        *owner, args, kwargs = call
         if kwargs or len(args) not in counts:
             args, kwargs = bind(machine, args, kwargs)
             counts.update(() if kwargs else (len(args),))
-        if lazy:
-            return handler(machine, args, kwargs)
-        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
-        return handler(machine, [arg.realize(machine) for arg in args], keywords)
+        if not lazy:
+            args = [arg.realize(machine) for arg in args]
+            kwargs = {name: arg.realize(machine) for name, arg in kwargs.items()}
+        return handler(machine, *owner, args, kwargs)
 
     return entry
 
@@ -240,37 +239,16 @@ def method(
     def register(handler: _H) -> _H:
         for name in names:
             bind = _binder(partial(getattr, owner, name), like, of_owner=True)
-            _METHODS[owner, name] = _method_entry(handler, bind, lazy)
+            _METHODS[owner, name] = _entry(handler, bind, lazy)
         return handler
 
     return register
 
 
-def _method_entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> MethodHandler:
-    counts: set[int] = set()
-
-    def entry(machine: Machine, target: Value, args: Args, kwargs: Kwargs) -> Value:
-        if kwargs or len(args) not in counts:
-            args, kwargs = bind(machine, args, kwargs)
-            counts.update(() if kwargs else (len(args),))
-        if lazy:
-            return handler(machine, target, args, kwargs)
-        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
-        return handler(machine, target, [arg.realize(machine) for arg in args], keywords)
-
-    return entry
-
-
 def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:
     """Register methods by a table of short acts; see `calls`."""
     for name, act in rows.items():
-        method(owner, name, lazy=lazy)(partial(_act_on, name, act))
-
-
-def _act_on(
-    name: str, act: Act, machine: Machine, target: Value, args: Args, kwargs: Kwargs
-) -> Value:
-    return _result(name, act, machine, (machine, target, *args), kwargs)
+        method(owner, name, lazy=lazy)(partial(_act, name, act))
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:
