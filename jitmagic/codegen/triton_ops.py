@@ -51,7 +51,7 @@ WIDE: Mapping[torch.dtype, torch.dtype] = {
     **dict.fromkeys(HALVES, torch.float32),
     **dict.fromkeys((*_SMALL, torch.bool), torch.int32),
 }
-"""What narrow values are held in while they are reduced."""
+"""Narrow values are held in these dtypes while they are reduced."""
 
 _INFIX: Mapping[str, str] = {
     **{"add": "+", "sub": "-", "mul": "*"},

@@ -207,7 +207,7 @@ def _growing(ones: bool, traced: Trace, assumed: Assumptions) -> Assumptions | N
 
 
 def _constants(traced: Trace, assumed: Assumptions) -> Assumptions | None:
-    """Use the sizes of this call if the frame breaks only because of symbols that nobody asked for.
+    """Use the sizes of this call if the frame breaks only because of symbols that jitmagic chose.
 
     Symbols that the user did not ask for must not cost more than they save.
     """

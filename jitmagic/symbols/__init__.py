@@ -17,6 +17,5 @@ torch's ShapeEnv, without sympy. Nothing here depends on tensors or graphs.
     predicates     conditions under which code compiled at one size is valid: ranges, relations
     compiled       expressions of sizes as a natively evaluated program
     floats         comparisons of floats as a program: guards run it
-    reading        the expression of a number seen at two size tuples
     probe          answers, examples and formulas for what is learnt by trying
 """

@@ -56,7 +56,7 @@ class Assumptions:
     plain: frozenset[int] = frozenset()
     """Python runs these loops as a whole."""
     calling: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)
-    """Those of `plain` whose callees are compiled, with the guards under which that was decided."""
+    """Loops of `plain` whose callees are compiled, with the guards under which that was decided."""
     plain_callees: tuple[CodeType, ...] = ()
     """These functions run for long and record nothing."""
     recording: frozenset[int] = frozenset()

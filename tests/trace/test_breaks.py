@@ -86,7 +86,7 @@ REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
     (lambda: time.sleep(0), (), breaks.StatefulCall),
     (lambda: random.getrandbits(8), (), breaks.StatefulCall),
     (lambda: time.strftime("%Y"), (), breaks.UnknownCFunction),
-    # It is found on the object again, where nobody knows it either.
+    # It is found on the object again, where the tracer does not know it either.
     (lambda x: type(x).__reduce__(x), (types.SimpleNamespace(),), breaks.UnknownCFunction),
     (lambda: open("/nowhere"), (), breaks.PrintCall),
     (lambda x: x.y, (memoryview(b""),), breaks.UnsupportedOperation),

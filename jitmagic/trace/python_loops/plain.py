@@ -9,7 +9,8 @@ alike.
 A call with such a loop of 20,000 iterations takes 0.79 ms (eager 0.80 ms; 55 ms before such
 loops were left to Python).
 
-`GraphBuilder.work` counts tensor work. Arithmetic on numbers is none, even on symbols of the graph.
+`GraphBuilder.work` counts tensor work. Arithmetic on numbers does not count, even on symbols of the
+graph.
 """
 
 from __future__ import annotations

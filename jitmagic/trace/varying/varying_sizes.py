@@ -45,7 +45,7 @@ class VaryingSizes:
     growing: Resized | None = None
     """Dimensions that the frame itself changes vary too."""
     growing_ones: bool = False
-    """Those of `growing` that are of size one vary too."""
+    """Dimensions of `growing` that are of size one vary too."""
 
     def of(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """Return the ranges of the sizes and strides of an input that vary, by index."""
