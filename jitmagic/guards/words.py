@@ -50,10 +50,6 @@ def short(value: object) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
-def _is_numpy_number(kind: type) -> bool:
-    return kind.__module__ == "numpy" and issubclass(kind, numbers.Real)
-
-
 def _own_name(value: Any) -> object:
     """Return the name of an object without calling a module's `__getattr__`."""
     if issubclass(type(value), types.ModuleType):
