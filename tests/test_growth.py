@@ -74,10 +74,11 @@ def test_functions_are_called_in_proportion_to_the_program(family, monkeypatch):
     less, more = calls(family, 2 * family.n), calls(family, 4 * family.n)  # nests are full by then
     assert sum(less.values()) > 20 * family.n
     # Twice, and a constant: a function called for each pair of n is called four times as often.
+    # Expressions that an earlier test keeps alive spare the smaller program a few calls.
     faster = {
         f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}": (less[code], count)
         for code, count in more.items()
-        if count > 2.7 * less[code] + 5 * family.n
+        if count > 2.7 * less[code] + 5 * family.n + 20
     }
     assert not faster
 
