@@ -142,7 +142,7 @@ def _pairwise(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 _BATCHED: Any = getattr(itertools, "batched", None)  # since 3.12; `strict` since 3.13
 
 
-def _accepts(*args: Any, **kwargs: Any) -> bool:
+def _accepts(*args: object, **kwargs: object) -> bool:
     return _BATCHED((), *args, **kwargs) is not None
 
 

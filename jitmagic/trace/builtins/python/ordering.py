@@ -78,7 +78,11 @@ def _in_order(
 
 
 def _follow(
-    machine: Machine, function: Callable[..., Any], target: SequenceValue, *args: Any, **named: Any
+    machine: Machine,
+    function: Callable[..., Any],
+    target: SequenceValue,
+    *args: object,
+    **named: object,
 ) -> Value:
     """Run `function(list, *args)` on stand-ins; a list is changed even if a comparison raises."""
     items = [_Item(machine, item) for item in target.items]

@@ -160,7 +160,7 @@ class MatchValue(Value):
     __slots__ = ("given", "how", "live", "pattern")
 
     def __init__(
-        self, pattern: PatternValue, how: str, given: tuple[Any, ...], live: re.Match[Any]
+        self, pattern: PatternValue, how: str, given: tuple[object, ...], live: re.Match[Any]
     ) -> None:
         super().__init__()
         self.pattern, self.how, self.given, self.live = pattern, how, given, live

@@ -436,7 +436,7 @@ class _SliceIndices(Value):
         super().__init__()
         self.owner = owner
 
-    def call(self, machine: Machine, args: Sequence[Value], kwargs: Any) -> Value:
+    def call(self, machine: Machine, args: Sequence[Value], kwargs: object) -> Value:
         length = machine.constant(index_of(machine, args[0]))
         return fold(machine, slice.indices, self.owner, length)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...builtins.registry import AS_GIVEN, handles
 from ...result import Recipe
+from ...state import Interpreter
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
 from .classes import ClassValue, constructs
@@ -94,7 +94,7 @@ def _make_descriptor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwar
 
 
 @handles(builtins.__build_class__, like=AS_GIVEN)
-def _build_class(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _build_class(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     assert isinstance(body, FunctionValue)
     text = name.as_constant(machine)

@@ -207,7 +207,7 @@ class ConstantMethodValue(MethodValue):
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
         names, count = tuple(keywords), len(values)
 
-        def method(owner: Any, *constants: Any) -> Any:
+        def method(owner: object, *constants: object) -> Any:
             named = dict(zip(names, constants[count:], strict=True))
             return getattr(owner, self.name)(*constants[:count], **named)
 
@@ -254,7 +254,7 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     return machine.constant(evaluate(machine, function, *constants))
 
 
-def evaluate(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
+def evaluate(machine: Machine, function: Callable[..., Any], *arguments: object) -> Any:
     """Call a Python function while tracing; what it raises, the traced program raises."""
     try:
         return function(*arguments)
@@ -282,7 +282,7 @@ def _varies(value: Value) -> bool:
 def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Break the graph if numpy would warn of an overflow: the program must warn in each call."""
 
-    def run(*constants: Any) -> Any:
+    def run(*constants: object) -> Any:
         try:
             with np.errstate(all="raise"):
                 return function(*constants)

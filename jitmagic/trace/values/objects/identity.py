@@ -20,9 +20,9 @@ class IdentityValue(Value):
     __slots__ = ("live",)
     by_identity = True
 
-    def __init__(self, live: Any, source: Source) -> None:
+    def __init__(self, live: object, source: Source) -> None:
         super().__init__(source)
-        self.live = live
+        self.live: Any = live  # a subclass knows its type
 
     def python_type(self, machine: Machine) -> type:
         return type(self.live)
