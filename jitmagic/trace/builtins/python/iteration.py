@@ -95,4 +95,7 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, ConstantValue) and isinstance(value.value, str | bytes):
         items = unpack(machine, value)
         return StepIterator(machine, reversed, reversed(items))
+    kind = value.python_type(machine)
+    if not hasattr(kind, "__reversed__"):
+        raise machine.error(TypeError, f"'{kind.__name__}' object is not reversible", exact=True)
     return value.call_method(machine, "__reversed__", [], {})
