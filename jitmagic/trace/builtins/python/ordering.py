@@ -144,6 +144,7 @@ class _KeyMaker(Value):
     """The result of functools.cmp_to_key: called with an object, it wraps it for comparisons."""
 
     __slots__ = ("function",)
+    always_true = True
 
     def __init__(self, function: Value) -> None:
         super().__init__()
@@ -152,9 +153,6 @@ class _KeyMaker(Value):
     def python_type(self, machine: Machine) -> type:
         # CPython has one class, KeyWrapper, for the maker and for the objects that it wraps.
         return type(functools.cmp_to_key(lambda one, two: 0))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != 1 or kwargs:

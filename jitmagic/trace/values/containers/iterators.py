@@ -40,6 +40,7 @@ class IteratorValue(Value):
     """An iterator, which is its own `iter()` and always true."""
 
     __slots__ = ("kind",)
+    always_true = True
 
     def __init__(self, kind: type) -> None:
         super().__init__()
@@ -55,9 +56,6 @@ class IteratorValue(Value):
         if name in ("__next__", "__iter__"):
             return BuiltinMethodValue(self, Iterator, name)
         self.refuse(machine, f"attribute {name!r}")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def hash_key(self, machine: Machine) -> object:
         machine.guard_distinct_key(self)

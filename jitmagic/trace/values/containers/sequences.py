@@ -381,6 +381,7 @@ class SliceValue(Value):
     """A slice object."""
 
     __slots__ = ("items",)
+    always_true = True
 
     def __init__(self, items: Sequence[Value], source: Source | None = None) -> None:
         super().__init__(source)
@@ -415,9 +416,6 @@ class SliceValue(Value):
             self.refuse(machine, f"comparison {op}")
         same = all(equal(machine, a, b) for a, b in zip(self.items, other.items, strict=True))
         return machine.constant(same == (op == "=="))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         start, stop, step = (builder(item) for item in self.items)

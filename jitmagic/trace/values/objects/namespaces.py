@@ -117,6 +117,7 @@ class ModuleValue(Value):
     """A Python module, known by identity."""
 
     __slots__ = ("module", "names")
+    always_true = True
     by_identity = True
 
     def __init__(self, module: types.ModuleType, names: DictValue, source: Source) -> None:
@@ -158,9 +159,6 @@ class ModuleValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise machine.error(TypeError, "'module' object is not callable")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)
