@@ -25,7 +25,7 @@ __all__ = ["relation", "size_name", "sizes_differ"]
 
 
 def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
-    known: dict[Expr, Any] = {}
+    known: dict[Expr, object] = {}
     for symbol in guard.symbols:
         try:
             known[symbol] = _value(symbol.origin, frame)

@@ -149,7 +149,7 @@ class _NumbersRelate(Kind[NumbersRelate]):
         return (("NUMBERS", registers.registers(guard.sources), sides),)
 
     def differs(self, guard: NumbersRelate, frame: FrameSnapshot) -> str | None:
-        known: dict[Expr, Any] = {}
+        known: dict[Expr, object] = {}
         for symbol in guard.symbols:
             source: Any = symbol.origin
             try:

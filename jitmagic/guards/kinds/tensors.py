@@ -191,7 +191,9 @@ def _is_hidden(member: object) -> bool:
     return member is not None and not inspect.isdatadescriptor(member)
 
 
-def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
+def _compared(
+    now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]
+) -> tuple[object, object]:
     """Return both tuples to compare: in `wanted`, free numbers are replaced by current ones."""
     if len(now) != len(wanted):
         return tuple(now), tuple(wanted)

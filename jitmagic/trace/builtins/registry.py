@@ -32,6 +32,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
     "AS_GIVEN",
+    "Act",
     "CallHandler",
     "MethodHandler",
     "calls",
@@ -46,7 +47,7 @@ __all__ = [
 
 CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
-Act = Callable[..., Any]
+Act = Callable[..., object]
 _H = TypeVar("_H", bound=Callable[..., object])
 _Bind = Callable[[Machine, Args, Kwargs], tuple[Args, Kwargs]]
 
@@ -161,11 +162,11 @@ def _with_whole_call(handler: Act, called: object) -> Act:
     return partial(_act, str(getattr(called, "__name__", called)), handler)
 
 
-def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
+def _act(name: str, act: Act, machine: Machine, *call: Any) -> object:
     *owner, args, kwargs = call
     given = machine, *owner, *args
     try:
-        made = act(*given, **kwargs)
+        return act(*given, **kwargs)
     except TypeError:
         try:
             # A TypeError that the act itself raised is a mistake of jitmagic. It must not pass for
@@ -175,7 +176,6 @@ def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
             what = "such arguments"
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what)) from None
         raise
-    return made if isinstance(made, Value) else machine.constant(made)
 
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
@@ -203,7 +203,7 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> Callable[..., Value]:
+def _entry(handler: Act, bind: _Bind, lazy: bool) -> Callable[..., Value]:
     """Bind and realize the arguments before `handler`; a method's owner comes before them."""
     counts: set[int] = set()  # of positional arguments that fitted in a call before
 
@@ -215,7 +215,8 @@ def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> Callable[.
         if not lazy:
             args = [arg.realize(machine) for arg in args]
             kwargs = {name: arg.realize(machine) for name, arg in kwargs.items()}
-        return handler(machine, *owner, args, kwargs)
+        made = handler(machine, *owner, args, kwargs)
+        return made if isinstance(made, Value) else machine.constant(made)
 
     return entry
 

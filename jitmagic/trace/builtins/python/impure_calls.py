@@ -42,7 +42,7 @@ __all__ = ["raises_warnings"]
 # -- clocks ----------------------------------------------------------------------------------------
 
 
-Clock = Callable[[], Any]
+Clock = Callable[[], object]
 _CLOCKS: tuple[Clock, ...] = (
     time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time,
     time.time_ns, time.perf_counter_ns, time.monotonic_ns, time.process_time_ns,

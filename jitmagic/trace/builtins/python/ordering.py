@@ -10,7 +10,6 @@ import bisect
 import functools
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
@@ -79,7 +78,7 @@ def _in_order(
 
 def _follow(
     machine: Machine,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     target: SequenceValue,
     *args: object,
     **named: object,
@@ -98,7 +97,7 @@ def _follow(
     return result.value if isinstance(result, _Item) else machine.constant(result)
 
 
-def _register_heap(function: Callable[..., Any]) -> None:
+def _register_heap(function: Callable[..., object]) -> None:
     @handles(function)
     def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(args[0], ListValue):
@@ -116,7 +115,7 @@ for _name in (
         _register_heap(getattr(heapq, _name))
 
 
-def _register_bisect(function: Callable[..., Any]) -> None:
+def _register_bisect(function: Callable[..., object]) -> None:
     @handles(function)
     def search(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         named = {**dict(zip(("a", "x", "lo", "hi"), args, strict=False)), **kwargs}
@@ -126,7 +125,7 @@ def _register_bisect(function: Callable[..., Any]) -> None:
             what = "not a list" if inserts else "not a sequence"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
         sought = _Item(machine, named.pop("x"))
-        given: dict[str, Any] = {
+        given: dict[str, object] = {
             name: None if is_none(one) else index_of(machine, one) for name, one in named.items()
         }
         if not is_none(key):

@@ -222,13 +222,13 @@ def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple
     return tuple(value.realize(machine).as_constant(machine) for value in args), named
 
 
-def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+def _folded(machine: Machine, function: Callable[..., object], args: Args, kwargs: Kwargs) -> Value:
     """Evaluate a pure call on constants; an error is raised in the traced program."""
     positional, named = _constants(machine, args, kwargs, function.__name__)
     return machine.constant(_run(machine, function, positional, named))
 
 
-def _run(machine: Machine, function: Callable[..., Any], positional: Any, named: Any) -> Any:
+def _run(machine: Machine, function: Callable[..., object], positional: Any, named: Any) -> Any:
     try:
         return function(*positional, **named)
     except (IndexError, TypeError, ValueError) as error:

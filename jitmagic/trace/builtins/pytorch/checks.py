@@ -6,8 +6,6 @@ and a false one is a graph break, after which plain Python raises.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
@@ -22,7 +20,7 @@ from ..registry import handles
 __all__: list[str] = []
 _all = torch.all  # this object, even if it is replaced later
 
-_RAISES: dict[Any, type[Exception]] = {
+_RAISES: dict[object, type[Exception]] = {
     torch._check: RuntimeError,
     torch._check_index: IndexError,
     torch._check_value: ValueError,

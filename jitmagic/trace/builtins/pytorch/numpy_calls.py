@@ -230,7 +230,7 @@ def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Valu
         return None
     names = tuple(kwargs)
 
-    def call(*constants: Any) -> Any:
+    def call(*constants: object) -> object:
         named = dict(zip(names, constants[len(args) :], strict=True))
         # numpy warns of a division by zero or an overflow. A constant would lose the warning.
         with np.errstate(all="raise"):

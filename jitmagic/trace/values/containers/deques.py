@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from ....guards.guard import TypeIs
 from ....guards.source import Source
@@ -151,6 +150,6 @@ methods(Deque, {
 
 
 @wraps(Deque)
-def _wrap_deque(machine: Machine, obj: Deque[Any], source: Source) -> Value:
+def _wrap_deque(machine: Machine, obj: Deque[object], source: Source) -> Value:
     machine.guard(TypeIs(source, Deque))
     return DequeValue(ListStore.of_live(machine, obj, source))

@@ -11,7 +11,6 @@ import functools
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
 from ....guards.source import CellContents, FunctionPart, Item, SlotAttr, Source
@@ -355,7 +354,7 @@ class PartialValue(WithAttributes):
         args: Args,
         kwargs: Mapping[str, Value],
         *,
-        live: functools.partial[Any] | None = None,
+        live: functools.partial[object] | None = None,
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
@@ -460,7 +459,7 @@ def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
 
 
 @wraps(functools.partial)
-def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source) -> Value:
+def _wrap_partial(machine: Machine, obj: functools.partial[object], source: Source) -> Value:
     machine.guard(TypeIs(source, functools.partial))
     function = machine.lazy(obj.func, SlotAttr(source, "func"))
     args = machine.wrap(obj.args, SlotAttr(source, "args"))
