@@ -43,6 +43,7 @@ __all__ = [
     "method",
     "method_of",
     "methods",
+    "parameters_of",
 ]
 
 CallHandler = Callable[[Machine, Args, Kwargs], Value]
@@ -133,13 +134,20 @@ _UNKNOWN = object()  # a default that the code object of a function does not sho
 def _signature(callable_: Any) -> inspect.Signature:
     if not isinstance(callable_, CodeType):
         return inspect.signature(callable_)
-    cells = tuple(CellType() for _ in callable_.co_freevars)
     # The handler's first argument is the function.
     first = Parameter("_function", Parameter.POSITIONAL_ONLY)
-    found = inspect.signature(FunctionType(callable_, {}, closure=cells)).parameters.values()
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    names = [one if one.kind in variadic else one.replace(default=_UNKNOWN) for one in found]
+    names = [
+        one if one.kind in variadic else one.replace(default=_UNKNOWN)
+        for one in parameters_of(callable_)
+    ]
     return inspect.Signature([first, *names])
+
+
+def parameters_of(code: CodeType) -> list[Parameter]:
+    """Return the parameters of a function with this code, without their defaults."""
+    cells = tuple(CellType() for _ in code.co_freevars)
+    return [*inspect.signature(FunctionType(code, {}, closure=cells)).parameters.values()]
 
 
 def _refused(callable_: object) -> GraphBreak:

@@ -20,8 +20,6 @@ from torch.overrides import (
 )
 
 from ....graph.symbolic.known import known_value
-from ....guards.guard import IdentityIs
-from ....guards.source import Source
 from ...breaks import (
     Construction,
     GraphBreak,
@@ -44,7 +42,7 @@ from ...values.objects.constants import ConstantValue, evaluate
 from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
-from ...wrap import intercepts
+from ...wrap import by_identity, intercepts
 from ..python.numbers import fold_call
 from ..registry import AS_GIVEN, calls, handler_of, handles, handles_named
 
@@ -193,10 +191,7 @@ for _limit in (torch.finfo, torch.iinfo):
     handles(_limit, like=lambda type: None)(partial(_limits, _limit))
 
 
-@intercepts(torch.finfo, torch.iinfo)
-def _wrap_limits(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return NumberLimits(obj, source)
+intercepts(torch.finfo, torch.iinfo)(by_identity(NumberLimits))
 
 
 @constructs(

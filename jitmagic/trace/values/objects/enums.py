@@ -17,7 +17,7 @@ from typing import Any
 from ....guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
 from ....guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ...result import Constant, Recipe
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import is_user_code, user_key
@@ -386,7 +386,4 @@ class MembersValue(ReadOnlyTable):
         return builder.invoke(getattr, (builder(self.owner), builder.constant("__members__")))
 
 
-@wraps(enum.Enum, subclasses=True)
-def _wrap_enum(machine: Machine, obj: enum.Enum, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return EnumValue(obj, source)
+wraps(enum.Enum, subclasses=True)(by_identity(EnumValue))

@@ -30,7 +30,7 @@ from ....guards.guard import CacheLacks, IdentityIs
 from ....guards.source import Argument, CacheEntry, InstanceDict, Item, Source
 from ...breaks import CachedCall, GraphBreak
 from ...library_files import is_installed
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
@@ -250,7 +250,4 @@ def _parts(machine: Machine, value: Value) -> Iterator[Value]:
                 pending.extend(part.parts())
 
 
-@wraps(LRU_CACHE)
-def _wrap_cached(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return CachedFunctionValue(obj, source)
+wraps(LRU_CACHE)(by_identity(CachedFunctionValue))
