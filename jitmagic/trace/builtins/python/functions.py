@@ -25,26 +25,17 @@ __all__: list[str] = []
 # -- functools.update_wrapper ----------------------------------------------------------------------
 
 
-_DEFAULTS = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRAPPER_UPDATES}
-
-
 @handles(functools.update_wrapper)
-def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False))
-    wrapper, wrapped = (given[name].realize(machine) for name in ("wrapper", "wrapped"))
-    usual = all(
-        given[name].realize(machine).as_constant(machine) == default
-        for name, default in _DEFAULTS.items()
-        if name in given
-    )
-    functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
+def _update_wrapper(machine: Machine, wrapper: Value, wrapped: Value, *names: Value) -> Value:
+    given = [one.as_constant(machine) for one in names]
+    usual = [functools.WRAPPER_ASSIGNMENTS, functools.WRAPPER_UPDATES][: len(given)]
     # A function from before the call would have to be changed in place; what is set here is only a
     # part of the recipe of a new one.
-    if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
+    is_new = isinstance(wrapper, FunctionValue) and wrapper.live is None
+    if not is_new or not isinstance(wrapped, FunctionValue) or given != usual:
         what = f"{wrapper.describe()} for {wrapped.describe()}"
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
     assert isinstance(wrapper, FunctionValue)
-    assert isinstance(wrapped, FunctionValue)
     for assigned in functools.WRAPPER_ASSIGNMENTS:
         try:
             _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))

@@ -50,12 +50,12 @@ __all__: list[str] = []
 
 
 @handles(is_tensor_like)
-def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    kind = args[0].python_type(machine)
+def _is_tensor_like(machine: Machine, value: Value) -> bool:
+    kind = value.python_type(machine)
     # torch asks hasattr(obj, "__torch_function__"), which may run a `__getattr__` of the user's.
-    if not isinstance(args[0], TensorValue) and kind not in (float, int, bool, complex):
+    if not isinstance(value, TensorValue) and kind not in (float, int, bool, complex):
         raise GraphBreak(UnsupportedArguments.of(name="is_tensor_like", what=f"a {kind.__name__}"))
-    return machine.constant(isinstance(args[0], TensorValue))
+    return isinstance(value, TensorValue)
 
 
 @handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
@@ -270,9 +270,8 @@ _lazy: Any = utils._lazy_property_and_property
 
 
 @handles(_lazy)
-def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _lazy_of_class(machine: Machine, wrapped: Value) -> Value:
     """Return a lazy property read from the class alone, by code that asks for its kind."""
-    wrapped = args[0]
     if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
         wrapped.refuse(machine, "a lazy property")
     return BuiltinValue(_lazy(wrapped.live))
