@@ -71,7 +71,7 @@ class _Builder:
             return
         self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
 
-    def arguments(self, part: Any) -> Any:
+    def arguments(self, part: object) -> Any:
         """Return an extern call's arguments with slots in place of buffers."""
         if isinstance(part, BufferRef):
             self.ensure_memory(part.name)  # no step writes a tensor without elements

@@ -27,9 +27,10 @@ from ..target import Target
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products
-from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, name_sizes, step_text
+from .cpp_text import CTYPES, blocks_text, closed, count_text, name_sizes, step_text
 from .cpp_values import CppBody
 from .loop_structure import Structure
+from .scoped_text import comment_lines
 from .vector_lanes import Lanes, lane_step, likely_extent
 
 __all__ = ["KernelWriter"]
@@ -78,7 +79,7 @@ class KernelWriter:
             lines[before:] = name_sizes(lines[before:], symbols, lambda: body.name("n"))
         body.line("return bad;" if checks else "return 0;")
         body.close()
-        return [*comment_line(self.kernel.origins), *body.scopes[0].lines]
+        return [*comment_lines(self.kernel.origins, "//", 116), *body.scopes[0].lines]
 
     def _checks_indexes(self) -> bool:
         loads = (node for node in self.kernel.free if isinstance(node, Load))

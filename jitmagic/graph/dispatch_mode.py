@@ -7,7 +7,7 @@ unless the class declares that it need not; this one does.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +17,7 @@ __all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 T = TypeVar("T", bound=torch.Tensor)
 
 
-def by_python_dispatcher(chosen: bool) -> AbstractContextManager[Any]:
+def by_python_dispatcher(chosen: bool) -> AbstractContextManager[object]:
     """Enable torch's Python dispatcher if `chosen`: composite operators are then decomposed in
     Python, so ints that C++ would read may be SymInts.
     """

@@ -126,7 +126,7 @@ def reachable_leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
     """Return the autograd nodes that a backward of the outputs runs."""
-    seen: dict[Any, None] = {}
+    seen: dict[object, None] = {}
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while waiting:
         node = waiting.pop()

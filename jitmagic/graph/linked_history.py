@@ -82,7 +82,7 @@ def _saves_tensors(results: Sequence[torch.Tensor]) -> bool:
 
 def _nodes(results: Sequence[torch.Tensor]) -> Iterator[Any]:
     waiting = [one.grad_fn for one in results if one.grad_fn is not None]
-    seen: set[Any] = set()
+    seen: set[object] = set()
     while waiting:
         node = waiting.pop()
         if node not in seen:

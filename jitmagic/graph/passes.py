@@ -10,7 +10,6 @@ Mutations, random draws and changes of modes keep their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -47,7 +46,7 @@ def dead_calls(graph: Graph, is_output: Callable[[Node], bool]) -> list[Node]:
 def _drop_idle_modes(graph: Graph) -> int:
     """Erase all but the last of consecutive changes of one mode."""
     erased = 0
-    previous: dict[tuple[Any, ...], Node] = {}
+    previous: dict[tuple[object, ...], Node] = {}
     for node in list(graph.nodes):
         if node.op == "placeholder":
             continue
@@ -72,7 +71,7 @@ def merge_equal(graph: Graph) -> int:
     if any(node.meta.get("mutates") for node in nodes):
         return 0
     leaving = _storages_of_outputs(graph)
-    seen: dict[tuple[Any, ...], Node] = {}
+    seen: dict[tuple[object, ...], Node] = {}
     mode, merged = 0, 0
     for node in nodes:
         mode += changes_mode(node)
@@ -98,7 +97,7 @@ def _storages_of_outputs(graph: Graph) -> set[int]:
     return leaving
 
 
-def _freeze(value: object) -> Any:
+def _freeze(value: object) -> object:
     """Return a hashable form that distinguishes 1, 1.0, True and -0.0."""
     if isinstance(value, Node):
         return value

@@ -10,7 +10,7 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import BuiltinFunctionType
@@ -22,6 +22,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
+from ..torch_types import AnyFunction, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
@@ -60,7 +61,7 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
-Target = Callable[..., Any] | str
+Target = AnyFunction | str
 
 # torch's errors for operations that need the data of a meta tensor, or have no meta implementation.
 _NO_DATA = (
@@ -113,13 +114,13 @@ def call_name(target: Target) -> str:
 
 def run_on_meta(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     grad: bool,
     written: set[int] | None = None,
     line: UserLine | None = None,
     guesses: bool = True,
-) -> Any:
+) -> object:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
     `written` receives the storages written to. Warnings name `line`; without it none are shown.
@@ -133,8 +134,8 @@ def run_on_meta(
 
 def call_on_meta(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     grad: bool,
     written: set[int],
     above: DispatchMode | None = None,
@@ -156,11 +157,11 @@ def call_on_meta(
 
 def _followed(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     may_guess: bool,
     attribution: UserLine | Silence,
-) -> Any:
+) -> object:
     try:
         result = _run(target, args, kwargs, attribution)
         if isinstance(result, torch.SymFloat):  # the trace has no such value
@@ -187,7 +188,7 @@ def _followed(
         raise EagerRaises(error) from None
 
 
-def _varies(value: Any) -> bool:
+def _varies(value: object) -> bool:
     """Return whether a size among the arguments is symbolic; runs for each traced call."""
     if isinstance(value, torch.Tensor):
         return any(type(size) is not int for size in value.shape)
@@ -209,9 +210,9 @@ def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
 
 
 @contextmanager
-def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
+def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[object]]:
     """Allow data-dependent sizes, created by `fresh`, in the block; yields the list of them."""
-    made: list[Any] = []
+    made: list[object] = []
 
     def noted(least: int, most: int) -> Any:
         size = None if fresh is None else fresh(least, most)
@@ -257,7 +258,7 @@ def _noted(
         _SHAPES.written = before
 
 
-def _retry_with_ints(target: Target, args: Any) -> None:
+def _retry_with_ints(target: Target, args: object) -> None:
     """Restart the trace with ints: a meta function may refuse symbols that eager accepts."""
     symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
     if symbols:
@@ -294,22 +295,22 @@ class _Shapes(DispatchMode):
         return _RULES.ask(func, args, named)
 
 
-Arguments = tuple[Any, ...]
-Named = Mapping[str, Any]
+Arguments = tuple[object, ...]
+Named = Mapping[str, object]
 
 
-def _sized_by_data(func: Any, args: Arguments, kwargs: Named) -> Any:
+def _sized_by_data(func: OpOverload, args: Arguments, kwargs: Named) -> object:
     if (fresh := _SHAPES.fresh) is None:
         return None
     return infer_data_dependent(func, args, kwargs, fresh, lambda op, given: _ask(op, (given, {})))
 
 
-def _lifted(func: Any, args: Arguments, kwargs: Named) -> Any:
+def _lifted(func: OpOverload, args: Arguments, kwargs: Named) -> object:
     is_lift = _SHAPES.names_devices and func is aten.lift_fresh.default
     return without_data(args[0]) if is_lift else None
 
 
-def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
+def _by_torch(func: OpOverload, args: Arguments, kwargs: Named) -> object:
     """Run torch's meta function, or sample it if it fails on symbolic sizes."""
     if func._schema.is_mutable:
         _refuse_to_grow(func, args, kwargs)
@@ -325,7 +326,7 @@ def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
     return without_data(made) if is_foreign(func) or not tensors_of(args) else made
 
 
-def _sampled(func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
+def _sampled(func: OpOverload, arguments: tuple[object, object]) -> tuple[object, tuple[int, ...]]:
     return _ask(func, arguments), ()
 
 
@@ -334,7 +335,7 @@ def _ask(func: Any, arguments: tuple[Any, Any]) -> Any:
     return _SHAPES.__torch_dispatch__(func, (), args, kwargs)
 
 
-_RULES: Rules[Any] = Rules(
+_RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
@@ -344,7 +345,7 @@ _RULES: Rules[Any] = Rules(
 )
 
 
-def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _refuse_to_grow(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
     """Raise if an in-place result would grow; meta functions resize with a warning first."""
     if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
         return
@@ -361,13 +362,15 @@ def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 @lru_cache(maxsize=4096)
-def _takes_device(func: Any) -> bool:
+def _takes_device(func: OpOverload) -> bool:
     return any(
         argument.name == "device" and argument.kwarg_only for argument in func._schema.arguments
     )
 
 
-def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
+def _storages_written(
+    func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Iterator[int]:
     """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -409,7 +412,7 @@ _KERNEL_CHOOSES_STRIDES = (
 _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
-def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
+def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> Any:
     """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result

@@ -312,7 +312,7 @@ class LoopBuilder:
         }
 
     def extern(
-        self, out: Out, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+        self, out: Out, op: object, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
     ) -> list[TensorView | None]:
         """Add one ATen call; its results are new buffers with eager's strides."""
         made_args = tuple(self._argument(arg) for arg in args)
@@ -327,7 +327,7 @@ class LoopBuilder:
         self.steps.append(step)
         return results
 
-    def _argument(self, arg: Any) -> Any:
+    def _argument(self, arg: object) -> Any:
         if isinstance(arg, TensorView):
             return BufferRef(self.memory(arg))
         if isinstance(arg, NumberView):

@@ -131,7 +131,7 @@ def _run_extern(step: Extern, memory: _Memory) -> None:
             memory.put(name, tensor)
 
 
-def _resolve(arg: Any, memory: _Memory) -> Any:
+def _resolve(arg: object, memory: _Memory) -> Any:
     if isinstance(arg, NumberRef):
         return memory.read(arg.name).item()
     if isinstance(arg, BufferRef):
@@ -206,7 +206,7 @@ class _Grid:
     def variable(self, axis: Axis) -> Tensor:
         return torch.arange(self.extent[axis], device=self.device).reshape(self.extents((axis,)))
 
-    def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
+    def scalar(self, value: object, dtype: torch.dtype) -> Tensor:
         return torch.tensor(value, dtype=dtype, device=self.device).reshape(
             [1] * len(self.dimension)
         )

@@ -55,7 +55,7 @@ def _sizes_of(gm: GraphModule) -> Iterator[Size]:
 
 
 def _lowered(gm: GraphModule, builder: LoopBuilder, scalars: frozenset[Node]) -> LoopProgram:
-    env: dict[Node, Any] = {}
+    env: dict[Node, object] = {}
     for node in gm.graph.nodes:
         check()
         builder.node = node.name
@@ -145,7 +145,7 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
-def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
@@ -153,7 +153,7 @@ def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> An
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
 
-def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
+def _bind(part: object, env: Mapping[Node, object]) -> Any:
     if isinstance(part, Node):
         return env[part]
     if isinstance(part, dict):

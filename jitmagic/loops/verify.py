@@ -8,7 +8,7 @@ their uses, elements written once, buffers written before they are read, outputs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -254,7 +254,7 @@ def _is_exact(expr: Expr) -> bool:
     return isinstance(expr, AxisVar) or all(fixed)
 
 
-def _references(part: Any) -> Iterator[BufferRef]:
+def _references(part: object) -> Iterator[BufferRef]:
     if isinstance(part, BufferRef):
         yield part
     elif isinstance(part, (tuple, list)):

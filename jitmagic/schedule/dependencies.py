@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..loops.expr import AxisVar, Expr, Integer, ValueIndex, leaves
 from ..loops.ir import (
@@ -81,7 +80,7 @@ def loads_of(stores: Sequence[Store]) -> list[Load]:
     return [node for node in landmarks(store_values(stores)) if isinstance(node, Load)]
 
 
-def buffer_refs(argument: Any) -> Iterator[str]:
+def buffer_refs(argument: object) -> Iterator[str]:
     """Return the buffer names inside one Extern argument."""
     if isinstance(argument, BufferRef):
         yield argument.name

@@ -41,7 +41,7 @@ def holds_for(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool
     return bool(COMPARISONS[op](evaluate(left, values), evaluate(right, values)))
 
 
-def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
+def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, object]) -> bool:
     """Return `holds_for` at later values, and False where an operand cannot be computed."""
     try:
         return holds_for(op, left, right, values)
@@ -104,7 +104,7 @@ class Context:
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
-    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], Any]) -> Any:
+    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], object]) -> object:
         """Return `infer()` assuming that two are equal; undo that if it returns None."""
         before = dict(self.expected), dict(self._examples)
         self.expect("==", left, right)
@@ -141,7 +141,7 @@ class Context:
                 values[symbol] = value
         return not apart
 
-    def _agree(self, values: dict[Expr, Any]) -> bool:
+    def _agree(self, values: dict[Expr, object]) -> bool:
         """Return whether all expected equalities hold at the values."""
         return all(
             holds_for(op, left, right, dict(values))

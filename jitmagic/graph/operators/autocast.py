@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ...errors import UserLine
+from ...torch_types import AnyFunction
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
@@ -188,7 +189,7 @@ def preserving_autocast() -> Iterator[None]:
             torch.set_autocast_dtype(device, dtype)
 
 
-def restoring_modes(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+def restoring_modes(gm: torch.fx.GraphModule, run: AnyFunction) -> AnyFunction:
     """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
     if not any(map(changes_mode, gm.graph.nodes)):
         return run
@@ -308,7 +309,7 @@ def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     return sized[0].device if sized else torch.device("cpu")
 
 
-def _held(value: object) -> Any:
+def _held(value: object) -> object:
     if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
@@ -330,12 +331,12 @@ def cast_result(
     mode: Autocast,
     kept: CastCache,
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None = None,
-) -> Any:
+) -> object:
     """Return the call's results under `mode`, as new meta tensors; None if casts change nothing.
 
     Raises what the call raises, StaleCast, and EagerRaises if casts make results share memory.
@@ -366,11 +367,11 @@ def cast_result(
 def _sampled_cast(
     mode: Autocast,
     target: Target,
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    arguments: tuple[tuple[object, ...], dict[str, object]],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     error: Exception,
-) -> Any:
+) -> object:
     """Sample the cast results of a call that fails on symbolic sizes, at several sizes.
 
     Raises `error` if sampling fails too.
@@ -408,7 +409,7 @@ def _watch(
     seen = _RecordedRun()
     shown: dict[int, _DeviceTensor] = {}
 
-    def show(value: Any) -> Any:
+    def show(value: object) -> object:
         if isinstance(value, torch.Tensor):
             if id(value) not in shown:
                 shown[id(value)] = _shown_like(value, device_of(value))

@@ -126,7 +126,7 @@ class _StandIn(torch.Tensor):
 
 
 def _chosen(
-    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
+    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[object]
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Return image and weight without data, on `device`, and the library that convolves them
     there.

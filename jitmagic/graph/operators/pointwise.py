@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ...torch_types import OpOverload
+
 __all__ = [
     "BOOLEAN",
     "FLOATING",
@@ -72,16 +74,16 @@ _TRANSCENDENTAL = {
 }
 
 
-def is_pointwise(op: Any) -> bool:
+def is_pointwise(op: object) -> bool:
     return op in _POINTWISE
 
 
-def is_transcendental(op: Any) -> bool:
+def is_transcendental(op: object) -> bool:
     """Return whether it costs tens of instructions an element rather than one or two."""
     return op in _TRANSCENDENTAL
 
 
-def takes_wrapped_number(op: Any, args: Sequence[Any]) -> bool:
+def takes_wrapped_number(op: OpOverload, args: Sequence[object]) -> bool:
     """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
 
     jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.

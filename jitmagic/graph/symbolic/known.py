@@ -78,7 +78,7 @@ class _Computation:
     def __init__(self, graph: GraphBuilder, most_elements: int) -> None:
         self._graph = graph
         self._most_elements = most_elements
-        self._known: dict[Node, Any] = {}
+        self._known: dict[Node, object] = {}
 
     def of(self, node: Node) -> torch.Tensor | None:
         if not isinstance(node.meta["val"], torch.Tensor) or self._graph.modes_vary:

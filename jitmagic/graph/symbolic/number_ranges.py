@@ -81,12 +81,12 @@ Steps = list[tuple[Any, list[float]]]
 """The operators that a call runs, in order, and its result, each with its float arguments."""
 
 
-def _step(what: Any) -> tuple[Any, list[float]]:
+def _step(what: object) -> tuple[object, list[float]]:
     floats: list[float] = []
     return _described(what, floats), floats
 
 
-def _described(value: object, floats: list[float]) -> Any:
+def _described(value: object, floats: list[float]) -> object:
     """Return a comparable form without the floats, which are appended to `floats`."""
     if type(value) is float:
         floats.append(value)
@@ -133,7 +133,7 @@ def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return given
 
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[object, ...], dict[str, object]]
 Call = Callable[[float], Arguments]
 """Returns the arguments of a call, on meta tensors, with the given number in one of them."""
 
@@ -259,12 +259,12 @@ def _is_same(a: float | None, b: float) -> bool:
     return is_same_float(a, b) or a == b == 0
 
 
-def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Steps:
+def _run(target: Target, args: tuple[object, ...], kwargs: dict[str, object], grad: bool) -> Steps:
     """Run forward and backward on fresh meta tensors and return the operators."""
     steps: Steps = []
     noted = _Noted(steps)
 
-    def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call(given: tuple[object, ...], named: dict[str, object]) -> Any:
         placed = place(target_name(target), given, named, lambda tensor: CPU)
         run = placed.method or target
         result = call_on_meta(run, placed.args, placed.kwargs, grad, set(), noted)

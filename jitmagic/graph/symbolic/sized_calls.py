@@ -65,7 +65,7 @@ def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _interpolate(
     x: torch.Tensor,
-    size: Any = None,
+    size: object = None,
     scale_factor: object = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
@@ -96,7 +96,9 @@ def _interpolate(
     return made
 
 
-def _max_pool1d(x: torch.Tensor, *args: object, return_indices: bool = False, **kwargs: Any) -> Any:
+def _max_pool1d(
+    x: torch.Tensor, *args: object, return_indices: bool = False, **kwargs: object
+) -> Any:
     """Run max_pool2d over rows of height one (ATen/native/Pooling.cpp), which reads no size."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -113,7 +115,7 @@ def _max_pool1d(x: torch.Tensor, *args: object, return_indices: bool = False, **
     return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
 
 
-def _times(n: Any, factor: Any) -> Any:
+def _times(n: Any, factor: object) -> object:
     """Return int(n * factor) of a size in exact integers; None if float64 rounds to another integer
     for this size, or may.
     """
@@ -216,7 +218,7 @@ def _tensor(
     return (torch.cat(parts) if len(parts) > 1 else parts[0]).reshape(shape)
 
 
-def _flat(data: Any) -> tuple[list[Any], tuple[int, ...]] | None:
+def _flat(data: object) -> tuple[list[Any], tuple[int, ...]] | None:
     """Return the numbers in nested lists and their shape; None for other data."""
     if isinstance(data, int | float | torch.SymInt):
         return [data], ()
@@ -229,7 +231,7 @@ def _flat(data: Any) -> tuple[list[Any], tuple[int, ...]] | None:
 
 
 # Rules that run other operators; a rule returns None if the function can be called unchanged.
-_BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
+_BY_OPERATORS: Mapping[object, Callable[..., Any]] = {
     interpolate: _interpolate,
     torch.as_tensor: _tensor,
     torch.tensor: _tensor,

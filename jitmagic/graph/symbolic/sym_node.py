@@ -55,7 +55,7 @@ def as_dimension(value: object) -> Any:
     return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
-def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
+def as_dimensions(values: Iterable[object]) -> tuple[Any, ...]:
     return tuple([one if type(one) is int else as_dimension(one) for one in values])
 
 
@@ -73,7 +73,7 @@ def in_layout(op: str, a: Any, b: Any) -> bool:
     return usually(op, as_dimension(a), as_dimension(b))
 
 
-def is_data_dependent(size: Any) -> bool:
+def is_data_dependent(size: object) -> bool:
     """Return whether the size is data-dependent."""
     size = as_dimension(size)
     return isinstance(size, Size) and size.context.of_data(size.expr)
@@ -266,7 +266,7 @@ class SizeNode(SymbolicNode):
     def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> ConditionNode:
         return _layout(is_dense, (), sizes, strides)
 
-    def is_non_overlapping_and_dense_indicator(self, sizes: Any, strides: Any) -> SizeNode:
+    def is_non_overlapping_and_dense_indicator(self, sizes: object, strides: object) -> SizeNode:
         return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
 
 

@@ -37,7 +37,7 @@ def full(
 
 @lowers("fill.Scalar")
 def fill_scalar(
-    builder: LoopBuilder, out: Out, x: TensorView, value: Number, **_: Any
+    builder: LoopBuilder, out: Out, x: TensorView, value: Number, **_: object
 ) -> TensorView:
     return _fill(builder, out, value)
 
@@ -50,7 +50,7 @@ def fill_tensor(builder: LoopBuilder, out: Out, x: TensorView, value: TensorView
 
 
 @lowers("zero.default")
-def zero(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
+def zero(builder: LoopBuilder, out: Out, *_: object, **__: object) -> TensorView:
     return _fill(builder, out, 0)
 
 
@@ -86,7 +86,7 @@ def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point],
 
 @lowers("arange.start_step")
 def arange(
-    builder: LoopBuilder, out: Out, start: Number, end: Number, step: Number, **_: Any
+    builder: LoopBuilder, out: Out, start: Number, end: Number, step: Number, **_: object
 ) -> TensorView:
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
@@ -132,7 +132,7 @@ def linspace(
 
 
 @lowers("eye.default", "eye.m")
-def eye(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
+def eye(builder: LoopBuilder, out: Out, *_: object, **__: object) -> TensorView:
     def value(point: Point) -> Value:
         on = compute("eq", IndexValue(point[0]), IndexValue(point[1]))
         return cast(on, out.spec.dtype)

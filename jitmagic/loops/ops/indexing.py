@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import torch
 
@@ -126,7 +125,7 @@ def index_select(
 
 @lowers("embedding.default")
 def embedding(
-    builder: LoopBuilder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
+    builder: LoopBuilder, out: Out, weight: TensorView, index: TensorView, *_: object, **__: object
 ) -> TensorView:
     require_index(index)
     require_extent(weight, 0)
@@ -140,7 +139,7 @@ def embedding(
 
 @lowers("gather.default")
 def gather(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, **_: object
 ) -> TensorView:
     require_index(index)
     if not x.shape or not index.shape:
@@ -164,7 +163,7 @@ def scatter(
     dim: int,
     index: TensorView,
     source: TensorView | Number,
-    **options: Any,
+    **options: object,
 ) -> TensorView:
     """Lower a scatter of one index per row: test at every element whether it is the one written."""
     require_index(index)
