@@ -10,9 +10,9 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -28,12 +28,11 @@ from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.kernel_probing import in_kernel_format, kernel_result
+from .operators.meta_functions import infer_without_rule, takes_device
 from .operators.recurrent import by_one_step
 from .operators.shapes import infer_accepted, tensors_of
 from .operators.symbolic_shapes import (
     CallSignature,
-    infer_symbolic,
     shapes_by_sampling,
     with_sizes_of_call,
 )
@@ -274,98 +273,39 @@ class _Shapes(DispatchMode):
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        if func._schema.is_mutable:
-            self.written.update(_storages_written(func, args, named))
-            if only_writes(func):
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        if op._schema.is_mutable:
+            self.written.update(_storages_written(op, args, kwargs))
+            if only_writes(op):
                 return None
-        if (
-            self.names_devices
-            and _takes_device(func)
-            and ("device" in named or not tensors_of(args))
-        ):
-            named = {**named, "device": torch.device("meta")}
-        return _RULES.ask(func, args, named)
+        if self.names_devices and takes_device(op) and ("device" in kwargs or not tensors_of(args)):
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        return _RULES.ask(op, args, kwargs)
 
 
-Arguments = tuple[object, ...]
-Named = Mapping[str, object]
-
-
-def _sized_by_data(func: OpOverload, args: Arguments, kwargs: Named) -> object:
+def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     if (fresh := _SHAPES.fresh) is None:
         return None
-    return infer_data_dependent(func, args, kwargs, fresh, lambda op, given: _ask(op, (given, {})))
+
+    def call(other: OpOverload, given: tuple[object, ...]) -> object:
+        return _SHAPES.run_operator(other, given, {})
+
+    return infer_data_dependent(op, args, kwargs, fresh, call)
 
 
-def _lifted(func: OpOverload, args: Arguments, kwargs: Named) -> object:
-    is_lift = _SHAPES.names_devices and func is aten.lift_fresh.default
+def _lifted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    is_lift = _SHAPES.names_devices and op is aten.lift_fresh.default
     return without_data(args[0]) if is_lift else None
-
-
-def _by_torch(func: OpOverload, args: Arguments, kwargs: Named) -> object:
-    """Run torch's meta function, or sample it if it fails on symbolic sizes."""
-    if func._schema.is_mutable:
-        _refuse_to_grow(func, args, kwargs)
-    try:
-        made = func(*args, **kwargs)
-    except Exception:  # perhaps caused by symbolic sizes: then sample the call
-        run = partial(_sampled, func)
-        made = None if func._schema.is_mutable else shapes_by_sampling(run, (args, kwargs))
-        if made is None:
-            raise
-    else:
-        made = in_kernel_format(func, args, kwargs, made)
-    return without_data(made) if is_foreign(func) or not tensors_of(args) else made
-
-
-def _sampled(func: OpOverload, arguments: tuple[object, object]) -> tuple[object, tuple[int, ...]]:
-    return _ask(func, arguments), ()
-
-
-def _ask(func: Any, arguments: tuple[Any, Any]) -> Any:
-    args, kwargs = arguments
-    return _SHAPES.__torch_dispatch__(func, (), args, kwargs)
 
 
 _RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
-    infer_symbolic,
-    kernel_result,
-    _by_torch,
+    partial(infer_without_rule, by_rule=infer_accepted),
 )
-
-
-def _refuse_to_grow(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
-    """Raise if an in-place result would grow; meta functions resize with a warning first."""
-    if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
-        return
-    functional = getattr(aten, func._opname.removesuffix("_"), None)
-    if functional is None or len({t.shape for t in tensors_of(args)}) < 2:
-        return
-    try:
-        result = functional(*args, **kwargs)
-    except Exception:  # the caller runs the call itself, which raises the same error
-        return
-    if isinstance(result, torch.Tensor) and result.shape != args[0].shape:
-        shapes = f"{[*args[0].shape]} doesn't match the broadcast shape {[*result.shape]}"
-        raise RuntimeError(f"output with shape {shapes}")
-
-
-@lru_cache(maxsize=4096)
-def _takes_device(func: OpOverload) -> bool:
-    return any(
-        argument.name == "device" and argument.kwarg_only for argument in func._schema.arguments
-    )
 
 
 def _storages_written(

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ...errors import UserLine
-from ...torch_types import AnyFunction
+from ...torch_types import AnyFunction, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
@@ -29,6 +29,7 @@ from ..nested import frozen, map_leaves, map_tensors
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .kernel_refusals import check_dtypes
+from .meta_functions import takes_device
 from .strictness import check_as_kernels_do
 from .symbolic_shapes import shapes_by_sampling
 
@@ -226,13 +227,7 @@ class _DeviceTensor(torch.Tensor):
         return shown
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: object, *rest: object) -> NoReturn:  # type: ignore[override]
         raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside the trace"))
 
 
@@ -249,13 +244,9 @@ class _RecordedRun:
 class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
         return args[0]
 
 
@@ -277,31 +268,26 @@ class _CallRecorder(DispatchMode):
         super().__init__()
         self.seen = seen
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = dict(kwargs or {})
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        named = dict(kwargs)
         shown = [t for t in tensors_in((args, named)) if isinstance(t, _DeviceTensor)]
         asked = named.get("device")
         device = torch.device(asked) if asked is not None else _device_of(shown)
-        makes = not shown and any(a.name == "device" for a in func._schema.arguments)
-        if asked is not None or makes:
+        if asked is not None or (not shown and takes_device(op)):
             named["device"] = META
         positional, named = map_leaves((args, dict(sorted(named.items()))), _held)
-        self.seen.calls.append((func, frozen((positional, named), _described)))
-        check_as_kernels_do(func._opname, positional, named, (), device)
-        check_dtypes(func, func._opname, positional, named, device)
+        self.seen.calls.append((op, frozen((positional, named), _described)))
+        check_as_kernels_do(op._opname, positional, named, (), device)
+        check_dtypes(op, op._opname, positional, named, device)
         owners = {id(t.held): t for t in shown}
 
         def show(made: torch.Tensor) -> _DeviceTensor:
             known = owners.get(id(made))
             return _DeviceTensor.make(made, device, False) if known is None else known
 
-        return map_tensors(func(*positional, **named), show)
+        return map_tensors(op(*positional, **named), show)
 
 
 def _device_of(shown: list[_DeviceTensor]) -> torch.device:

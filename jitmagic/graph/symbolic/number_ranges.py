@@ -35,6 +35,7 @@ from ...symbols.probe import (
     value_at,
 )
 from ...symbols.scalar import Symbol
+from ...torch_types import OpOverload
 from ..devices import place
 from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
@@ -107,29 +108,26 @@ class _Noted(DispatchMode):
         super().__init__()
         self._steps = steps
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        self._steps.append(_step((func, _all_arguments(func, args, kwargs))))
-        return func(*args, **kwargs)
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        self._steps.append(_step((op, _all_arguments(op, args, kwargs))))
+        return super().run_operator(op, args, kwargs)
 
 
-def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _all_arguments(
+    op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> list[object]:
     """Return the arguments in the schema's order, with ints for floats converted.
 
     A dispatch mode does not see arguments that equal their default.
     """
     given = []
-    for n, argument in enumerate(func._schema.arguments):
+    for n, argument in enumerate(op._schema.arguments):
         default = argument.default_value
         value = args[n] if n < len(args) else kwargs.get(argument.name, default)
-        is_number = type(value) is int and str(argument.type) in ("number", "float")
-        given.append(float(value) if is_number else value)
+        takes_float = str(argument.type) in ("number", "float")
+        given.append(float(value) if takes_float and type(value) is int else value)
     return given
 
 
