@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
 from ..loops.ops.extern import is_foreign
@@ -71,17 +70,13 @@ class _Builder:
             return
         self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
 
-    def arguments(self, part: object) -> Any:
-        """Return an extern call's arguments with slots in place of buffers."""
-        if isinstance(part, BufferRef):
-            self.ensure_memory(part.name)  # no step writes a tensor without elements
-            kind = NumberSlot if isinstance(part, NumberRef) else Slot
-            return kind(self.slots[part.name])
-        if isinstance(part, (tuple, list)):
-            return type(part)(self.arguments(item) for item in part)
-        if isinstance(part, Mapping):
-            return {key: self.arguments(item) for key, item in part.items()}
-        return part
+    def argument(self, item: object) -> object:
+        """Return an item of an extern call's arguments, with a slot in place of a buffer."""
+        if not isinstance(item, BufferRef):
+            return item
+        self.ensure_memory(item.name)  # no step writes a tensor without elements
+        kind = NumberSlot if isinstance(item, NumberRef) else Slot
+        return kind(self.slots[item.name])
 
     def add(self, step: Step) -> None:
         match step:
@@ -117,7 +112,7 @@ class _Builder:
 
     def call(self, step: Extern) -> None:
         """Add an ATen call, with `out=` where the plan provides the result's memory."""
-        args, kwargs = self.arguments(step.args), self.arguments(step.kwargs)
+        args, kwargs = step.mapped(self.argument)
         overload = out_overload(step, self.schedule.program.buffers)
         if overload is not None:
             assert step.results[0] is not None

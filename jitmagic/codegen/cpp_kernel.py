@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
-from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
-from ..schedule.dependencies import run_time_values
+from ..loops.ir import Buffer, IndexValue, Load, Reduction, run_time_values, walk
 from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same

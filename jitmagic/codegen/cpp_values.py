@@ -33,9 +33,9 @@ from ..loops.ir import (
     Load,
     Store,
     Value,
+    run_time_values,
     walk,
 )
-from ..schedule.dependencies import run_time_values
 from ..schedule.substitution import expr_axes
 from .cpp_text import (
     CTYPES,

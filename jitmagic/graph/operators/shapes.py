@@ -24,7 +24,15 @@ from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .network import NETWORK_RULES
-from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads, takes_wrapped_number
+from .pointwise import (
+    BOOLEAN,
+    FLOATING,
+    KEEPING,
+    PROMOTING,
+    overloads,
+    promoted_categories,
+    takes_wrapped_number,
+)
 from .recurrent import RECURRENT_RULES
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
@@ -104,17 +112,6 @@ def tensors_of(values: object) -> list[torch.Tensor]:
 #  type promotion ----------------------------------------------------------------------------------
 
 
-def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
-    if higher is None or lower is None:
-        return lower if higher is None else higher
-    if higher.is_floating_point:
-        return higher
-    if higher is torch.bool or lower.is_floating_point:
-        return torch.promote_types(higher, lower)
-    return higher
-
-
 def promoted(values: Sequence[object]) -> torch.dtype:
     """Return the common dtype of tensors and Python numbers, by category."""
     sized: torch.dtype | None = None
@@ -130,7 +127,7 @@ def promoted(values: Sequence[object]) -> torch.dtype:
         else:
             kind = number_dtype(value)
             number = kind if number is None else torch.promote_types(number, kind)
-    result = _over(sized, _over(scalar, number))
+    result = promoted_categories(sized, scalar, number)
     assert result is not None
     return result
 

@@ -28,7 +28,7 @@ __all__ = ["call_may_raise", "fallback_to_aten", "has_side_effects", "is_foreign
 def fallback_to_aten(
     builder: LoopBuilder,
     out: Out,
-    op: object,
+    op: OpOverload,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     reason: str,
@@ -63,7 +63,7 @@ def returns_view(op: OpOverload) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _without_aliasing(op: OpOverload) -> object:
+def _without_aliasing(op: OpOverload) -> OpOverload:
     if op._schema.is_mutable:
         raise VerifyError(f"{op} mutates its arguments: the graph is not functional")
     if not returns_view(op):
@@ -72,4 +72,5 @@ def _without_aliasing(op: OpOverload) -> object:
     packet = getattr(torch.ops.aten, f"{name}_copy", None)
     if packet is None or overload not in packet.overloads():
         raise VerifyError(f"{op} returns a view and has no _copy variant")
-    return getattr(packet, overload)
+    copying: OpOverload = getattr(packet, overload)
+    return copying
