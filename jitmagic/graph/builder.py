@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node as AutogradNode
 from torch.fx import Graph, GraphModule, Node
 
 from ..budget import check
@@ -285,7 +286,7 @@ class GraphBuilder:
         """Return whether autograd has recorded the result of a node."""
         return any(tensor.requires_grad for tensor in tensors_in(node.meta["val"]))
 
-    def history(self, outputs: Sequence[Node]) -> dict[object, None]:
+    def history(self, outputs: Sequence[Node]) -> dict[AutogradNode, None]:
         """Return the autograd nodes of meta tensors that a backward from these nodes runs."""
         return history_of(list(map(_value, outputs)))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from torch.fx import Graph, GraphModule, Node
 
 from .memory import memory_of
+from .nested import frozen
 from .node_meta import changes_mode, is_effectful
 from .operators.raising import may_raise_on_data, takes_data_size
 
@@ -79,7 +80,7 @@ def merge_equal(graph: Graph) -> int:
             continue
         if leaving & memory_of(node):
             continue
-        key = (mode, node.op, node.target, _freeze(node.args), _freeze(node.kwargs))
+        key = (mode, node.op, node.target, frozen((node.args, node.kwargs), _if_node))
         first = seen.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)
@@ -97,17 +98,8 @@ def _storages_of_outputs(graph: Graph) -> set[int]:
     return leaving
 
 
-def _freeze(value: object) -> object:
-    """Return a hashable form that distinguishes 1, 1.0, True and -0.0."""
-    if isinstance(value, Node):
-        return value
-    if isinstance(value, dict):
-        return tuple((key, _freeze(item)) for key, item in sorted(value.items()))
-    if isinstance(value, tuple | list):
-        return (type(value).__name__, *(_freeze(item) for item in value))
-    if isinstance(value, slice):
-        return ("slice", *(_freeze(item) for item in (value.start, value.stop, value.step)))
-    return (type(value).__name__, repr(value))
+def _if_node(item: object) -> Node | None:
+    return item if isinstance(item, Node) else None
 
 
 def run_passes(module: GraphModule, passes: Iterable[Pass]) -> GraphModule:

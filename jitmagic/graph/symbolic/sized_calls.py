@@ -22,6 +22,7 @@ from ...symbols.context import Specialize
 from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
+from .symbolic_views import symbolic_view
 
 __all__ = ["call_with_sizes"]
 
@@ -172,24 +173,15 @@ def _diagonal(
     return part.diagonal(0, dim1, dim2)
 
 
-def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tensor | None:
+def _unfold(x: torch.Tensor, dimension: int, size: object, step: object) -> torch.Tensor | None:
     """Build the view directly: torch reads both numbers as ints."""
     if not any(isinstance(number, torch.SymInt) for number in (size, step)):
         return None
-    rank = x.dim()
-    if not -rank <= dimension < rank:
-        return None
-    dim = dimension % rank
-    if size < 0 or step <= 0 or size > x.shape[dim]:
-        return None  # torch raises
-    shape, stride = list(x.shape), list(x.stride())
-    shape[dim] = (shape[dim] - size) // step + 1
-    strides = [*stride, stride[dim]]
-    strides[dim] = strides[dim] * step
-    return x.as_strided([*shape, size], strides, x.storage_offset())
+    view: torch.Tensor | None = symbolic_view(aten.unfold.default, (x, dimension, size, step), {})
+    return view
 
 
-def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Sequence[torch.Tensor] | None:
     """Split as ATen/native/TensorShape.cpp does, which reads the size."""
     if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
         return None
