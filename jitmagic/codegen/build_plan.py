@@ -63,12 +63,15 @@ class _Builder:
         if name in self.slots:
             return
         buffer, slot = self.schedule.program.buffers[name], self.slot(name)
-        facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
+        shape, stride, dtype, device = buffer.shape, buffer.stride, buffer.dtype, buffer.device
         offset, reused = self.schedule.pool.get(name), self.schedule.reused.get(name)
         if reused is not None:
-            self.steps.append(Reuse(slot, self.slots[reused], *facts))
-            return
-        self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
+            base = self.slots[reused]
+            self.steps.append(Reuse(slot, base, shape, stride, dtype, device))
+        elif offset is None:
+            self.steps.append(Alloc(slot, shape, stride, dtype, device))
+        else:
+            self.steps.append(Pool(slot, offset, shape, stride, dtype, device))
 
     def argument(self, item: object) -> object:
         """Return an item of an extern call's arguments, with a slot in place of a buffer."""
@@ -89,9 +92,9 @@ class _Builder:
                 self.call(step)
             case Alias(name, base, offset):
                 self.ensure_memory(base)
-                buffer = self.schedule.program.buffers[name]
-                slot, memory = self.slot(name), (buffer.shape, buffer.stride, offset, buffer.dtype)
-                self.steps.append(View(slot, self.slots[base], *memory))
+                made, slot = self.schedule.program.buffers[name], self.slot(name)
+                view = View(slot, self.slots[base], made.shape, made.stride, offset, made.dtype)
+                self.steps.append(view)
 
     def launch(self, nest: str, names: tuple[str, ...]) -> None:
         """Launch the nest's kernel; a shared kernel gets the address of the nest's first

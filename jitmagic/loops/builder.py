@@ -304,14 +304,16 @@ class LoopBuilder:
         self, out: Out, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
     ) -> list[TensorView | None]:
         """Add one ATen call; its results are new buffers with eager's strides."""
-        given = map_leaves(tuple(args), self._argument), map_leaves(dict(kwargs), self._argument)
+        made_args = map_leaves(tuple(args), self._argument)
+        made_kwargs = map_leaves(dict(kwargs), self._argument)
         single = len(out.specs) == 1
         results: list[TensorView | None] = [
             None if spec is None else self.define(out.name if single else f"{out.name}_{n}", spec)
             for n, spec in enumerate(out.specs)
         ]
         names = tuple(None if view is None else view.buffer for view in results)
-        self.steps.append(Extern(self._step(out.name), op, *given, names, (), reason))
+        step = Extern(self._step(out.name), op, made_args, made_kwargs, names, (), reason)
+        self.steps.append(step)
         return results
 
     def _argument(self, arg: object) -> object:

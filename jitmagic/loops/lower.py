@@ -152,7 +152,8 @@ def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> ob
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
-    args, kwargs = _bound(node.target, *map_nodes((node.args, node.kwargs), env.__getitem__))
+    given, options = map_nodes((node.args, node.kwargs), env.__getitem__)
+    args, kwargs = _bound(node.target, given, options)
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
 
 from ..loops.expr import (
     Apply,
@@ -64,14 +63,10 @@ class Rebuilder:
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
         self._on_reduction, self._on_cast = on_reduction, on_cast
         self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
-        self._idle = not (self.bindings or made or any(self._hooks()))
+        hooks = on_load, on_expr, on_axes, on_reduction, on_cast
+        self._idle = not (self.bindings or made or any(hooks))
         self._done: dict[Value, Value] = dict(made or {})
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
-
-    def _hooks(self) -> tuple[Any, ...]:
-        """Return the callbacks in the order of the constructor's parameters."""
-        walks = (self._on_load, self._on_expr, self._on_axes)
-        return (*walks, self._on_reduction, self._on_cast)
 
     def store(self, store: Store) -> Store:
         """Rewrite a store; it binds its inner axes, as a reduction does."""
@@ -174,7 +169,11 @@ class Rebuilder:
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}
             new = tuple(fresh_axis(a, a.extent) if a in captured else a for a in axes)
             bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
-            self._inner[axes, wanted] = (Rebuilder(bindings, *self._hooks()), new)
+            inside = Rebuilder(
+                bindings, on_load=self._on_load, on_expr=self._on_expr, on_axes=self._on_axes,
+                on_reduction=self._on_reduction, on_cast=self._on_cast,
+            )  # fmt: skip
+            self._inner[axes, wanted] = (inside, new)
         return self._inner[axes, wanted]
 
 

@@ -369,8 +369,10 @@ def _sampled_cast(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        at_ints = mode, CastCache(), target, args, kwargs  # a new cache: the sampled leaves are new
-        made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
+        cache = CastCache()  # a new one: the sampled leaves are new
+        made = cast_result(
+            mode, cache, target, args, kwargs, lambda tensor: known[id(tensor)], grad
+        )
         is_cast = made is not None
         if not is_cast:
             raise error
@@ -406,8 +408,10 @@ def _watch(
         with torch.inference_mode(False), preserving_autocast():
             _set(mode)
             positional, named = map_leaves((args, kwargs), show)
-            watched = grad, seen.written, _CallRecorder(seen), line
-            seen.result = call_on_meta(target, positional, named, *watched)
+            recorder = _CallRecorder(seen)
+            seen.result = call_on_meta(
+                target, positional, named, grad, seen.written, recorder, line
+            )
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
     return seen

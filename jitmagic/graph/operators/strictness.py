@@ -226,9 +226,9 @@ def _check_slice(
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
     _check_dim(whole, dim)
-    call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
-    part = symbolic_view(*call, {})
-    if (part if part is not None else call[0](*call[1])).shape != src.shape:
+    op, bounds = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
+    part = symbolic_view(op, bounds, {})
+    if (part if part is not None else op(*bounds)).shape != src.shape:
         _reject("the source does not have the shape of the slice")
 
 
