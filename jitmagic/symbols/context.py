@@ -49,6 +49,15 @@ def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, object]) -> 
         return False
 
 
+def _all_hold(answers: Mapping[tuple[str, Expr, Expr], bool], values: dict[Expr, Any]) -> bool:
+    """Return whether the comparisons of symbols in `values` have these answers there."""
+    return all(
+        holds_for(op, left, right, dict(values)) is answer
+        for (op, left, right), answer in answers.items()
+        if all(symbol in values for symbol in (*symbols_of(left), *symbols_of(right)))
+    )
+
+
 Ranges = dict[Expr, Interval | None]
 Relate = Callable[[str, Expr, Expr], None]
 
@@ -143,11 +152,8 @@ class Context:
 
     def _agree(self, values: dict[Expr, object]) -> bool:
         """Return whether all expected equalities hold at the values."""
-        return all(
-            holds_for(op, left, right, dict(values))
-            for op, left, right in self.expected
-            if op == "==" and all(s in values for s in (*symbols_of(left), *symbols_of(right)))
-        )
+        equalities = {asked: True for asked in self.expected if asked[0] == "=="}
+        return _all_hold(equalities, values)
 
     def count_of(self, kind: type) -> int:
         """Return the number of symbols whose origin is of this class."""
@@ -191,11 +197,7 @@ class Context:
     def allows(self, values: dict[Expr, Any]) -> bool:
         """Return whether these values of some symbols satisfy the assumptions so far."""
         ranges = (known.has(value) for s, value in values.items() if (known := self._ranges[s]))
-        return all(ranges) and all(
-            holds_for(op, left, right, dict(values)) is answer
-            for (op, left, right), answer in self._related.items()
-            if all(symbol in values for symbol in (*symbols_of(left), *symbols_of(right)))
-        )
+        return all(ranges) and _all_hold(self._related, values)
 
     # -- questions -------------------------------------------------------------------------------
 

@@ -307,13 +307,21 @@ def expr_of(dimension: Dimension) -> Expr:
     return dimension.expr if isinstance(dimension, Size) else integer(int(dimension))
 
 
+def _without_hint(op: str, a: Dimension, b: Dimension) -> tuple[Size, str, Dimension] | None:
+    """Return the comparison with a data-dependent size on the left; None if there is none."""
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            return left, asked, right
+    return None
+
+
 def usually(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b` for choices of layout. It is decided and guarded, except for data-dependent
     sizes, where it is the answer for most values.
     """
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size) and left.context.of_data(left.expr):
-            return left.usually(asked, right)
+    if (asked := _without_hint(op, a, b)) is not None:
+        size, op, other = asked
+        return size.usually(op, other)
     return bool(COMPARISONS[op](a, b))
 
 
@@ -321,24 +329,23 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b`, which eager requires to hold. It is decided and guarded, except for
     data-dependent sizes, where it is noted for the owner of the size to check.
     """
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size) and left.context.of_data(left.expr):
-            known = left.known(asked, right)
-            if known is None:
-                left.context.expect(asked, left.expr, expr_of(right))
-            return known is not False
-    return bool(COMPARISONS[op](a, b))
+    if (asked := _without_hint(op, a, b)) is None:
+        return bool(COMPARISONS[op](a, b))
+    size, op, other = asked
+    known = size.known(op, other)
+    if known is None:
+        size.context.expect(op, size.expr, expr_of(other))
+    return known is not False
 
 
 def supposed(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b` for a faster variant, see `Context.suppose`."""
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size):
-            known = left.known(asked, right)
-            if known is not None:
-                return known
-            return left.context.suppose(asked, left.expr, expr_of(right))
-    return bool(COMPARISONS[op](a, b))
+    if not isinstance(a, Size):
+        a, b, op = b, a, SWAPPED[op]
+    if not isinstance(a, Size):
+        return bool(COMPARISONS[op](a, b))
+    known = a.known(op, b)
+    return a.context.suppose(op, a.expr, expr_of(b)) if known is None else known
 
 
 def min_size(a: Dimension, b: Dimension) -> Dimension:

@@ -16,7 +16,7 @@ from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
 from ..registry import lowers, operand_value
 from ..tensor_view import NumberView, Point, TensorView
-from ..values import FLOATS, Number, cast, compute, constant, where
+from ..values import FLOATS, Number, cast, compute, constant, number, where
 
 __all__: list[str] = []
 
@@ -91,13 +91,6 @@ def arange(
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
 
-def _float(number: Number | Size, dtype: torch.dtype) -> Value:
-    """Return a number, which may be a size, in a floating-point dtype."""
-    if isinstance(number, Size):
-        return cast(IndexValue(number.expr), dtype)
-    return constant(number, dtype)
-
-
 def _number(size: Dimension) -> Any:
     """Return a size as an operand."""
     return size if isinstance(size, int) else IndexValue(expr_of(size))
@@ -114,9 +107,9 @@ def linspace(
     if dtype not in (torch.float32, torch.float64):
         raise Decline("a linspace in a dtype other than float32 and float64")
     parts: Dimension = max(steps - 1, 1)
-    first, last = _float(start, dtype), _float(end, dtype)
+    first, last = number(start, dtype), number(end, dtype)
     if isinstance(parts, Size) or isinstance(start, Size) or isinstance(end, Size):
-        step = compute("truediv", compute("sub", last, first), _float(parts, dtype))
+        step = compute("truediv", compute("sub", last, first), number(parts, dtype))
     else:
         step = constant((end - start) / parts, dtype)
     half = _number(max(steps // 2, 1))
