@@ -26,7 +26,8 @@ from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
 from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.number import node_scalar, scalar_of
 from ...values.numpy.arrays import ArrayValue, DtypeValue, array_of, emulate
-from ...values.numpy.emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
+from ...values.numpy.emulation import PARTS, counterpart, torch_dtype
+from ...values.numpy_scalars import ARRAY_SCALARS, np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record

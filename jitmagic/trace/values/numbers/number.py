@@ -33,7 +33,7 @@ from ...result import Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..methods import MethodValue
-from ..numpy.emulation import ARRAY_SCALARS, np
+from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.constants import ConstantValue
 from .arithmetic import (
     Scalar,

@@ -10,6 +10,7 @@ differ, the call is a graph break. With varying sizes, the probe runs at several
     library_code     records the torch calls of library code by running it on meta tensors
     emulation_check  compares numpy and the emulation on sample values, at several sizes
     floats           scalars of numpy that vary, as floats
+    random_streams   generators of `random` and `numpy.random`
 
 Integers of numpy that vary are NumberValues (numbers/number.py).
 """

@@ -30,12 +30,13 @@ from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleVa
 from ..methods import MethodValue
 from ..numbers.number import NumberValue, dimension_value, node_scalar, scalar_of
 from ..numbers.tensor_numbers import NUMBERS, number_of
+from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
 from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
-from .emulation import ARRAY_SCALARS, emulation, np
+from .emulation import emulation
 from .emulation_check import (
     ArraySpec,
     Call,

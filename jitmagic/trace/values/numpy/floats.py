@@ -19,13 +19,14 @@ from ....symbols.interval import ANY_FLOAT
 from ....symbols.scalar import Symbol
 from ...wrap import intercepts
 from ..base import Args, Kwargs, Machine, Value
-from ..contexts.random_streams import drawn_tensor
 from ..numbers.arithmetic import Scalar
 from ..numbers.number import NumberValue, VaryingValue
+from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.constants import ConstantValue
+from ..tensors.draws import drawn_tensor
 from ..tensors.tensor import TensorValue, record
 from .arrays import ArrayValue
-from .emulation import ARRAY_SCALARS, np, torch_dtype
+from .emulation import torch_dtype
 
 __all__ = ["NumpyFloat"]
 
