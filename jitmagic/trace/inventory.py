@@ -28,7 +28,7 @@ _NAMES = {
     "values.contexts": ("context_vars contexts inference threads torch_contexts"),
     "values.modules": "hook_handles new_modules nn_module",
     "values.numbers": "number residual_calls",
-    "values.numpy": "floats random_streams",
+    "values.numpy": "numbers random_streams",
     "values.objects": (
         "class_statements enums exceptions functions instances namespaces torchscript "
         "weak_references"

@@ -47,7 +47,7 @@ TORCH_SIDE = (
     "jitmagic.trace.values.contexts.inference",
     "jitmagic.trace.values.modules.new_modules",
     "jitmagic.trace.values.modules.nn_module",
-    "jitmagic.trace.values.numpy.floats",
+    "jitmagic.trace.values.numpy.numbers",
     "jitmagic.trace.values.contexts.torch_contexts",
     "jitmagic.trace.values.numpy.random_streams",
     "jitmagic.trace.values.numbers.arithmetic",

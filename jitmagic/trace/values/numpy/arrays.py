@@ -51,7 +51,7 @@ from .emulation_check import (
 )
 from .library_code import Recorder
 
-__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
+__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate", "guard_error_handling"]
 
 _METADATA = frozenset("shape dtype ndim size itemsize nbytes strides".split())
 _CONSTANTS = (bool, int, float, complex, str, type(None), type(Ellipsis))
@@ -358,7 +358,8 @@ class _Arguments:
         self.found: list[Value] = []
 
     def tree(self, value: Value) -> Any:
-        machine, value = self.machine, value.realize(self.machine)
+        machine = self.machine
+        value = value.realize(machine).as_array(machine)
         if isinstance(value, ArrayValue | TensorValue):
             if value not in self.found:
                 self.found.append(value)
@@ -447,7 +448,11 @@ def _check_state(machine: Machine, name: str) -> None:
     # knows nothing of autocast.
     if machine.graph.autocast != OFF:
         raise _refused(name, "autocast is on")
-    # With "raise" or "call", numpy runs code of the program at a floating-point error.
+    guard_error_handling(machine, name)
+
+
+def guard_error_handling(machine: Machine, name: str) -> None:
+    """Guard numpy's handling of floating-point errors; break where it runs code or raises."""
     handling = _error_handling()
     machine.guard(StateRead(_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:
