@@ -8,7 +8,6 @@ called. The native loads in extensions/frame/guards.cpp agree with each function
 from __future__ import annotations
 
 import gc
-import operator
 import sys
 import types
 import weakref
@@ -25,13 +24,13 @@ __all__ = [
     "entry_of",
     "in_classes",
     "instance_dict",
-    "int_of",
-    "integer_classes",
     "is_array_scalar",
     "item_of",
+    "number_of",
     "of_kind",
     "part_of",
     "referent_of",
+    "scalar_classes",
     "slot_of",
 ]
 
@@ -129,17 +128,18 @@ def is_array_scalar(kind: type) -> bool:
     return numpy is not None and issubclass(kind, numpy.number | numpy.bool_)
 
 
-def integer_classes() -> tuple[type, ...]:
-    """Return numpy's integer classes; empty if numpy was not imported."""
+def scalar_classes() -> tuple[type, ...]:
+    """Return numpy's integer and float classes; empty if numpy was not imported."""
     numpy = sys.modules.get("numpy")
-    return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHIL")
+    return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHILfd")
 
 
-def int_of(number: Any) -> int:
-    """Return the value of a numpy integer, bypassing a user-defined `__index__`."""
-    if type(number) not in integer_classes():
-        raise TypeError("not an integer of numpy")
-    return operator.index(number)
+def number_of(scalar: Any) -> int | float:
+    """Return the number that a scalar of numpy holds, bypassing what user code redefines."""
+    if type(scalar) not in scalar_classes():
+        raise TypeError("not a number of numpy")
+    number: int | float = scalar.item()
+    return number
 
 
 def array_memory(array: Any) -> torch.Tensor:

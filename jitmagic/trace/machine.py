@@ -41,6 +41,7 @@ from .breaks import (
 )
 from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
+from .fresh_values import fresh_value
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
@@ -74,7 +75,6 @@ from .values.objects.binding import bind_arguments
 from .values.objects.classes import ClassValue, class_value
 from .values.objects.constants import ATOMS
 from .values.objects.exceptions import ExceptionValue
-from .values.objects.fresh import fresh_value
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves

@@ -15,11 +15,11 @@ from ..live_objects import (
     attribute_at,
     in_classes,
     instance_dict,
-    int_of,
-    integer_classes,
+    number_of,
     of_kind,
     part_of,
     referent_of,
+    scalar_classes,
     slot_of,
 )
 from .row import Code, Derived, Residual, Source
@@ -32,8 +32,8 @@ __all__ = [
     "FunctionPart",
     "Gradient",
     "InstanceDict",
-    "IntOf",
     "ModuleAttr",
+    "NumberOf",
     "Referent",
     "SlotAttr",
     "TypeAttr",
@@ -160,14 +160,14 @@ class TypeOf(Derived):
 
 
 @dataclass(frozen=True, slots=True)
-class IntOf(Derived):
-    """The value of a numpy integer."""
+class NumberOf(Derived):
+    """The int or float that a scalar of numpy holds."""
 
-    TEXT, STEP = "int({0})", "INT_OF"
-    follow = staticmethod(int_of)
+    TEXT, STEP = "{0}.item()", "NUMBER_OF"
+    follow = staticmethod(number_of)
 
     def operands(self) -> tuple[object, ...]:
-        return (integer_classes(),)
+        return (scalar_classes(),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,10 @@ class Value:
         """Return the value that torch uses when this is an index of a tensor."""
         return self
 
+    def as_array(self, machine: Machine) -> Value:
+        """Return the value that numpy's functions take: a 0-dim array for a float of numpy."""
+        return self
+
     def identity(self) -> object:
         """Return the live object if it is known by identity (function, class, module), else self.
 

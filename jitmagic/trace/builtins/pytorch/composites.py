@@ -18,7 +18,7 @@ from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.numpy.library_code import Recorder
 from ...values.tensors.tensor import TensorValue, record
-from ...values.tensors.torch_warnings import replay_warning
+from ...values.torch_warnings import replay_warning
 from ..registry import AS_GIVEN, handles
 
 __all__: list[str] = []

@@ -27,18 +27,18 @@ from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients
 from ...values.autograd.backward_facts import check_read_state
-from ...values.autograd.gradients import (
-    GRADIENTS_GONE,
-    read_gradient,
-    rely_on_no_hooks,
-    store_gradient,
-)
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import is_none, unpack
+from ...values.tensors.gradients import (
+    GRADIENTS_GONE,
+    read_gradient,
+    rely_on_no_hooks,
+    store_gradient,
+)
 from ...values.tensors.tensor import TensorValue, lift, record
 from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
 from ..python.impure_calls import raises_warnings

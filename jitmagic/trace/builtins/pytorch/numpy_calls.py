@@ -26,7 +26,8 @@ from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
 from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.number import node_scalar, scalar_of
 from ...values.numpy.arrays import ArrayValue, DtypeValue, array_of, emulate
-from ...values.numpy.emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
+from ...values.numpy.emulation import PARTS, counterpart, torch_dtype
+from ...values.numpy_scalars import ARRAY_SCALARS, np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
@@ -79,6 +80,7 @@ def _shares(convert: Callable[..., torch.Tensor], like: Callable[..., None]) -> 
 
     @handles(convert, like=like)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        args = [arg.as_array(machine) for arg in args]
         if len(args) == 1 and (stacked := _stacked(machine, args[0], kwargs)) is not None:
             return stacked
         if not args or not isinstance(args[0], ArrayValue):
@@ -98,6 +100,7 @@ _shares(torch.asarray, lambda obj, *rest, **options: None)
 def _copies(convert: Callable[..., torch.Tensor]) -> None:
     @handles(convert, like=_of_data)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        args = [arg.as_array(machine) for arg in args]
         is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
         is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)
         if is_known and "dtype" not in kwargs:

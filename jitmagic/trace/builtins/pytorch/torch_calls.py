@@ -35,7 +35,7 @@ from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.assertions import speculated_list
 from ...values.numbers.tensor_numbers import numbers_of
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
-from ...values.numpy.emulation import np
+from ...values.numpy_scalars import np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue, evaluate

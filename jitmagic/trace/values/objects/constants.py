@@ -23,7 +23,7 @@ from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import IteratorValue, RangeIterator, StepIterator
 from ..methods import MethodValue
-from ..numpy.emulation import ARRAY_SCALARS, np
+from ..numpy_scalars import ARRAY_SCALARS, np
 
 __all__ = [
     "ATOMS",

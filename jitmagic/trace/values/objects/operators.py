@@ -12,7 +12,7 @@ from typing import Any
 from ....guards.guard import DifferentObjects, IdentityIs, SameObject
 from ...breaks import GraphBreak, TooManyInstructions
 from ..base import Machine, Value
-from ..numpy.emulation import np
+from ..numpy_scalars import np
 from .class_facts import guard_bases
 from .constants import ConstantValue
 

@@ -35,10 +35,10 @@ from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError,
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
-from ..tensors.cached_tensors import tensors_of_cache
-from .constants import ATOMS
-from .identity import IdentityValue
-from .instances import InstanceValue
+from ..objects.constants import ATOMS
+from ..objects.identity import IdentityValue
+from ..objects.instances import InstanceValue
+from .cached_tensors import tensors_of_cache
 
 __all__ = ["CachedFunctionValue"]
 
