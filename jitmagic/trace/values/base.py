@@ -79,8 +79,7 @@ class Builder(Protocol):
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> Effect:
-        """Return the effect that sets an attribute with `setter`, by default
-        `object.__setattr__`."""
+        """Return the effect that sets an attribute (by `object.__setattr__` or `setter`)."""
 
     def set_state(self, iterator: Recipe, index: int) -> None:
         """Advance a rebuilt list, tuple or range iterator, after all other effects."""
@@ -304,9 +303,7 @@ class Value:
 
     def identity(self) -> object:
         """Return the live object if it is known by identity (function, class, module), else self.
-
-        Two values are the same object exactly if their identities are the same object.
-        """
+        Two values are the same object exactly if their identities are the same object."""
         return self
 
     def guard_identity(self, machine: Machine) -> None:
