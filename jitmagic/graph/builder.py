@@ -22,6 +22,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..budget import check
+from ..compat.modes import switch_grad_mode
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
@@ -428,7 +429,7 @@ class GraphBuilder:
         (grad, cast), (old_grad, old_cast) = modes, self._emitted_modes
         changes: list[tuple[Any, tuple[Any, ...]]] = []
         if grad != old_grad:
-            changes.append((torch._C._set_grad_enabled, (grad,)))
+            changes.append((switch_grad_mode, (grad,)))
         for device in DEVICES:
             dtype, old = cast.dtype_on(device), old_cast.dtype_on(device)
             if dtype is not old and dtype is not None:

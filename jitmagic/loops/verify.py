@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..compat.operators import OpOverload
 from ..errors import VerifyError
 from ..symbols.size import Size, is_same
 from .expr import Axis, AxisVar, Expr, ValueIndex, axes_of, bounds, leaves, linear
@@ -117,9 +118,7 @@ class _Verifier:
                 self.fail(f"no such step: {type(step).__name__}")
 
     def extern(self, step: Extern) -> None:
-        self.require(
-            isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is not an ATen overload"
-        )
+        self.require(isinstance(step.op, OpOverload), f"{step.op!r} is not an ATen overload")
         for ref in _references((step.args, tuple(step.kwargs.values()))):
             self.reads(ref.name)
         for name in step.writes:
