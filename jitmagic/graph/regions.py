@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
 from ..compat.modes import switch_grad_mode
+from ..torch_types import AnyFunction
 
 __all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
 
@@ -73,7 +74,7 @@ def back_to_entry_mode() -> None:
 
 
 @contextmanager
-def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[None]:
+def holding(held: tuple[object, ...] | None, outdated: bool = False) -> Iterator[None]:
     """Run a graph op by op for a call that holds these objects. `outdated`: facts about them are
     known not to hold.
     """
@@ -93,7 +94,7 @@ class ProgramBackward:
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, Any]]]
-    guards: tuple[Any, ...]
+    guards: tuple[object, ...]
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
     def is_wanted(self, ctx: Any) -> bool:
@@ -118,7 +119,7 @@ class _Context:
     more argument.
     """
 
-    def __init__(self, real: object, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, real: object, attributes: Mapping[str, object]) -> None:
         vars(self).update(attributes, _real=real)
 
     @property
@@ -164,9 +165,7 @@ class FunctionCall:
         self.materialize, self.once = materialize, once
         self.backward: Region | None = None
         self.original: ProgramBackward | None = None
-        backwards: Callable[..., Any] = (
-            once_differentiable(self._backward) if once else self._backward
-        )
+        backwards: AnyFunction = once_differentiable(self._backward) if once else self._backward
         parts = {"forward": staticmethod(self._forward), "backward": staticmethod(backwards)}
         self._function: Any = type(name, (torch.autograd.Function,), parts)
 
@@ -176,7 +175,7 @@ class FunctionCall:
         made: Tensors,
         saved: Tensors,
         captured: Sequence[torch.Tensor],
-        left: Sequence[Any] = (),
+        left: Sequence[object] = (),
     ) -> tuple[torch.Tensor | None, ...]:
         """Run the call. The autograd node has edges to `inputs` only. `left`: tensors and numbers
         among the attributes of `ctx`.
@@ -198,7 +197,7 @@ class FunctionCall:
         ctx.held, ctx.outdated = _ENTERED.held, _ENTERED.outdated
         return tuple(held.made)
 
-    def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+    def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[object, ...]:
         assert self.backward is not None
         if (original := self.original) is not None and original.is_wanted(ctx):
             return (*original.run(ctx, gradients), None)
