@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ...bytecode import build
+from ...compat.tensors import TensorBase
 from ..function_cache import cached_result
 from ..live_objects import (
     array_memory,
@@ -181,7 +182,7 @@ class Gradient(Derived):
 
     def operands(self) -> tuple[object, ...]:
         # Of these classes, reading .grad runs no Python.
-        return torch._C.TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
+        return TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr("grad")]

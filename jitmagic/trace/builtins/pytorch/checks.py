@@ -8,6 +8,15 @@ from __future__ import annotations
 
 import torch
 
+from ....compat.functions import (
+    assert_async,
+    check,
+    check_all,
+    check_index,
+    check_not_implemented,
+    check_type,
+    check_value,
+)
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...values.base import Machine, Value
@@ -21,11 +30,11 @@ __all__: list[str] = []
 _all = torch.all  # this object, even if it is replaced later
 
 _RAISES: dict[object, type[Exception]] = {
-    torch._check: RuntimeError,
-    torch._check_index: IndexError,
-    torch._check_value: ValueError,
-    torch._check_type: TypeError,
-    torch._check_not_implemented: NotImplementedError,
+    check: RuntimeError,
+    check_index: IndexError,
+    check_value: ValueError,
+    check_type: TypeError,
+    check_not_implemented: NotImplementedError,
 }
 
 
@@ -44,12 +53,12 @@ for _function, _error in _RAISES.items():
     _register_check(_function, _error)
 
 
-@handles(torch._assert_async, like=lambda input, assert_msg: None)
+@handles(assert_async, like=lambda input, assert_msg: None)
 def _assert_async(machine: Machine, condition: Value, *message: Value) -> None:
     _assert(machine, "torch._assert_async", condition)
 
 
-@handles(torch._check_tensor_all)
+@handles(check_all)
 def _check_tensor_all(machine: Machine, condition: Value, *message: Value) -> None:
     if isinstance(condition, TensorValue) and not machine.catches():
         condition = record(machine, _all, [condition])
