@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
 
 from ..errors import UserLine
 from ..torch_types import AnyFunction
@@ -45,7 +44,7 @@ def call_from(
     function: AnyFunction,
     args: Sequence[object],
     kwargs: Mapping[str, object],
-) -> Any:
+) -> object:
     """Call `function(*args, **kwargs)` as if that line called it."""
     if isinstance(line, Silence):
         return FunctionType(_CALL, line.names)(function, args, kwargs)

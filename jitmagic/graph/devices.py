@@ -174,7 +174,9 @@ def _cpu(own: torch.device, args: Any, kwargs: Any, asked: object, device_of: ob
     return Placement(CPU, (args[0], META), kept, own != CPU, "to")
 
 
-def _cuda(own: torch.device, args: Any, kwargs: object, asked: Any, device_of: object) -> Placement:
+def _cuda(
+    own: torch.device, args: Any, kwargs: object, asked: object, device_of: object
+) -> Placement:
     if not torch.cuda.is_available():
         raise MixedDevices("no CUDA device is available")
     index = asked if asked is not None else args[1] if len(args) > 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,7 +70,7 @@ class DispatchMode(TorchDispatchMode):
         return self.run_operator(func, args, kwargs or {})
 
     def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         """Return the result of an ATen call."""
         return op(*args, **kwargs)

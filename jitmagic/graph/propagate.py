@@ -140,7 +140,7 @@ def call_on_meta(
     above: DispatchMode | None = None,
     line: UserLine | None = None,
     guesses: bool = True,
-) -> Any:
+) -> object:
     """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
     cannot run at symbolic sizes then raise.
     """
@@ -198,7 +198,7 @@ def _varies(value: object) -> bool:
     )
 
 
-def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
+def _warn(target: Target, arguments: tuple[Any, object], line: UserLine) -> None:
     """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
         _noted(target, line, with_sizes_of_call(arguments))
@@ -248,7 +248,7 @@ def _run(
 
 def _noted(
     target: Target, attribution: UserLine | Silence, arguments: tuple[Any, Any]
-) -> tuple[Any, set[int]]:
+) -> tuple[object, set[int]]:
     """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
@@ -274,7 +274,7 @@ class _Shapes(DispatchMode):
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
     def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         if op._schema.is_mutable:
             self.written.update(_storages_written(op, args, kwargs))
@@ -352,7 +352,7 @@ _KERNEL_CHOOSES_STRIDES = (
 _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
-def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> Any:
+def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> object:
     """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result

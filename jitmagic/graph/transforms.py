@@ -44,7 +44,7 @@ class PassThrough:
 class Pattern:
     """A pytree of tuples, lists, dicts, whose leaves are constants, Slots and PassThroughs."""
 
-    leaves: tuple[Any, ...]
+    leaves: tuple[object, ...]
     spec: Any  # torch.utils._pytree.TreeSpec
 
     @staticmethod
@@ -112,7 +112,7 @@ class Transformed(_OverTensors):
         self.arguments, self.answer = arguments, answer
         self.runs = 0  # how often the function has run
 
-    def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[object, ...]:
+    def __call__(self, given: Sequence[Any], captured: Sequence[object]) -> tuple[object, ...]:
         args, kwargs = self.arguments.fill(given)
         return self._flat(self.apply(partial(self._function, captured), args, kwargs))
 
@@ -142,7 +142,7 @@ class Pull(_OverTensors):
         super().__init__("pull", settings)
         self.arguments = arguments
 
-    def __call__(self, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
+    def __call__(self, function: Callable[..., Any], given: Sequence[object]) -> tuple[object, ...]:
         return self._flat(function(*self.arguments.fill(given), **self.settings))
 
 

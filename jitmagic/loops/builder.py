@@ -301,7 +301,12 @@ class LoopBuilder:
         }
 
     def extern(
-        self, out: Out, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+        self,
+        out: Out,
+        op: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, object],
+        reason: str,
     ) -> list[TensorView | None]:
         """Add one ATen call; its results are new buffers with eager's strides."""
         made_args = map_leaves(tuple(args), self._argument)

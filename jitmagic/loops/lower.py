@@ -112,7 +112,7 @@ def _outputs(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> None:
             raise VerifyError(f"graph output {result!r} is not a tensor")
 
 
-def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     args, kwargs = map_nodes((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
@@ -172,11 +172,11 @@ def _transferred(builder: LoopBuilder, arg: Any) -> Any:
 
 
 def _bound(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
+    op: Any, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[list[object], dict[str, object]]:
     """Bind the arguments to the operator's schema, with its declared defaults filled in."""
     # Lowerings then never confuse a missing argument with a zero, False or None.
-    positional: list[Any] = list(args)
+    positional: list[object] = list(args)
     named: dict[str, Any] = {}
     for argument in op._schema.arguments[len(args) :]:
         value = kwargs.get(argument.name, argument.default_value)

@@ -245,7 +245,7 @@ class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
     def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         return args[0]
 
@@ -388,7 +388,7 @@ def _watch(
     mode: Autocast,
     target: Target,
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None,

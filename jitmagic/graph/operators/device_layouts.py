@@ -24,7 +24,7 @@ def _row_major(device: torch.device, args: Sequence[object], made: torch.Tensor)
     return torch.empty(made.shape, dtype=made.dtype, device="meta")
 
 
-_LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
+_LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], object]] = {
     aten.convolution.default: convolution_layout,
     aten.convolution_backward.default: convolution_layout,
     aten.roll.default: _row_major,

@@ -149,7 +149,7 @@ def small_stand_in(
 
 
 def kernel_result(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
+    op: Any, args: Sequence[object], kwargs: Mapping[str, object], most: int = _MOST
 ) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
@@ -254,7 +254,9 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
 # -- formats of images -----------------------------------------------------------------------------
 
 
-def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
+def in_kernel_format(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, object], made: object
+) -> object:
     """Return the meta results `made` in the memory format of the CPU's kernel."""
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))

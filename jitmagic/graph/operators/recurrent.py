@@ -119,7 +119,7 @@ def _over_sizes(
     input: Tensor,
     states: Any,
     weights: Sequence[Tensor],
-    *args: Any,
+    *args: object,
 ) -> tuple[Tensor, ...]:
     held = states if isinstance(states, (list, tuple)) else [states]
     batch = input.shape[0 if args[-1] else 1]
@@ -131,7 +131,7 @@ def _over_sizes(
 
 
 def _over_packed(
-    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: Any
+    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: object
 ) -> tuple[Tensor, ...]:
     held = states if isinstance(states, (list, tuple)) else [states]
     shape = (data.shape[0], held[0].shape[2] * (2 if args[-1] else 1))
@@ -149,7 +149,7 @@ def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.empty(like.shape, dtype=like.dtype, device="meta") for like in likes)
 
 
-def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
+def _all_layers(input: Tensor, states: Any, *args: object) -> tuple[Tensor, ...]:
     """Infer a layer that is one operation; its arguments were checked before."""
     *_, both, batch_first = args
     held = states if isinstance(states, (list, tuple)) else [states]

@@ -209,7 +209,7 @@ def _power_of_number(base: object, exponent: torch.Tensor) -> torch.Tensor | Non
     return fresh_meta(exponent.shape, promoted((base, exponent)))
 
 
-def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
+def _where(condition: Any, then: object, other: object) -> torch.Tensor | None:
     if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
         return None
     if not _real((then, other)):

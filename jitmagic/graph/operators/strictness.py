@@ -220,7 +220,7 @@ def _check_slice(
     src: torch.Tensor,
     dim: int = 0,
     start: Any = None,
-    end: Any = None,
+    end: object = None,
     step: int = 1,
     out: torch.Tensor | None = None,
 ) -> None:

@@ -51,7 +51,7 @@ def infer_data_dependent(
     args: Sequence[Any],
     kwargs: Mapping[str, object],
     fresh: NewSize,
-    call: Callable[..., Any],
+    call: AnyFunction,
 ) -> object:
     """Return the operator's results on the meta device, or None. `call` runs an operator there."""
     sizes = _Sizes(fresh)

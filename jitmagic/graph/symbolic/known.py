@@ -40,7 +40,7 @@ class _Pure(DispatchMode):
     """Lets through operators with one possible result; raises _Unknown for others."""
 
     def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         if is_random_op(op) or "empty" in op._schema.name:
             raise _Unknown
@@ -136,7 +136,7 @@ def _is_exact(made: torch.Tensor) -> bool:
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
-def _on_cpu(value: object) -> Any:
+def _on_cpu(value: object) -> object:
     """Return the arguments of a call on another device, adapted to the CPU."""
     if isinstance(value, dict):
         return {

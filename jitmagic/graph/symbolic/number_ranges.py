@@ -109,7 +109,7 @@ class _Noted(DispatchMode):
         self._steps = steps
 
     def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         self._steps.append(_step((op, _all_arguments(op, args, kwargs))))
         return super().run_operator(op, args, kwargs)

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ...errors import UserLine
 from ...symbols.context import Specialize
+from ...torch_types import AnyFunction
 from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
@@ -50,7 +51,7 @@ def call_with_sizes(
         return _made(getattr(function, "__name__", ""), args, kwargs)
 
 
-def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Run the factory of that name by its operator, dispatched to the mode as C++ does.
 
     Raises RuntimeError if no overload fits.
@@ -192,7 +193,7 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Sequence[torch.
 
 
 def _tensor(
-    data: Any, dtype: torch.dtype | None = None, device: Any = None, **others: Any
+    data: Any, dtype: torch.dtype | None = None, device: Any = None, **others: object
 ) -> torch.Tensor | None:
     """Make a tensor for each size among constants: torch reads the numbers of a list as ints."""
     flat = _flat(data) if next(sizes_in(data), None) is not None else None
@@ -223,7 +224,7 @@ def _flat(data: object) -> tuple[list[Any], tuple[int, ...]] | None:
 
 
 # Rules that run other operators; a rule returns None if the function can be called unchanged.
-_BY_OPERATORS: Mapping[object, Callable[..., Any]] = {
+_BY_OPERATORS: Mapping[object, AnyFunction] = {
     interpolate: _interpolate,
     torch.as_tensor: _tensor,
     torch.tensor: _tensor,

@@ -66,7 +66,7 @@ def sizes_of(value: Any) -> Any:
     return as_dimension(value)
 
 
-def in_layout(op: str, a: Any, b: Any) -> bool:
+def in_layout(op: str, a: Any, b: object) -> bool:
     """Compare two dimensions where only a layout depends on the answer (see `usually`)."""
     if type(a) is int and type(b) is int:
         return bool(COMPARISONS[op](a, b))
@@ -79,12 +79,12 @@ def is_data_dependent(size: object) -> bool:
     return isinstance(size, Size) and size.context.of_data(size.expr)
 
 
-def known_false(op: str, a: Any, b: Any) -> bool:
+def known_false(op: str, a: Any, b: object) -> bool:
     """Return whether `a op b` is known to be false in every call; adds no guard."""
     return _known(op, as_dimension(a), as_dimension(b)) is False
 
 
-def expected_to_hold(op: str, a: Any, b: Any) -> bool:
+def expected_to_hold(op: str, a: Any, b: object) -> bool:
     """Return `a op b` of dimensions, which eager requires to hold (`expected` in symbols/size)."""
     return expected(op, as_dimension(a), as_dimension(b))
 

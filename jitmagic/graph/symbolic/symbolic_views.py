@@ -177,7 +177,7 @@ def _dim(dim: int, rank: int) -> int | None:
 
 
 def _slice(
-    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: object = None, step: object = 1
 ) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, by = _dim(dim, len(shape)), as_dimension(step)

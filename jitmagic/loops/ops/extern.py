@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -29,8 +28,8 @@ def fallback_to_aten(
     builder: LoopBuilder,
     out: Out,
     op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
     """Add one Extern step; return a single view, or a list for an op that returns several
