@@ -73,7 +73,10 @@ def _compilers(named: str | None, variable: str) -> tuple[str, ...]:
     """Return the paths of the C++ compilers to try, in order."""
     names = (variable, "g++", "clang++", "c++") if named is None else (named,)
     paths = [path for name in names if name and (path := shutil.which(name))]
-    return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+    distinct: dict[str, str] = {}  # g++ and c++ are often one file
+    for path in paths:
+        distinct.setdefault(os.path.realpath(path), path)
+    return tuple(distinct.values())
 
 
 def _find_cxx(named: str | None) -> tuple[str, str]:
