@@ -26,7 +26,7 @@ from typing import Protocol
 from ..errors import CompileFailed
 from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer

@@ -55,8 +55,8 @@ from ..schedule.substitution import Rebuilder
 from ..schedule.tile import drop_unit_axes
 from ..symbols.context import Context
 from ..symbols.polynomial import divided, product
-from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size, expr_of
+from ..symbols.symbolic_numbers import symbols_of
 
 __all__ = [
     "Pass",

@@ -18,8 +18,8 @@ from torch.fx import GraphModule, Node
 from ..errors import UserLine, VerifyError
 from ..spec import TensorSpec
 from ..symbols.interval import Interval
-from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size
+from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
 from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions

@@ -21,7 +21,7 @@ import torch
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
-from ..symbols.scalar import symbols_of
+from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import AnyFunction, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode

@@ -27,7 +27,7 @@ import torch
 
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
-from ...symbols.scalar import symbols_of
+from ...symbols.symbolic_numbers import symbols_of
 from ...torch_types import AnyFunction
 from ..attribution import Silence, call_from
 from ..nested import frozen

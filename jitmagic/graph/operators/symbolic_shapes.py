@@ -35,8 +35,8 @@ from ...symbols.probe import (
     size_tuples,
     size_tuples_in_other_orders,
 )
-from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
+from ...symbols.symbolic_numbers import Symbol, evaluate, symbols_of
 from ...torch_types import OpOverload
 from ..attribution import Silence
 from ..linked_history import link_history

@@ -34,7 +34,7 @@ from ...symbols.probe import (
     read_float,
     value_at,
 )
-from ...symbols.scalar import Symbol
+from ...symbols.symbolic_numbers import Symbol
 from ...torch_types import OpOverload
 from ..devices import place
 from ..dispatch_mode import DispatchMode

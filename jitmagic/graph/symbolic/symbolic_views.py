@@ -16,7 +16,16 @@ import torch
 
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
-from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
+from ...symbols.size import (
+    Dimension,
+    Size,
+    expr_of,
+    hint_of,
+    is_same,
+    min_size,
+    size_oblivious,
+    size_of,
+)
 from ...torch_types import AnyFunction, OpOverload
 from .sym_node import (
     as_dimension,
@@ -118,15 +127,18 @@ def view_strides(
     for dim in reversed(range(len(shape))):
         total = shape[dim] * total
         ends = dim == 0 or (
-            usually("!=", shape[dim - 1], 1) and usually("!=", stride[dim - 1], total * base)
+            size_oblivious("!=", shape[dim - 1], 1)
+            and size_oblivious("!=", stride[dim - 1], total * base)
         )
         if not ends:
             continue
-        while at >= 0 and (usually("<", covered, total) or usually("==", wanted[at], 1)):
+        while at >= 0 and (
+            size_oblivious("<", covered, total) or size_oblivious("==", wanted[at], 1)
+        ):
             made[at] = covered * base
             covered = wanted[at] * covered
             at -= 1
-        if usually("!=", covered, total):
+        if size_oblivious("!=", covered, total):
             return None
         if dim:
             total, covered, base = 1, 1, stride[dim - 1]
@@ -158,7 +170,7 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: object) -> torch.Tensor
         if not isinstance(want, Size) and want == -1:
             wanted[place] = have
         elif not isinstance(have, Size) and have == 1:
-            step = 0 if usually("!=", want, 1) else step  # noqa: PLW2901 - broadcast
+            step = 0 if size_oblivious("!=", want, 1) else step  # noqa: PLW2901 - broadcast
         elif _differ(want, have):
             if have != 1:
                 return None
@@ -167,7 +179,7 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: object) -> torch.Tensor
     if any(n == -1 for n in wanted[:missing]):
         return None
     for place in reversed(range(missing)):
-        if shape and not usually("!=", wanted[place], 1):  # as unsqueeze
+        if shape and not size_oblivious("!=", wanted[place], 1):  # as unsqueeze
             made[place] = wanted[place + 1] * made[place + 1]
     return _strided(x, wanted, made, offset)
 
@@ -202,7 +214,7 @@ def _length(first: Dimension, last: Dimension) -> Dimension:
     if isinstance(length, Size) and length.context.of_data(length.expr):
         limits = length.context.range_of(length.expr)
         if limits is not None:
-            length.context.refine(length.expr, limits.narrowed(_NOT_NEGATIVE))
+            length.context.assume_range(length.expr, limits.narrowed(_NOT_NEGATIVE))
     return length
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...symbols.scalar import interval_of
+from ...symbols.symbolic_numbers import interval_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import axes_of
 from ..ir import Cast, Constant, IndexValue, Value

@@ -16,7 +16,7 @@ from ....guards.guard import TypeIs
 from ....guards.source import ArrayMemory, Source, describe
 from ....spec import TensorSpec
 from ....symbols.interval import ANY_FLOAT
-from ....symbols.scalar import Symbol
+from ....symbols.symbolic_numbers import Symbol
 from ...wrap import intercepts
 from ..base import Args, Kwargs, Machine, Value
 from ..contexts.random_streams import drawn_tensor

@@ -17,8 +17,8 @@ from ..extension import runtime_module
 from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
 from .interval import INT64, Interval
-from .scalar import OPERATIONS, Apply, Symbol, kind_of
 from .size import Size
+from .symbolic_numbers import OPERATIONS, Apply, Symbol, kind_of
 
 __all__ = ["Relation", "SizeCode", "SizeProgram"]
 
