@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 
 from ..errors import UserLine
-from ..torch_types import AnyFunction
+from ..torch_types import AnyFunction, Args, Kwargs
 
 __all__ = ["Silence", "call_from"]
 
@@ -42,8 +41,8 @@ class Silence:
 def call_from(
     line: UserLine | Silence,
     function: AnyFunction,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
+    args: Args,
+    kwargs: Kwargs,
 ) -> object:
     """Call `function(*args, **kwargs)` as if that line called it."""
     if isinstance(line, Silence):

@@ -9,12 +9,13 @@ runs in eager, which raises its own error or returns a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
 __all__ = ["MixedDevices", "Placement", "place"]
@@ -74,7 +75,7 @@ def as_device(given: Any) -> torch.device:
 def place(
     name: str,
     args: tuple[object, ...],
-    kwargs: Mapping[str, object],
+    kwargs: Kwargs,
     device_of: Callable[[torch.Tensor], torch.device],
 ) -> Placement:
     """Decide the device of the call `name` (the bare name of the function or method)."""

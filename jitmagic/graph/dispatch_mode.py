@@ -6,14 +6,14 @@ unless the class declares that it need not; this one does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..torch_types import OpOverload
+from ..torch_types import Kwargs, OpOverload
 
 __all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 
@@ -65,12 +65,10 @@ class DispatchMode(TorchDispatchMode):
         func: OpOverload,
         types: Collection[type],
         args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+        kwargs: Kwargs | None = None,
     ) -> object:
         return self.run_operator(func, args, kwargs or {})
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         """Return the result of an ATen call."""
         return op(*args, **kwargs)

@@ -10,7 +10,7 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType
@@ -22,7 +22,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
-from ..torch_types import AnyFunction, OpOverload
+from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
@@ -273,9 +273,7 @@ class _Shapes(DispatchMode):
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         if op._schema.is_mutable:
             self.written.update(_storages_written(op, args, kwargs))
             if only_writes(op):
@@ -285,7 +283,7 @@ class _Shapes(DispatchMode):
         return _RULES.ask(op, args, kwargs)
 
 
-def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _sized_by_data(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     if (fresh := _SHAPES.fresh) is None:
         return None
 
@@ -295,7 +293,7 @@ def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, 
     return infer_data_dependent(op, args, kwargs, fresh, call)
 
 
-def _lifted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _lifted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     is_lift = _SHAPES.names_devices and op is aten.lift_fresh.default
     return without_data(args[0]) if is_lift else None
 
@@ -308,9 +306,7 @@ _RULES: Rules[object] = Rules(
 )
 
 
-def _storages_written(
-    func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> Iterator[int]:
+def _storages_written(func: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> Iterator[int]:
     """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..torch_types import AnyFunction
+from ..torch_types import AnyFunction, Args, Kwargs
 
 __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
 
@@ -116,9 +116,7 @@ class Transformed(_OverTensors):
         args, kwargs = self.arguments.fill(given)
         return self._flat(self.apply(partial(self._function, captured), args, kwargs))
 
-    def apply(
-        self, function: AnyFunction, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Any:
+    def apply(self, function: AnyFunction, args: Args, kwargs: Kwargs) -> Any:
         """Call the transform of `function`."""
         if self.takes_function:
             return self.transform(function, **self.settings)(*args, **kwargs)

@@ -9,7 +9,7 @@ without a lowering, or whose lowering declines, is one Extern step with the reas
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..graph.symbolic.sym_node import sizes_in
 from ..spec import TensorSpec, contiguous_strides, spec_of
 from ..symbols.size import Size
-from ..torch_types import OpOverload
+from ..torch_types import Args, Kwargs, OpOverload
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
@@ -171,9 +171,7 @@ def _transferred(builder: LoopBuilder, arg: Any) -> Any:
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
-def _bound(
-    op: Any, args: Sequence[object], kwargs: Mapping[str, object]
-) -> tuple[list[object], dict[str, object]]:
+def _bound(op: Any, args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
     """Bind the arguments to the operator's schema, with its declared defaults filled in."""
     # Lowerings then never confuse a missing argument with a zero, False or None.
     positional: list[object] = list(args)

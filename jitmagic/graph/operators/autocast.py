@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...errors import UserLine
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
@@ -244,9 +244,7 @@ class _RecordedRun:
 class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         return args[0]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
@@ -70,7 +70,7 @@ class _OnDevice(TorchFunctionMode):
         func: OpOverload,
         types: Collection[type],
         args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+        kwargs: Kwargs | None = None,
     ) -> object:
         named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         return func(*map(self._moved, args), **named)
@@ -95,8 +95,8 @@ def running_alone(device: str, grad: bool) -> Iterator[None]:
 
 def call_on_fresh(
     call: AnyFunction,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
+    args: Args,
+    kwargs: Kwargs,
     fresh: Callable[[torch.Tensor], torch.Tensor],
     is_differentiated: bool = True,
 ) -> Callable[[], None]:
@@ -148,9 +148,7 @@ def small_stand_in(
     return torch.full(tuple(shape), 0.5 if half else integer, dtype=dtype, device=device)
 
 
-def kernel_result(
-    op: Any, args: Sequence[object], kwargs: Mapping[str, object], most: int = _MOST
-) -> object:
+def kernel_result(op: Any, args: Args, kwargs: Kwargs, most: int = _MOST) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
     """
@@ -197,9 +195,7 @@ def _counts(t: torch.Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
-def _named(
-    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
-) -> dict[str, object]:
+def _named(op: OpOverload, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """Return the arguments by their names in the schema."""
     names = (argument.name for argument in op._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
@@ -254,9 +250,7 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
 # -- formats of images -----------------------------------------------------------------------------
 
 
-def in_kernel_format(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, object], made: object
-) -> object:
+def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Kwargs, made: object) -> object:
     """Return the meta results `made` in the memory format of the CPU's kernel."""
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))

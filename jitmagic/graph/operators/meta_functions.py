@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...torch_types import OpOverload
+from ...torch_types import Args, Kwargs, OpOverload
 from .foreign import is_foreign, without_data
 from .kernel_probing import in_kernel_format, kernel_result
 from .shapes import tensors_of
@@ -27,8 +27,8 @@ ByRule = Callable[[OpOverload, Sequence[object], Mapping[str, object]], object]
 
 def infer_without_rule(
     op: OpOverload,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
+    args: Args,
+    kwargs: Kwargs,
     by_rule: ByRule,
     device: torch.device | None = None,
 ) -> object:
@@ -45,7 +45,7 @@ def infer_without_rule(
 def _by_torch(
     op: OpOverload,
     args: Sequence[Any],
-    kwargs: Mapping[str, object],
+    kwargs: Kwargs,
     by_rule: ByRule,
     device: torch.device | None,
 ) -> object:
@@ -76,7 +76,7 @@ def _at_ints(
     return infer_without_rule(op, args, kwargs, by_rule, device) if made is None else made, ()
 
 
-def _refuse_to_grow(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
+def _refuse_to_grow(op: OpOverload, args: Sequence[Any], kwargs: Kwargs) -> None:
     """Raise if an in-place result would grow; meta functions resize with a warning first."""
     tensors = tensors_of(args)
     if not op._opname.endswith("_") or is_foreign(op) or any(map(_is_symbolic, tensors)):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, OpOverload
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
 from .operator_library import LIBRARY, is_registered
@@ -67,7 +67,7 @@ def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> 
     return bool(enabled and usual and not projected)
 
 
-def takes_packed_sequence(function: object, args: Sequence[object]) -> bool:
+def takes_packed_sequence(function: object, args: Args) -> bool:
     """Return whether a layer is called with a packed sequence: counts as second argument."""
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 

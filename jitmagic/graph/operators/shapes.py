@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
@@ -75,7 +75,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return args[0]
 
 
-def infer_accepted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def infer_accepted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
     if not _accepts(op, tensors_of(args), kwargs):
         return None
@@ -83,7 +83,7 @@ def infer_accepted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, 
     return infer_in_place(op, args, kwargs) if made is None else made
 
 
-def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Mapping[str, object]) -> bool:
+def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Kwargs) -> bool:
     """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
     if op in _ANY_DTYPE:
         return True

@@ -37,7 +37,7 @@ from ...symbols.probe import (
 )
 from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
 from ...symbols.symbolic_numbers import Symbol, evaluate, symbols_of
-from ...torch_types import OpOverload
+from ...torch_types import Args, Kwargs, OpOverload
 from ..attribution import Silence
 from ..linked_history import link_history
 from ..memory import storages_in
@@ -69,7 +69,7 @@ _MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimens
 # -- by rule ---------------------------------------------------------------------------------------
 
 
-def infer_symbolic(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def infer_symbolic(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
     if (view := symbolic_view(op, args, kwargs)) is not None:
         return view

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Dimension, Size, lower_bound, upper_bound
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
@@ -49,7 +49,7 @@ class _Sizes:
 def infer_data_dependent(
     op: OpOverload,
     args: Sequence[Any],
-    kwargs: Mapping[str, object],
+    kwargs: Kwargs,
     fresh: NewSize,
     call: AnyFunction,
 ) -> object:

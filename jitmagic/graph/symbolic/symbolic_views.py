@@ -26,7 +26,7 @@ from ...symbols.size import (
     size_oblivious,
     size_of,
 )
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .sym_node import (
     as_dimension,
     as_dimensions,
@@ -43,7 +43,7 @@ Dimensions = Sequence[Dimension]
 _NOT_NEGATIVE = Interval(0, math.inf)
 
 
-def symbolic_view(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def symbolic_view(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
