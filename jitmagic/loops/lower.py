@@ -118,9 +118,7 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
         return args[0][args[1]]
     if node.target is READS_NUMBER:
         return NumberView(args[0])
-    op = node.target
-    if not isinstance(op, OpOverload):
-        raise VerifyError(f"{node.name} does not call an ATen overload")
+    op = _overload(node)
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(node))
@@ -148,13 +146,20 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
+def _overload(node: Node) -> OpOverload:
+    if not isinstance(node.target, OpOverload):
+        raise VerifyError(f"{node.name} does not call an ATen overload")
+    return node.target
+
+
 def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
     given, options = map_nodes((node.args, node.kwargs), env.__getitem__)
-    args, kwargs = _bound(node.target, given, options)
-    return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
+    op = _overload(node)
+    args, kwargs = _bound(op, given, options)
+    return LOWERINGS[str(op)](builder, out, *args, **kwargs)
 
 
 def _transferred(builder: LoopBuilder, arg: Any) -> Any:
@@ -171,7 +176,7 @@ def _transferred(builder: LoopBuilder, arg: Any) -> Any:
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
-def _bound(op: Any, args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
+def _bound(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
     """Bind the arguments to the operator's schema, with its declared defaults filled in."""
     # Lowerings then never confuse a missing argument with a zero, False or None.
     positional: list[object] = list(args)

@@ -148,7 +148,7 @@ def small_stand_in(
     return torch.full(tuple(shape), 0.5 if half else integer, dtype=dtype, device=device)
 
 
-def kernel_result(op: Any, args: Args, kwargs: Kwargs, most: int = _MOST) -> object:
+def kernel_result(op: OpOverload, args: Args, kwargs: Kwargs, most: int = _MOST) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
     """
@@ -215,7 +215,7 @@ def _has_no_rows(named: Mapping[str, object]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _can_be_asked(op: Any) -> bool:
+def _can_be_asked(op: OpOverload) -> bool:
     if any(tag in op.tags for tag in _DATA):
         return False
     return all(info is None or info.is_write for info in _alias_infos(op._schema))
@@ -250,7 +250,7 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
 # -- formats of images -----------------------------------------------------------------------------
 
 
-def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Kwargs, made: object) -> object:
+def in_kernel_format(op: OpOverload, args: Sequence[Any], kwargs: Kwargs, made: object) -> object:
     """Return the meta results `made` in the memory format of the CPU's kernel."""
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))
@@ -267,7 +267,9 @@ def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Kwargs, made: object)
     return map_tensors(made, lambda tensor: _in_format(tensor, next(laid_out)))
 
 
-def _kernel_formats(op: object, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
+def _kernel_formats(
+    op: OpOverload, args: object, kwargs: object, results: list[torch.Tensor]
+) -> Any:
     """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):

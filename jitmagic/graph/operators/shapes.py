@@ -52,7 +52,7 @@ _MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_si
 Rule = AnyFunction
 
 
-def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
     rule = _RULES.get(op)
     if rule is None or takes_wrapped_number(op, args):
@@ -62,7 +62,7 @@ def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return None if hangs_on_kernel else made
 
 
-def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the first argument if op is the in-place form of a pointwise rule and the result fits;
     else None.
     """

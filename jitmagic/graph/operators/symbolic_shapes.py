@@ -78,7 +78,7 @@ def infer_symbolic(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     return infer_checked(op, args, kwargs)
 
 
-def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+def infer_checked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import interpolate, max_pool1d, max_pool2d
+from torch.types import Device
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ...errors import UserLine
@@ -193,7 +194,7 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Sequence[torch.
 
 
 def _tensor(
-    data: Any, dtype: torch.dtype | None = None, device: Any = None, **others: object
+    data: Any, dtype: torch.dtype | None = None, device: Device = None, **others: object
 ) -> torch.Tensor | None:
     """Make a tensor for each size among constants: torch reads the numbers of a list as ints."""
     flat = _flat(data) if next(sizes_in(data), None) is not None else None
