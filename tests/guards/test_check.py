@@ -85,7 +85,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.ArrayMemory(entry("array")), s.IntOf(entry("whole")),
+    s.ArrayMemory(entry("array")), s.NumberOf(entry("whole")), s.NumberOf(entry("single")),
     s.Referent(entry("weak")), s.Referent(entry("dead")), s.Item(s.Referent(entry("shown")), "a"),
     *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
     s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),

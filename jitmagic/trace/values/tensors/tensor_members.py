@@ -27,10 +27,10 @@ from ...builtins.pytorch.torch_rules import DATA_METHODS, REFUSED_METHODS
 from ...builtins.registry import calls, handler_of
 from ...region import RegionBuilder
 from ...result import Recipe
-from ..autograd.gradients import read_gradient
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
 from ..objects.monkey_patches import TENSOR
+from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
 from .tensor import ATTRIBUTES, TensorValue, record
 
