@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "options": {"errors"},
     "spec": set(),
     "torch_types": {"compat"},
-    "symbols": {"extension", "torch_types"},
+    "symbols": {"extension"},
     "target": {"options"},
     "extension": {"errors", "_runtime"},
     "records": {"errors", "figures", "budget"},

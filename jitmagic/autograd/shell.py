@@ -27,9 +27,9 @@ from ..extension import runtime_module
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
-from ..symbols.compiled import SizeCode
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol
+from ..symbols.size_programs import SizeCode
+from ..symbols.symbolic_numbers import Symbol
 from .partial import backward_without, freed_parts, tangent_nodes
 from .replay import Replay, generator_devices, replay_inputs
 from .result import (

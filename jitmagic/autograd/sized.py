@@ -16,8 +16,8 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, OperationFailed
 from ..spec import TensorSpec
-from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size
+from ..symbols.symbolic_numbers import symbols_of
 from .joint import BACKWARD, trace_joint
 from .result import Joint
 

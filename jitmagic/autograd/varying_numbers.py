@@ -28,7 +28,7 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.interval import ANY_FLOAT
 from ..symbols.probe import read_float, unlikely_float
-from ..symbols.scalar import Apply, Number, Symbol
+from ..symbols.symbolic_numbers import Apply, Number, Symbol
 from .nodes import alias_root, erase_dead
 from .recording.recorder import Sym
 from .result import EagerSaved, Joint

@@ -18,7 +18,7 @@ from ..graph.symbolic.size_inputs import is_size, size_in_order, with_size_input
 from ..graph.symbolic.sym_node import as_torch
 from ..records import Recording
 from ..symbols.predicates import fresh_sizes
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..trace.result import Trace
 from ..trace.varying.concrete import places_of, ranges_of
 from .backends import call_backend

@@ -43,7 +43,7 @@ from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.predicates import Predicates, checks, fresh_sizes
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes

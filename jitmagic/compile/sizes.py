@@ -37,12 +37,12 @@ from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undo_on_error
 from ..spec import TensorSpec
-from ..symbols.compiled import SizeProgram
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.predicates import checks
-from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, SizeOf
+from ..symbols.size_programs import SizeProgram
+from ..symbols.symbolic_numbers import Symbol
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes

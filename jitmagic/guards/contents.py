@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..symbols.scalar import rounding_error
+from ..symbols.symbolic_numbers import rounding_error
 
 __all__ = [
     "SIZED",

@@ -58,8 +58,8 @@ import torch
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import stride_place
+from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .source import Source
 from .weak_fields import WeakField, referent, weakly
 
@@ -230,7 +230,7 @@ class SizesRelate(_Relation, Guard):
 class NumbersRelate(_Relation, Guard):
     """`left op right` for floats and ints, evaluated with Python's arithmetic.
 
-    `symbols.floats` defines the expressions; the origins of their symbols are Sources.
+    `symbols.float_programs` defines the expressions; the origins of their symbols are Sources.
     """
 
     op: str

@@ -17,7 +17,7 @@ from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
 from ..errors import ToolchainError
 from ..options import Options
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
 from .alignment import aligned_arguments, inputs_of_kernels
 from .background_builds import was_built_ahead

@@ -31,9 +31,9 @@ from ..codegen.plan import (
     View,
 )
 from ..extension import runtime_module
-from ..symbols.compiled import SizeCode, SizeProgram
-from ..symbols.scalar import Symbol
 from ..symbols.size import hint_of
+from ..symbols.size_programs import SizeCode, SizeProgram
+from ..symbols.symbolic_numbers import Symbol
 
 __all__ = [
     "BySizes",

@@ -11,7 +11,7 @@ import torch
 from ...bytecode import FrameSnapshot
 from ...symbols.context import is_true_of
 from ...symbols.expr import Expr
-from ...symbols.floats import postfix
+from ...symbols.float_programs import postfix
 from ...symbols.interval import EXACT, INT64
 from ...symbols.polynomial import written
 from ..constants import is_constant, same_constant

@@ -15,8 +15,8 @@ from ...compat.tensors import dispatch_keys
 from ...extension import runtime_module
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
-from ...symbols.scalar import Symbol
 from ...symbols.size import OffsetOf, SizeOf, StrideOf
+from ...symbols.symbolic_numbers import Symbol
 from ..guard import NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
 from ..read import UNREADABLE, read_source
 from ..sizes import relation, sizes_differ

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from ....guards.contents import rounded_sum, sum_compensation
 from ....guards.source import Reduced, Source
-from ....symbols.scalar import apply, evaluate
+from ....symbols.symbolic_numbers import apply, evaluate
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import StoredItems, TupleValue

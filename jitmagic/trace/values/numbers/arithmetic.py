@@ -1,7 +1,7 @@
 """Computes with Python numbers that vary: the operations of ints, floats and sizes.
 
-Input: Scalars, and an operation by its name in OPERATIONS (symbols/scalar.py). Output: a Scalar.
-Each has an expression over symbols, from which its range is computed, and one of three forms:
+Input: Scalars, and the name of an operation (symbols/symbolic_numbers.py). Output: a Scalar. Each
+has an expression over symbols, from which its range is computed, and one of three forms:
 
     constant   an int or float of Python, an operand
     size       a Size: arithmetic of sizes is done on the expressions, without nodes
@@ -37,7 +37,6 @@ from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ....symbols.polynomial import normal
 from ....symbols.rounding import rounded
-from ....symbols.scalar import Apply, Number, Symbol, apply, constant, symbols_of
 from ....symbols.size import (
     Dimension,
     Size,
@@ -46,6 +45,7 @@ from ....symbols.size import (
     is_tensor_symbol,
     size_or_float,
 )
+from ....symbols.symbolic_numbers import Apply, Number, Symbol, apply, constant, symbols_of
 from ...result import InputKind
 from ...varying.symbolic import Count
 from ..base import Machine

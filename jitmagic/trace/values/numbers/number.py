@@ -26,8 +26,8 @@ from ....symbols.context import Specialize
 from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ....symbols.polynomial import application
-from ....symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
 from ....symbols.size import DataSize, Dimension, Size, stride_place
+from ....symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
 from ...result import Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value

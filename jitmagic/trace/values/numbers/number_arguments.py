@@ -30,8 +30,8 @@ from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.probe import floats_in
-from ....symbols.scalar import symbols_of
 from ....symbols.size import is_tensor_symbol
+from ....symbols.symbolic_numbers import symbols_of
 from ...region import TransformBuilder
 from ..base import Machine
 from .arithmetic import Scalar

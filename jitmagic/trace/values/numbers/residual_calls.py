@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ....symbols.expr import Expr
 from ....symbols.interval import Interval
-from ....symbols.scalar import Symbol, evaluate, symbols_of
+from ....symbols.symbolic_numbers import Symbol, evaluate, symbols_of
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Builder, Machine, Value

@@ -24,8 +24,8 @@ from ....graph.symbolic.sym_node import as_dimension
 from ....guards.guard import SizesRelate
 from ....symbols.expr import Integer
 from ....symbols.interval import INT64
-from ....symbols.scalar import Symbol
 from ....symbols.size import OffsetOf
+from ....symbols.symbolic_numbers import Symbol
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine
 from ..numpy_scalars import ARRAY_SCALARS, np

@@ -16,8 +16,8 @@ import torch
 
 from ....symbols.context import Specialize
 from ....symbols.expr import Integer
-from ....symbols.scalar import Symbol
 from ....symbols.size import Dimension, Size
+from ....symbols.symbolic_numbers import Symbol
 from ...breaks import GraphBreak, RolledLoop
 from ...python_loops.rolled import peels, trip_count_varies
 from ...result import Recipe

@@ -26,8 +26,8 @@ from ....graph.nested import frozen, map_leaves
 from ....graph.symbolic.sym_node import as_torch
 from ....symbols.context import Context, Specialize
 from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
-from ....symbols.scalar import symbols_of
 from ....symbols.size import Size, value_of
+from ....symbols.symbolic_numbers import symbols_of
 from ..numpy_scalars import np
 from .emulation import emulated_dtype, emulation, torch_dtype
 

@@ -25,7 +25,7 @@ from ....guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ....guards.source import ArrayMemory, Drawn, InstanceDict, Source
 from ....spec import TensorSpec, spec_of
 from ....symbols.interval import Interval
-from ....symbols.scalar import symbols_of
+from ....symbols.symbolic_numbers import symbols_of
 from ...breaks import GraphBreak, StatefulCall
 from ...result import Recipe
 from ...wrap import intercepts, wraps
