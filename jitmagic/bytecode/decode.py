@@ -1,8 +1,8 @@
 """Decodes a code object into a Body.
 
 Input: any `types.CodeType` of the running interpreter. Output: a fresh `Body` with symbolic
-arguments, jumps and exception regions, without caches, prefixes, superinstructions and specialised
-opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same positions. Code that
+arguments, jumps and exception regions, without caches, prefixes, superinstructions, borrowed loads
+and specialised opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same positions. Code that
 cannot be represented faithfully raises `BytecodeError`.
 """
 
@@ -17,9 +17,11 @@ from ..errors import BytecodeError
 from .exceptions_table import parse_exception_table
 from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction, Position
 from .line_table import parse_line_table
-from .versions import BINARY_OPERATORS, RUNNING, Kind
+from .versions import RUNNING, Kind
 
 __all__ = ["decode", "instruction_count"]
+
+_PARTS = {**RUNNING.superinstructions, **RUNNING.borrowed}
 
 
 class _Raw(NamedTuple):
@@ -70,8 +72,7 @@ def decode(code: types.CodeType) -> Body:
 
 def instruction_count(code: types.CodeType) -> int:
     """Return how many instructions `decode` gives."""
-    several = RUNNING.superinstructions
-    return sum(len(several.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
+    return sum(len(_PARTS.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
 
 
 def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
@@ -110,10 +111,10 @@ class _Decoder:
 
     def instructions(self, raw: _Raw) -> list[Instruction]:
         """Return one instruction, or two for a superinstruction."""
-        parts = RUNNING.superinstructions.get(raw.op)
+        parts = _PARTS.get(raw.op)
         if parts is None:
             return [self._instruction(raw)]
-        arguments = raw.argument >> 4, raw.argument & 15
+        arguments = [raw.argument] if len(parts) == 1 else [raw.argument >> 4, raw.argument & 15]
         pairs = zip(parts, arguments, strict=True)
         return [self._instruction(raw._replace(op=op, argument=argument)) for op, argument in pairs]
 
@@ -132,7 +133,11 @@ class _Decoder:
         elif kind is Kind.COMPARE:
             instruction.arg, instruction.flag = RUNNING.decode_compare(argument)
         elif kind is Kind.BINARY:
-            instruction.arg = BINARY_OPERATORS[argument]
+            instruction.arg = RUNNING.operators[argument]
+            if instruction.arg == "[]":
+                instruction.op, instruction.arg = "BINARY_SUBSCR", None
+        elif kind is Kind.VALUE:
+            instruction.op, instruction.arg = "LOAD_CONST", RUNNING.values[raw.op][argument]
         elif kind is Kind.INT:
             instruction.arg = argument
         elif kind is Kind.NONE and raw.op not in RUNNING.opcodes:

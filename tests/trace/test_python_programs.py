@@ -15,7 +15,7 @@ from .forcing import leave_loops
 from .loop_programs import PROGRAMS
 
 HERE = f"3.{sys.version_info.minor}"
-OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != HERE]
+OTHERS = [one for one in ("3.11", "3.12", "3.13", "3.14") if one != HERE]
 NAMES = [fn.__name__ for fn, _ in PROGRAMS]
 
 
