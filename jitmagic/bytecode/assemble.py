@@ -60,7 +60,7 @@ def assemble(body: Body) -> types.CodeType:
     firsts, items = _select(body)
     pools = _Pools(body)
     for item in items:
-        if RUNNING.kind(item.op) is not Kind.JUMP:
+        if RUNNING.kind(item.op) is not Kind.JUMP and item.source.op not in RUNNING.expansions:
             item.argument = pools.argument(item)
     items = _fuse(items, regions)
     _lay_out(items)
@@ -129,6 +129,14 @@ def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
     items: list[_Item] = []
     detours: list[tuple[_Item, int]] = []
     for i, instruction in enumerate(body.instructions):
+        parts = [
+            _Item(op, instruction, argument)
+            for op, argument in RUNNING.expansions.get(instruction.op, ())
+        ]
+        if parts:
+            firsts[instruction] = parts[0]
+            items += parts
+            continue
         target = instruction.target
         is_jump = RUNNING.kind(instruction.op) is Kind.JUMP
         if is_jump != (target is not None) or (target is not None and target not in index):

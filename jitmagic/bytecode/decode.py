@@ -2,8 +2,8 @@
 
 Input: any `types.CodeType` of the running interpreter. Output: a fresh `Body` with symbolic
 arguments, jumps and exception regions, without caches, prefixes, superinstructions, borrowed loads
-and specialised opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same positions. Code that
-cannot be represented faithfully raises `BytecodeError`.
+and specialised opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same
+positions. Code that cannot be represented faithfully raises `BytecodeError`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decode(code: types.CodeType) -> Body:
         names=code.co_names,
     )
     # co_code, because CPython undoes specialisation and instrumentation (sys.monitoring) in it.
-    raws = list(_raw_instructions(code.co_code))
+    raws = _raw_instructions(code.co_code)
     positions = parse_line_table(code.co_linetable, code.co_firstlineno)
     decoder = _Decoder(code, body.slots(), positions)
     firsts: dict[int, Instruction] = {}
@@ -81,7 +81,21 @@ def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
     return [name + LOCAL_TWIN if name in free else name for name in names]
 
 
-def _raw_instructions(code: bytes) -> Iterator[_Raw]:
+def _raw_instructions(code: bytes) -> list[_Raw]:
+    """Return the instructions; this version's expansions of a portable opcode are merged."""
+    raws = list(_single_instructions(code))
+    for op, parts in RUNNING.expansions.items():
+        encoded = [(raw.op, raw.argument) for raw in raws]
+        starts = [i for i, first in enumerate(encoded) if first == parts[0]]
+        for start in reversed(starts):
+            end = start + len(parts)
+            if tuple(encoded[start:end]) == parts:
+                # The last part calls: it is where a frame stays, and where errors are raised.
+                raws[start:end] = [raws[end - 1]._replace(start=raws[start].start, op=op)]
+    return raws
+
+
+def _single_instructions(code: bytes) -> Iterator[_Raw]:
     """Yield instructions with prefixes folded in and caches skipped."""
     start = unit = argument = 0
     units = len(code) // 2
@@ -140,7 +154,7 @@ class _Decoder:
             instruction.op, instruction.arg = "LOAD_CONST", RUNNING.values[raw.op][argument]
         elif kind is Kind.INT:
             instruction.arg = argument
-        elif kind is Kind.NONE and raw.op not in RUNNING.opcodes:
+        elif raw.op not in RUNNING.opcodes and raw.op not in RUNNING.expansions:
             raise BytecodeError(
                 f"unknown opcode {raw.op} at {2 * raw.at} in {self.code.co_qualname}"
             )

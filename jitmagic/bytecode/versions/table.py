@@ -70,14 +70,17 @@ class VersionTable:
     operators: tuple[str, ...]
     """The operators of BINARY_OP by argument. "[]" (3.14) has the portable name BINARY_SUBSCR."""
     values: Mapping[str, Sequence[object]]
-    """Opcodes whose argument indexes a fixed list of objects; decoded as LOAD_CONST of the object."""
+    """Opcodes whose argument indexes these objects; decoded as LOAD_CONST of the object."""
     borrowed: Mapping[str, tuple[str, ...]]
-    """Loads of borrowed references -> the opcodes that they are decoded as. The compiler proves that
-    a variable outlives the borrowed value on the stack; an edited body voids that proof."""
+    """Loads of borrowed references -> the opcodes that they are decoded as. The compiler proves
+    that the variable outlives the value on the stack; an edited body voids that proof."""
+    expansions: Mapping[str, tuple[tuple[str, int], ...]]
+    """Portable opcode -> this version's opcodes and arguments, which decode merges again."""
     loop_landing: tuple[str, ...]
     """Opcodes required at FOR_ITER's target: the interpreter skips them unchecked."""
     effects: Mapping[str, int]
-    """Stack effects that dis.stack_effect gets wrong: it omits the value pushed by a resume."""
+    """Stack effects that dis.stack_effect lacks or gets wrong: it omits the value pushed by a
+    resume."""
     null_first: bool
     """A call's NULL goes below the callable (else above it)."""
     call_kw: bool

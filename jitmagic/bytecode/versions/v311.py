@@ -89,6 +89,7 @@ TABLE = VersionTable(
     operators=_OPERATORS + tuple(f"{sign}=" for sign in _OPERATORS),
     values={},
     borrowed={},
+    expansions={},
     loop_landing=(),
     effects={"RETURN_GENERATOR": 1},
     null_first=True,

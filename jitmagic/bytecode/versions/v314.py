@@ -22,5 +22,16 @@ TABLE = v313.TABLE.changed(
         "LOAD_FAST_BORROW": ("LOAD_FAST",),
         "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
     },
+    expansions={
+        "BEFORE_WITH": (  # object -> exit, NULL or self, entered; special methods: exit 1, enter 0
+            ("COPY", 1),
+            ("LOAD_SPECIAL", 1),
+            ("SWAP", 2),
+            ("SWAP", 3),
+            ("LOAD_SPECIAL", 0),
+            ("CALL", 0),
+        ),
+    },
+    effects={"BEFORE_WITH": 2},
     loop_landing=("END_FOR", "POP_ITER"),
 )

@@ -254,8 +254,8 @@ def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-# dict has a slot wrapper of its own around the same C function.
-@handles(object.__getattribute__, dict.__getattribute__)
+# Before 3.14 dict has a slot wrapper of its own around the same C function.
+@handles(*{object.__getattribute__, dict.__getattribute__})
 def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "object.__getattribute__")
     return owner.plain_attr(machine, args[1].as_constant(machine))
@@ -305,4 +305,4 @@ def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 # Slot wrappers of one C function; OSError, ImportError and others parse their arguments.
 _SAME_INIT = (BaseException, Exception, ValueError, TypeError, RuntimeError, ArithmeticError,
               LookupError, AssertionError, NotImplementedError)  # fmt: skip
-handles(*(kind.__init__ for kind in _SAME_INIT))(_exception_init)
+handles(*{kind.__init__ for kind in _SAME_INIT})(_exception_init)  # 3.14: one wrapper for several
