@@ -58,6 +58,9 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return values->valid ? values : NULL;
 }
 
+// The number of inline values that are set.
+static inline int jm_values_used(const PyDictValues* values) { return values->size; }
+
 // Dictionary versions (PEP 509) were removed in 3.13.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   (void)dict;

@@ -48,6 +48,9 @@ static inline void jm_frame_reveal(_PyInterpreterFrame* frame, void* position) {
   frame->prev_instr = position;
 }
 
+// The number of inline values that are set.
+static inline int jm_values_used(const PyDictValues* values) { return ((const uint8_t*)values)[-2]; }
+
 // PEP 509.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;
