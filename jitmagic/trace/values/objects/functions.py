@@ -29,7 +29,7 @@ from .monkey_patches import unwrap_function
 from .operators import is_none
 from .tagged import tagged_value
 
-__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "refuse_placeholders"]
 
 # `__type_params__` exists since Python 3.12, `__annotate__` since 3.14.
 _EXISTING = set(dir(types.FunctionType))
@@ -361,6 +361,18 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
+_PLACEHOLDER: Any = getattr(functools, "Placeholder", None)  # since 3.14
+
+
+def refuse_placeholders(machine: Machine, args: Args) -> None:
+    """Break if an argument of a partial object is functools.Placeholder, which a call fills."""
+    if _PLACEHOLDER is not None:
+        for arg in args:
+            value = arg.realize(machine)
+            if value.python_type(machine) is type(_PLACEHOLDER):
+                value.refuse(machine, "functools.partial")
+
+
 class PartialValue(WithAttributes):
     """A functools.partial object."""
 
@@ -386,6 +398,7 @@ class PartialValue(WithAttributes):
         return functools.partial
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        refuse_placeholders(machine, self.args)
         function = self.function.realize(machine)
         return function.call(machine, [*self.args, *args], {**self.kwargs, **kwargs})
 
