@@ -9,7 +9,7 @@ user code runs.
     dict, views, set  (dictionary or set, number of entries left)
     enumerate         (inner iterator, next number)
     zip               (whether it is strict, *inner iterators)
-    map, filter       (function, *inner iterators)
+    map, filter       (function, *inner iterators); None for map(strict=True) of 3.14
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def iterator_parts(iterator: Any) -> tuple[object, ...] | None:
         return None
     reduced = iterator.__reduce__()
     if kind in _WRAPPERS:
-        return tuple(reduced[1])
+        return tuple(reduced[1]) if len(reduced) == 2 else None
     if kind is zip:
         return (len(reduced) > 2, *reduced[1])
     (container,) = reduced[1]

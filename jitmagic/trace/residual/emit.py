@@ -41,6 +41,7 @@ from ..python_loops.exit_edges import (
     unsettled_names,
 )
 from ..result import Break, Return, Trace
+from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pushes_pair
 from .rebuild import (
     CannotRestore,
     Code,
@@ -202,10 +203,9 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
         for way in exit_edges(root, breaking, region)
     ]
     is_alone = len(region) == 1
-    if is_alone and _is_call_form(breaking):
-        _load_plainly(copies[breaking])
-    if is_alone or None in exit_.stack:
-        _bind_methods(body)
+    if is_alone and pushes_pair(breaking):
+        load_plainly(body, copies[breaking])
+    bind_methods(body, calls=is_alone or None in exit_.stack)
     body.instructions = [
         *build.prologue(),
         *writer.code,
@@ -323,39 +323,6 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
         writer.put(build.delete_fast(name))
 
 
-_LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
-
-
-def _is_call_form(instruction: Instruction) -> bool:
-    """Return whether the instruction pushes a pair, one of which may be a NULL."""
-    return instruction.op == "LOAD_METHOD" or (
-        instruction.op in _LOADS_FOR_CALLS and instruction.flag
-    )
-
-
-def _load_plainly(instruction: Instruction) -> None:
-    """Edit: push only the value; the resume function pushes the NULL, which is no argument."""
-    if instruction.op == "LOAD_METHOD":
-        instruction.op = "LOAD_ATTR"
-    instruction.flag = False
-
-
-def _bind_methods(body: Body) -> None:
-    """Edit: load bound methods and a NULL, never the pair (function, self).
-
-    A loop or a handler may lead back to the breaking instruction, and the code after it expects the
-    stack in the form that the trace had, which has bound methods.
-    """
-    for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
-        _load_plainly(load)
-        # 3.13 has the callable and then the NULL or self above it; before, the NULL came first.
-        order = build.swap(2) if RUNNING.null_first else []
-        after = body.instructions.index(load) + 1
-        body.instructions[after:after] = build.placed(
-            [Instruction("PUSH_NULL"), *order], load.position
-        )
-
-
 def _held(exit_: Break, root: Root) -> frozenset[str]:
     """Return the variables that stay bound even if they are not read again."""
     return frozenset(exit_.locals) if root.callees_read_locals else exit_.held
@@ -374,7 +341,8 @@ def _key_of(
     needed = frozenset(bound) if root.callees_read_locals else root.live[way.target] | exit_.held
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
-    nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
+    within = null_slots(root, way.source)
+    nulls = [*nulls, *(index in within for index in range(len(nulls), depth))][:depth]
     absent = None
     if len(region) == 1:
         breaking = way.source
@@ -382,8 +350,8 @@ def _key_of(
             needed -= {breaking.arg}  # a cell stays
         if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
             nulls[depth - 1] = False
-        if _is_call_form(breaking):
-            absent = depth - 2 if RUNNING.null_first else depth - 1
+        if pushes_pair(breaking):
+            absent = absent_null(breaking, depth)
             nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     names = in_users_order((n for n in bound if n in needed), root.body)
     # After a break for a finalizer, all resume functions must hold the only references.

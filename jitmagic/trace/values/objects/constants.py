@@ -175,7 +175,8 @@ class ConstantValue(Value):
         return fold(machine, UNARY[op], self)
 
     def truth(self, machine: Machine) -> bool:
-        return bool(self.as_constant(machine))
+        # Not implemented by all constants: NotImplemented raises TypeError since 3.14.
+        return bool(evaluate(machine, bool, self.as_constant(machine)))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise machine.error(TypeError, f"'{type(self.value).__name__}' object is not callable")
