@@ -158,7 +158,7 @@ def _is_a(value: object, kind: type | UnionType) -> bool:
     return issubclass(type(value), kind)
 
 
-def _bodies(found: Any, owner: type | None) -> Iterator[Body]:
+def _bodies(found: object, owner: type | None) -> Iterator[Body]:
     """Yield the Python functions that a call of the object runs, with the class of a method."""
     around = [] if owner is None else [owner]
     for one in _functions(found):

@@ -285,7 +285,7 @@ def _make_function(
     identity: tuple[Any, str, str],
     namespace: dict[str, Any],
     closure: tuple[Any, ...],
-    defaults: tuple[Any, ...] | None,
+    defaults: tuple[object, ...] | None,
     kwdefaults: dict[str, Any] | None,
     annotations: dict[str, Any] | None,
 ) -> FunctionType:

@@ -51,7 +51,7 @@ from ..assumptions import Assumptions
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
-from ..varying.symbolic import Symbols
+from ..varying.attempt_symbols import Symbols
 
 __all__ = [
     "Args", "Builder", "CannotRebuild", "Kwargs", "Lazy", "Machine", "ObservedError", "Value",
@@ -91,6 +91,9 @@ class Builder(Protocol):
     def effect(self, effect: Effect) -> None:
         """Append an effect."""
 
+    def only_writes(self) -> bool:
+        """Return whether all effects are writes, which run no code of the program."""
+
 
 class Effects(Protocol):
     """The log of side effects (effects.py), in program order, with contents as of the exit."""
@@ -98,6 +101,7 @@ class Effects(Protocol):
     mutated: dict[int, Value]  # mutated values with a source, by id
     changes: int  # number of writes and calls
     gradients: int  # number of these that stored the `.grad` of a tensor
+    lock: object  # a live lock, held while the graph runs and effects are performed
     readings: list[Value]  # clock readings, which run after the graph in this order
 
     def set_attr(
@@ -150,6 +154,7 @@ class Machine(Protocol):
     entry_state: StateFacts  # global state that guards the entry
     frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
     root: Any  # the first of them
+    stop: Any  # the restarts.Stop at which this attempt ends, or None
     literals: dict[int, Value]  # of mutable constants in code, by their ids
     assumed: Assumptions  # the facts and choices that the trace starts from
     watch: Any  # the LoopWatch (python_loops/plain.py)
@@ -174,6 +179,9 @@ class Machine(Protocol):
 
     def guard(self, *guards: Guard) -> None:
         """Install guards; the machine adds the user's line and drops duplicates."""
+
+    def relies_on(self, guard: Guard) -> bool:
+        """Return whether the trace has a guard so far."""
 
     def where(self) -> UserLine:
         """The user's line being interpreted."""

@@ -118,7 +118,7 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
                     yield paths, None
 
 
-def _paths(base: Source, key: Any) -> tuple[Source, ...]:
+def _paths(base: Source, key: object) -> tuple[Source, ...]:
     """Return the paths that may read an attribute or an item."""
     own = InstanceDict(base)
     return Item(own, key), DictEntry(own, key), Item(base, key), DictEntry(base, key)

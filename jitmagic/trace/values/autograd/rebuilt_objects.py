@@ -50,7 +50,7 @@ class ObjectRebuilder:
         function = self._maker(cls)
         makers = {name: self._maker(value) for name, value in attributes.items()}
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> Any:
             named = {name: maker(left, held) for name, maker in makers.items()}
             return function(left, held), named
 
@@ -79,7 +79,7 @@ class ObjectRebuilder:
             return take
         return lambda left, held: kind(take(left, held))
 
-    def _taken(self, node: Any) -> Make:
+    def _taken(self, node: object) -> Make:
         index = len(self._left)
         self._left.append(node)
         return lambda left, held: left[index]
@@ -137,7 +137,7 @@ class ObjectRebuilder:
         defaults, named = (self._maker(part) for part in parts)
         cells = self._gathered(tuple, value.closure)
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> Any:
             given = name, defaults(left, held), cells(left, held)
             made = types.FunctionType(code, names, *given)
             made.__kwdefaults__ = named(left, held)
@@ -149,7 +149,7 @@ class ObjectRebuilder:
         parts = self._gathered(list, (value.function, *value.args))
         named = {name: self._maker(arg) for name, arg in value.kwargs.items()}
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> Any:
             given = {name: maker(left, held) for name, maker in named.items()}
             return partial(*parts(left, held), **given)
 
@@ -164,7 +164,7 @@ class ObjectRebuilder:
 
         # Neither `__init__` nor a user's `__setattr__` may run again: their effects happened in the
         # forward.
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> Any:
             made = object.__new__(cls(left, held))
             for name, maker in attributes.items():
                 object.__setattr__(made, name, maker(left, held))

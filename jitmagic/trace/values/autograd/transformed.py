@@ -128,7 +128,7 @@ class _ProbedCall(BaseException):
 
     It is a BaseException, so that no `except Exception` in torch catches it."""
 
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
         super().__init__()
         self.args_and_kwargs = tuple(args), dict(kwargs)
         self.grad_enabled = torch.is_grad_enabled()
@@ -207,7 +207,7 @@ class _Call:
     def _probe(self, arguments: Pattern) -> _ProbedCall:
         """Return the arguments with which torch calls the function: meta tensors of its level."""
 
-        def probe(*args: Any, **kwargs: Any) -> Any:
+        def probe(*args: Any, **kwargs: object) -> Any:
             raise _ProbedCall(args, kwargs)
 
         def run(*tensors: torch.Tensor) -> Any:
@@ -289,7 +289,7 @@ def _nodes(values: Sequence[TensorValue]) -> tuple[Node, ...]:
     return tuple(value.node for value in values)
 
 
-def _on_meta(name: str, run: Any, args: tuple[Any, ...], graph: GraphBuilder) -> Any:
+def _on_meta(name: str, run: Any, args: tuple[object, ...], graph: GraphBuilder) -> Any:
     try:
         return run_on_meta(run, args, {}, graph.grad_enabled)
     except (EagerRaises, DataDependent) as error:

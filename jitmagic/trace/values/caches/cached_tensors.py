@@ -148,7 +148,7 @@ def _break_if_escaping(machine: Machine, tensor: TensorValue, reason: BreakReaso
     machine.at_exit(check)
 
 
-def _item(held: Any, item: int | None) -> object:
+def _item(held: object, item: int | None) -> object:
     """Return the cached object, or the item of a cached tuple at that index."""
     if item is None:
         return held

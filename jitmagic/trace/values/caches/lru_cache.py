@@ -50,7 +50,7 @@ class CachedFunctionValue(IdentityValue):
 
     __slots__ = ("_results",)
 
-    def __init__(self, live: Any, source: Source) -> None:
+    def __init__(self, live: object, source: Source) -> None:
         super().__init__(live, source)
         self._results: dict[object, Value] = {}  # of this trace, by the key of the cache
 
@@ -89,7 +89,7 @@ class CachedFunctionValue(IdentityValue):
         return result
 
     def _missed(
-        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: Any
+        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: object
     ) -> Value:
         """Return the result of a call for which the cache has no entry."""
         assert self.source is not None
@@ -251,6 +251,6 @@ def _parts(machine: Machine, value: Value) -> Iterator[Value]:
 
 
 @wraps(LRU_CACHE)
-def _wrap_cached(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_cached(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return CachedFunctionValue(obj, source)

@@ -81,7 +81,7 @@ class Row:
         return builder.invoke(entered_block, (builder.constant(self.kind),), **named)
 
 
-def entered_block(kind: Any, /, **arguments: Any) -> Callable[..., Any]:
+def entered_block(kind: Any, /, **arguments: object) -> Callable[..., Any]:
     """Create and enter a context; return its `__exit__`."""
     block = kind(**arguments)
     block.__enter__()

@@ -43,7 +43,7 @@ _USUAL = Interval(-1e30, 1e30)  # numbers read from tensors are asserted to be i
 
 
 def call_with_numbers(
-    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
+    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, object]
 ) -> Any:
     """Record the call with each number as a size, a run-time float or a constant."""
     given: dict[int | str, Any] = dict(enumerate(args))
@@ -87,7 +87,7 @@ def _as_number(
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
-    def call(others: Mapping[Any, Any]) -> Call:
+    def call(others: Mapping[Any, object]) -> Call:
         return lambda changed: _arguments({**others, key: changed})
 
     grad = graph.grad_enabled
@@ -129,8 +129,8 @@ def _range(
     target: Target,
     call: Callable[[Mapping[Any, Any]], Call],
     hints: Mapping[Any, Any],
-    given: Mapping[Any, Any],
-    key: Any,
+    given: Mapping[Any, object],
+    key: object,
     grad: bool,
 ) -> Interval | None:
     found: Interval | None = ANY_FLOAT
@@ -162,7 +162,7 @@ def keep_numbers_of_transform(
         if node in numbers:
             readers.setdefault(numbers[node].expr, []).append(index)
 
-    def call(others: Mapping[Any, Any], indices: Sequence[int]) -> Call:
+    def call(others: Mapping[Any, object], indices: Sequence[int]) -> Call:
         def arguments(changed: float) -> Any:
             return (metas, tuple({**others, **dict.fromkeys(indices, changed)}.values())), {}
 
@@ -201,7 +201,9 @@ def refuse_numbers(name: str, *numbers: Scalar) -> NoReturn:
     raise Specialize(symbols, f"an argument of {name}()")
 
 
-def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
+def _with_others(
+    hints: Mapping[Any, object], given: Mapping[Any, object]
+) -> Iterator[Mapping[Any, Any]]:
     """Yield the arguments of this call, then ones with samples for other varying arguments.
 
     torch's path may depend on two numbers at once, which a call may compare.

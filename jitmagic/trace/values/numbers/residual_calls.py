@@ -128,7 +128,7 @@ def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
     exprs = [None if number is None else number.expr for number in numbers]
     known = [None if arg.varies else arg.as_constant(machine) for arg in args]
 
-    def perform(numbers: tuple[Any, ...]) -> object:
+    def perform(numbers: tuple[object, ...]) -> object:
         values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
         pairs = zip(exprs, known, strict=True)
         return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))

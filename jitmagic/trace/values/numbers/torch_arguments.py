@@ -116,7 +116,7 @@ def _with_speculated_rows(
     return graph.call("t", [columns], {}, lines)
 
 
-def _factor(machine: Machine, value: Any) -> Any:
+def _factor(machine: Machine, value: object) -> Any:
     """Return the number of a 0-dim tensor given for an argument that must be a number."""
     if not isinstance(value, Node) or value.meta["val"].dim():
         return value
@@ -175,7 +175,7 @@ def is_number(kind: type, name: str) -> bool:
 
 
 def guard_storage_offsets(
-    machine: Machine, target: Target, given: Sequence[Any], named: Mapping[str, Any]
+    machine: Machine, target: Target, given: Sequence[object], named: Mapping[str, object]
 ) -> None:
     """Guard that the inputs of as_strided and others begin at the start of their storage.
 

@@ -212,7 +212,7 @@ class ArrayMethodValue(MethodValue):
                 return number
         method = operator.attrgetter(self.name)
 
-        def real(array: Any, *positional: Any, **named: Any) -> Any:
+        def real(array: object, *positional: object, **named: object) -> Any:
             return method(array)(*positional, **named)
 
         name = f"ndarray.{self.name}"
@@ -334,7 +334,7 @@ def _wrapped(
     return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
 
 
-def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: Any) -> Value:
+def _fact(machine: Machine, sized: SizedCall, values: Sequence[object], emulated: object) -> Value:
     """Return the value of a result that is a constant or a size."""
     size = as_dimension(emulated)
     if isinstance(size, Size):

@@ -221,14 +221,14 @@ def _run(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor], is_re
     return _Side(arrays, memory, made)
 
 
-def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> Any:
+def filled(tree: object, arrays: Sequence[object], constant: Callable[[Any], Any]) -> Any:
     """Return nested arguments with arrays in place of the Slots."""
     return map_leaves(
         tree, lambda leaf: arrays[leaf.index] if isinstance(leaf, Slot) else constant(leaf)
     )
 
 
-def recorded_constant(value: Any) -> Any:
+def recorded_constant(value: object) -> Any:
     """Return a constant argument as the emulation takes it, also during recording."""
     if isinstance(value, Size):
         return as_torch(value)
@@ -334,7 +334,7 @@ def _all_pairs(call: Call) -> None:
 # -- comparing -------------------------------------------------------------------------------------
 
 
-def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Any:
+def _alike(call: Call, real: _Side, emulated: _Side, expected: object, actual: Any) -> Any:
     """Return the result that both libraries agree on. Raises _Differs."""
     if isinstance(expected, tuple | list):
         kinds = {type(expected), type(actual)}
@@ -359,7 +359,9 @@ def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any)
     return Fact(expected)
 
 
-def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
+def _alike_arrays(
+    call: Call, real: _Side, emulated: _Side, expected: object, actual: object
+) -> Result:
     index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
     if (index is None) != all(array is not actual for array in emulated.arrays):
         raise _Differs("one of numpy and torch returns an argument, the other a copy")
@@ -383,7 +385,7 @@ def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actua
     return Result(spec, index)
 
 
-def _as_tensor(array: Any) -> torch.Tensor:
+def _as_tensor(array: object) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array
     if isinstance(array, np.ndarray) and (
@@ -456,7 +458,7 @@ class SizedCall:
         if not holds and self._symbols:
             raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
 
-    def results(self, first: Any) -> list[Any]:
+    def results(self, first: object) -> list[Any]:
         """Return the results at each size tuple; `first` is the result in this call.
 
         Must be called after the call is recorded, because its guards limit the size tuples."""
@@ -489,7 +491,7 @@ def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
     return replace(spec, shape=shape, stride=stride, offset=value_of(spec.offset, dict(known)))
 
 
-def _leaves(tree: Any) -> list[Any]:
+def _leaves(tree: object) -> list[Any]:
     found: list[Any] = []
     map_leaves(tree, found.append)
     return found

@@ -73,7 +73,7 @@ class GeneratorObjectValue(WithoutOperators):
 
     __slots__ = ("live",)
 
-    def __init__(self, live: Any, source: Source | None) -> None:
+    def __init__(self, live: object, source: Source | None) -> None:
         super().__init__(source)
         self.live = live
 
@@ -205,11 +205,13 @@ class _AsArray:
 
     call: Callable[[Any], object]
 
-    def __call__(self, generator: Any) -> object:
+    def __call__(self, generator: object) -> object:
         return np.asarray(self.call(generator))
 
 
-def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -> Interval | None:
+def _limits(
+    generator: object, name: str, args: list[Any], named: dict[str, Any]
+) -> Interval | None:
     """Return the range of the ints that a draw gives, or None if it is unknown.
 
     It is known for one or two positional bounds; a third argument may be a negative step.
@@ -258,7 +260,7 @@ def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None
     return GlobalDrawingFunction(obj, source)
 
 
-def _wrap_generator(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_generator(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
     return GeneratorObjectValue(obj, source)
 
