@@ -41,7 +41,7 @@ from ..result import (
 
 __all__ = ["Resized", "numbers_written", "resized"]
 
-Place = tuple[Source, Any]  # an object, and the attribute or key that is written
+Place = tuple[Source, object]  # an object, and the attribute or key that is written
 _FROM_ONE = GrowingRange(1, INT64.high)
 
 

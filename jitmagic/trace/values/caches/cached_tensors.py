@@ -38,8 +38,8 @@ __all__ = ["tensors_of_cache"]
 class _CacheRead:
     """A call of the cached function, which checks that the result has the traced spec."""
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
     key: object
     item: int | None  # of a tuple
     spec: TensorSpec

@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ....guards.function_cache import LRU_CACHE, cache_key, cached_result
 from ....guards.guard import CacheLacks, IdentityIs
@@ -89,7 +89,7 @@ class CachedFunctionValue(IdentityValue):
         return result
 
     def _missed(
-        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: object
+        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[object], key: object
     ) -> Value:
         """Return the result of a call for which the cache has no entry."""
         assert self.source is not None
@@ -194,7 +194,7 @@ class _InlinedCall:
 _UNKNOWN = object()
 
 
-def _live(machine: Machine, value: Value) -> Any:
+def _live(machine: Machine, value: Value) -> object:
     """Return an argument's live object, or _UNKNOWN; an unhashable one raises TypeError."""
     real = value.realize(machine)
     token = real.hash_key(machine)

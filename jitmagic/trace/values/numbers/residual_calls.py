@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ....symbols.expr import Expr
 from ....symbols.interval import Interval
@@ -27,7 +27,7 @@ from .precomputed_scalars import precompute_call
 
 __all__ = ["ResidualCall"]
 
-Examples = Mapping[type, tuple[Any, ...]]
+Examples = Mapping[type, tuple[object, ...]]
 _LARGEST = 1e300
 _ARITHMETIC = ("+", "-", "*", "/")
 # Examples on which the function is tried: it must return the same type for all of them.
@@ -47,7 +47,7 @@ class ResidualCall(VaryingValue):
 
     __slots__ = ("_number", "args", "function", "kind")
 
-    def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
+    def __init__(self, kind: type, function: Callable[..., object], args: Sequence[Value]) -> None:
         super().__init__()
         self.kind, self.function, self.args = kind, function, tuple(args)
         self._number: NumberValue | None = None
@@ -129,7 +129,7 @@ def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
     known = [None if arg.varies else arg.as_constant(machine) for arg in args]
 
     def perform(numbers: tuple[object, ...]) -> object:
-        values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
+        values: dict[Expr, object] = dict(zip(symbols, numbers, strict=True))
         pairs = zip(exprs, known, strict=True)
         return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
 
@@ -144,7 +144,7 @@ def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
 
 @folds_late
 def _after_graph(
-    machine: Machine, function: Callable[..., Any], args: Sequence[Value]
+    machine: Machine, function: Callable[..., object], args: Sequence[Value]
 ) -> ResidualCall | None:
     """Return the call; None if it might raise, gives another type, or needs more than numbers."""
     leaves = list(_leaves(machine, args))
@@ -160,7 +160,7 @@ def _after_graph(
 
 
 def _kind(
-    machine: Machine, function: Callable[..., Any], args: Sequence[Value], examples: Examples
+    machine: Machine, function: Callable[..., object], args: Sequence[Value], examples: Examples
 ) -> type | None:
     """Return the type of the result; None if an example raises or the types differ."""
     kinds = set()
@@ -184,7 +184,7 @@ def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
             yield value
 
 
-def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> Any:
+def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> object:
     value = value.realize(machine)
     if isinstance(value, NumberValue | ResidualCall):
         found = examples[value.kind]
