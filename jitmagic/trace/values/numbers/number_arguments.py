@@ -4,7 +4,7 @@ Input: a call whose arguments are nodes and, at the top level, Scalars. Output: 
 graph. A float, or an int where a call takes floats, becomes a node that reads it at run time
 (graph/symbolic/number_ranges.py). Guards restrict it to the range in which torch takes the same
 path for all numbers. In a function under a transform of torch.func, the transform's node takes the
-number; its range is found after the function has been traced. Any other int becomes a size. object
+number; its range is found after the function has been traced. Any other int becomes a size. Any
 other float raises `Specialize`, which makes it a constant.
 """
 
