@@ -67,9 +67,7 @@ class Builder(Protocol):
     def is_live(self, value: Value) -> bool:
         """Return whether the value, or another one that contains it, is live at the exit."""
 
-    def constant(self, value: object) -> Recipe:
-        """Return a Constant recipe."""
-
+    def constant(self, value: object) -> Recipe: ...
     def invoke(self, callee: object, args: tuple[Recipe, ...], /, **kwargs: Recipe) -> Recipe:
         """Return the recipe that calls `callee(*args, **kwargs)`, for a live callee."""
 
@@ -88,11 +86,8 @@ class Builder(Protocol):
     def output(self, value: Value, node: Any) -> FromGraph:
         """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
-    def effect(self, effect: Effect) -> None:
-        """Append an effect."""
-
-    def only_writes(self) -> bool:
-        """Return whether all effects are writes, which run no code of the program."""
+    def effect(self, effect: Effect) -> None: ...
+    def only_writes(self) -> bool: ...  # whether no effect runs code of the program
 
 
 class Effects(Protocol):
@@ -180,11 +175,9 @@ class Machine(Protocol):
     def guard(self, *guards: Guard) -> None:
         """Install guards; the machine adds the user's line and drops duplicates."""
 
-    def relies_on(self, guard: Guard) -> bool:
-        """Return whether the trace has a guard so far."""
+    def relies_on(self, guard: Guard) -> bool: ...  # whether the trace has the guard so far
 
-    def where(self) -> UserLine:
-        """The user's line being interpreted."""
+    def where(self) -> UserLine: ...  # the user's line being interpreted
 
     def lines(self) -> tuple[UserLine, ...]:
         """The user's lines of the current call stack, innermost first; torch's code is left out."""
@@ -199,8 +192,7 @@ class Machine(Protocol):
         global). Its type is then guarded even if it is only passed on.
         """
 
-    def constant(self, obj: object) -> Value:
-        """Return a sourceless Value of a Python constant."""
+    def constant(self, obj: object) -> Value: ...  # without a source
 
     def guard_distinct_key(self, value: Value) -> None:
         """Guard that a value used as a key by identity is a different object from other keys."""
@@ -344,9 +336,8 @@ class Value:
         self.refuse(machine, "changing attributes through __dict__")
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """Return the effect that sets an attribute, or deletes it if `value` is None.
-
-        Returns None if the entry must be written through `self.__dict__` instead."""
+        """Return the effect that sets an attribute, or deletes it if `value` is None; None if the
+        entry must be written through `self.__dict__` instead."""
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -444,7 +435,6 @@ class Value:
 
     def recipe(self, builder: Builder) -> Recipe:
         """Return how to build a sourceless object at an exit; called once per exit.
-
         Raises `CannotRebuild(what, created_at_step)` if it cannot be built; such a class saves
         `machine.step` at creation. An exit reads a value with a source from that source instead.
         """

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from ....symbols.expr import Expr
@@ -22,7 +21,13 @@ from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..objects.constants import BINARY, ConstantMethodValue, fold, folds_late
-from .number import NumberValue, VaryingValue, node_scalar, unknown_number
+from .number import (
+    NumberValue,
+    VaryingValue,
+    drawn_number,
+    is_next_draw_constant,
+    node_scalar,
+)
 from .precomputed_scalars import precompute_call
 
 __all__ = ["ResidualCall"]
@@ -33,13 +38,6 @@ _ARITHMETIC = ("+", "-", "*", "/")
 # Examples on which the function is tried: it must return the same type for all of them.
 _FINITE: Examples = {float: (0.5, -_LARGEST, 0.0), int: (1, -(2**40), 0), str: ("text",)}
 _ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
-
-
-@dataclass(frozen=True, slots=True)
-class PrecomputedOrigin:
-    """The origin of the symbol of a number computed before the graph runs, by its index."""
-
-    index: int
 
 
 class ResidualCall(VaryingValue):
@@ -133,13 +131,13 @@ def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
         pairs = zip(exprs, known, strict=True)
         return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
 
-    symbols, origin = value.symbols(machine), PrecomputedOrigin(machine.effects.drawn)
-    if origin in machine.symbols.constants:  # an earlier attempt needed its value
+    symbols = value.symbols(machine)
+    if is_next_draw_constant(machine):
         return None
     source = precompute_call(
         machine, "number", [e for e in exprs if e is not None], symbols, perform
     )
-    return None if source is None else unknown_number(machine, origin, source, float)
+    return None if source is None else drawn_number(machine, source, float)
 
 
 @folds_late
