@@ -23,7 +23,10 @@ import pytest
 from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
-BASE = {"errors", "figures", "options", "target", "spec", "extension", "symbols", "budget"}
+BASE = {
+    "errors", "figures", "options", "target", "spec", "extension", "symbols", "budget",
+    "torch_types",
+}  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
     "schedule", "codegen", "runtime",
@@ -35,7 +38,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "budget": set(),
     "options": {"errors"},
     "spec": set(),
-    "symbols": {"extension"},
+    "torch_types": set(),
+    "symbols": {"extension", "torch_types"},
     "target": {"options"},
     "extension": {"errors", "_runtime"},
     "records": {"errors", "figures", "budget"},

@@ -52,7 +52,7 @@ def of_kind(kind: Any, base: Any) -> Any:
     return base
 
 
-def part_of(function: Any, part: str) -> Any:
+def part_of(function: object, part: str) -> Any:
     """Return an attribute such as `__code__` of a function, or `__self__` of a bound method."""
     # A bound method would forward other attributes to its function.
     return getattr(of_kind(_HAVE_PART.get(part, types.FunctionType), function), part)
@@ -66,7 +66,7 @@ def in_classes(cls: type, name: str) -> Any:
     raise AttributeError(name)
 
 
-def slot_of(base: Any, name: str) -> Any:
+def slot_of(base: object, name: str) -> Any:
     """Read a member or getset of a C type; any other descriptor may be a user's property."""
     descriptor = in_classes(type(base), name)
     if type(descriptor) not in _SLOTS:
@@ -74,13 +74,13 @@ def slot_of(base: Any, name: str) -> Any:
     return descriptor.__get__(base, type(base))
 
 
-def instance_dict(base: Any) -> dict[str, Any]:
+def instance_dict(base: object) -> dict[str, Any]:
     """Return the `__dict__` of an object; raises AttributeError if it has none."""
     table: dict[str, Any] = slot_of(base, "__dict__")
     return table
 
 
-def attribute_at(owner: Any, name: Any, tables: Sequence[str]) -> Any:
+def attribute_at(owner: object, name: object, tables: Sequence[str]) -> Any:
     """Return an attribute that the class lacks, from the object's `__dict__` or a table in it.
 
     `tables` names those: nn.Module has parameters, buffers and submodules in dictionaries.
@@ -111,7 +111,7 @@ def item_of(base: Any, key: Any) -> Any:
     return kind.__getitem__(of_kind(kind, base), key)
 
 
-def referent_of(reference: Any) -> Any:
+def referent_of(reference: object) -> Any:
     """Return the referent of a plain weak reference, or the dictionary of a mappingproxy."""
     if type(reference) is types.MappingProxyType:
         shown = (one for one in gc.get_referents(reference) if type(one) in _SHOWN)

@@ -35,7 +35,7 @@ class _TensorMatch(OfSource[TensorMatch]):
         flags = (spec.requires_grad, spec.is_leaf, guard.keys)
         return ("TENSOR", register, *facts, *flags, guard.hiding)
 
-    def value_differs(self, guard: TensorMatch, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: TensorMatch, name: str, value: object) -> str | None:
         if type(value) is not guard.spec.cls:
             return f"type({name}) is {class_name(type(value))}, was {class_name(guard.spec.cls)}"
         return _facts_differ(guard, name, value)
@@ -75,7 +75,7 @@ class _Unhooked(OfSource[Unhooked]):
     def step(self, guard: Unhooked, register: int) -> Step:
         return ("UNHOOKED", register)
 
-    def value_differs(self, guard: Unhooked, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: Unhooked, name: str, value: object) -> str | None:
         tensor = issubclass(type(value), torch.Tensor)
         if tensor and not runtime_module().has_gradient_hooks(value):
             return None

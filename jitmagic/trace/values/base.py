@@ -175,8 +175,6 @@ class Machine(Protocol):
     def guard(self, *guards: Guard) -> None:
         """Install guards; the machine adds the user's line and drops duplicates."""
 
-    def relies_on(self, guard: Guard) -> bool: ...  # whether the trace has the guard so far
-
     def where(self) -> UserLine: ...  # the user's line being interpreted
 
     def lines(self) -> tuple[UserLine, ...]:
@@ -255,6 +253,7 @@ class Value:
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
     holds_data: ClassVar[bool] = False  # a tensor or a numpy array
     opaque: ClassVar[bool] = False  # its contents are unknown
+    always_true: ClassVar[bool] = False  # its class has neither `__bool__` nor `__len__`
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -407,7 +406,7 @@ class Value:
 
     def truth(self, machine: Machine) -> bool:
         """Return `bool(self)`; a tensor breaks with TensorBranch."""
-        self.refuse(machine, "bool()")
+        return self.always_true or self.refuse(machine, "bool()")
 
     # -- calls and contexts ----------------------------------------------------------------------
 

@@ -126,13 +126,17 @@ def _inverse(
 
 
 def _read_cov(
-    machine: Machine, input: Any, correction: Any = 1, fweights: Any = None, aweights: Any = None
+    machine: Machine,
+    input: object,
+    correction: object = 1,
+    fweights: object = None,
+    aweights: object = None,
 ) -> Parts | None:
     parts = input, correction, fweights, aweights
     return parts if _takes(*parts) else None
 
 
-def _read_corrcoef(machine: Machine, input: Any) -> Parts | None:
+def _read_corrcoef(machine: Machine, input: object) -> Parts | None:
     return (input,) if _takes(input, 1, None, None) else None
 
 

@@ -86,7 +86,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     )
 
 
-def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | None, ...]:
+def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | None, ...]:
     if check_read_state(machine):
         raise _refused(
             "the backward of an autograd function reads what the frame has changed", name
@@ -387,7 +387,7 @@ def _refused(why: str, name: str = _NAME) -> GraphBreak:
 # -- zero_grad() -----------------------------------------------------------------------------------
 
 
-def _register(function: Any) -> None:
+def _register(function: object) -> None:
     @handles(function)
     def _clear(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, *given = args

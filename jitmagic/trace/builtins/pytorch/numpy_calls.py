@@ -267,24 +267,24 @@ def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Valu
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)
-def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+def _intercept_function(machine: Machine, obj: object, source: Source) -> Value | None:
     """Model a function of numpy; without an equivalent, Python code is inlined."""
     if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:
         return None
     return _wrap_function(machine, obj, source)
 
 
-def _wrap_function(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_function(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return NumpyFunction(obj, source)
 
 
-def _wrap_dtype(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_dtype(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return DtypeValue(obj, source)
 
 
-def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_array(machine: Machine, obj: object, source: Source) -> Value:
     """Make an array an input that shares its memory, so that writes of the graph reach it."""
     machine.guard(TypeIs(source, np.ndarray))
     memory = ArrayMemory(source)

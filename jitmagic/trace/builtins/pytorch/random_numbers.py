@@ -64,7 +64,7 @@ class _Seed:
 def _seed(
     machine: Machine,
     function: Callable[[Any], object],
-    generators: tuple[Any, ...],
+    generators: tuple[object, ...],
     args: Args,
     kwargs: Kwargs,
     limits: Interval | None = None,
@@ -118,7 +118,7 @@ class _SeedFunction(IdentityValue):
 
     __slots__ = ("generator",)
 
-    def __init__(self, live: Any, source: Source, generator: Any) -> None:
+    def __init__(self, live: object, source: Source, generator: object) -> None:
         super().__init__(live, source)
         self.generator = generator
 
@@ -129,7 +129,7 @@ class _SeedFunction(IdentityValue):
         return machine.constant(None)
 
 
-def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
+def _wrap_seed(machine: Machine, obj: object, source: Source) -> Value | None:
     found = next((generator for function, generator in _SEEDS if obj == function), None)
     if found is None:
         return None
@@ -160,7 +160,7 @@ if np is not None:
     _makes_generators(np.random.default_rng, _NATURAL)
 
     @intercepts(type(np.random.default_rng))  # a method of a Cython type
-    def _wrap_maker(machine: Machine, obj: Any, source: Source) -> Value | None:
+    def _wrap_maker(machine: Machine, obj: object, source: Source) -> Value | None:
         if obj is not np.random.default_rng:
             return None
         machine.guard(IdentityIs(source, obj))

@@ -194,7 +194,7 @@ for _limit in (torch.finfo, torch.iinfo):
 
 
 @intercepts(torch.finfo, torch.iinfo)
-def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_limits(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return NumberLimits(obj, source)
 

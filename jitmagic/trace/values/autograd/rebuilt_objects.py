@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ....torch_types import AnyFunction
 from ..base import Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.namedtuples import NamedTupleValue
@@ -127,7 +128,7 @@ class ObjectRebuilder:
         makers = [self._maker(part) for part in parts]
         return lambda left, held: function(*(maker(left, held) for maker in makers))
 
-    def _gathered(self, kind: Callable[..., Any], parts: Sequence[Value]) -> Make:
+    def _gathered(self, kind: AnyFunction, parts: Sequence[Value]) -> Make:
         makers = [self._maker(part) for part in parts]
         return lambda left, held: kind([maker(left, held) for maker in makers])
 

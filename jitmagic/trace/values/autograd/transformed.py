@@ -28,6 +28,7 @@ from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.transforms import Pattern, Pull, Slot, Transformed
 from ....spec import TensorSpec
+from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRefused
 from ...region import TransformBuilder
 from ...result import BreakReason, Recipe
@@ -45,7 +46,7 @@ class TransformedValue(Value):
     __slots__ = ("function", "settings", "transform")
 
     def __init__(
-        self, transform: Callable[..., Any], function: Value, settings: Mapping[str, Value]
+        self, transform: AnyFunction, function: Value, settings: Mapping[str, Value]
     ) -> None:
         super().__init__()
         self.transform, self.function, self.settings = transform, function, dict(settings)
@@ -113,7 +114,7 @@ _ESCAPED: BreakReason = RefusedTorchCall.of(
 
 def call_transformed(
     machine: Machine,
-    transform: Callable[..., Any],
+    transform: AnyFunction,
     function: Value,
     settings: Mapping[str, Value],
     args: Args,
@@ -142,7 +143,7 @@ class _Call:
     def __init__(
         self,
         machine: Machine,
-        transform: Callable[..., Any],
+        transform: AnyFunction,
         settings: Mapping[str, Value],
         takes_function: bool,
     ) -> None:

@@ -46,6 +46,7 @@ from ....symbols.size import (
     is_tensor_symbol,
     size_or_float,
 )
+from ....torch_types import AnyFunction
 from ...result import InputKind
 from ...varying.attempt_symbols import Count
 from ..base import Machine
@@ -76,7 +77,7 @@ _OF_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul,
     "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
-_NODES: Mapping[str, Callable[..., Any]] = {
+_NODES: Mapping[str, AnyFunction] = {
     **_OF_SIZES, "/": operator.truediv, "**": operator.pow,
     "<<": operator.lshift, ">>": operator.rshift,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
