@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType
-from typing import Any
 
 from ...bytecode import (
     Body,
@@ -64,20 +63,20 @@ __all__ = ["CannotRestore", "FrameScope", "emit"]
 class FrameScope:
     """The objects that a residual refers to: the frame's globals and builtins, and callbacks."""
 
-    namespace: dict[str, Any]
-    builtins: dict[str, Any]
-    make_resume: Callable[[FlatCode], Callable[..., Any]]
+    namespace: dict[str, object]
+    builtins: dict[str, object]
+    make_resume: Callable[[FlatCode], Callable[..., object]]
     """Makes the dispatcher of a new resume function."""
-    continue_with: Callable[..., Any]
+    continue_with: Callable[..., object]
     """continue_with(dispatcher, *args) makes the `Continue` for the dispatcher's loop."""
     release: Callable[[], None]
     """Called first in a resume function that must hold the only references to its arguments."""
-    plain: Callable[..., Any]
+    plain: Callable[..., object]
     """The traced code itself, called with the dispatcher's arguments when the graph raises."""
 
 
 def emit(
-    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[object, ...]] | None, scope: FrameScope
 ) -> FunctionType:
     """Return the residual function of a trace; `graph` is None when it has nothing to compute.
 
@@ -140,7 +139,7 @@ def _start_over_on_error(
     body.regions.append(ExceptionRegion(start, end, handler[0], 0))
 
 
-def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
+def _run_plainly(flat: FlatCode, plain: Callable[..., object]) -> Code:
     """Return code for `return plain(*arguments)`."""
     arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
     return [
@@ -362,8 +361,8 @@ def _key_of(
 def _return_resume(
     key: ResumeKey,
     absent: int | None,
-    dispatcher: Callable[..., Any],
-    continue_with: Callable[..., Any],
+    dispatcher: Callable[..., object],
+    continue_with: Callable[..., object],
 ) -> Code:
     """Return code for `return continue_with(dispatcher, *variables, *stack values)`."""
     code: Code = []

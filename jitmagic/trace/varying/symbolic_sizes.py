@@ -56,7 +56,7 @@ class SymbolicShape:
 
 
 def symbolic_shape(
-    symbols: Any,
+    symbols: object,
     source: Source,
     spec: TensorSpec,
     varying: Mapping[int, Interval],
@@ -152,7 +152,7 @@ def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] |
     return None
 
 
-def _is_zero(size: Any) -> bool:
+def _is_zero(size: object) -> bool:
     return type(size) is int and size == 0
 
 

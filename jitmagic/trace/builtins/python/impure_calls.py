@@ -19,7 +19,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,7 +28,7 @@ from ....compat.flags import log_api_usage_once
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
-from ...values.numbers.number import unknown_number
+from ...values.numbers.number import drawn_number, is_next_draw_constant
 from ...values.numbers.residual_calls import ResidualCall
 from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
@@ -51,13 +50,6 @@ _CLOCKS: tuple[Clock, ...] = (
 )  # fmt: skip
 # time_ns() reaches 2**63 in the year 2262.
 _LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyReading:
-    """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
-
-    index: int
 
 
 class LateReading(ResidualCall):
@@ -83,16 +75,15 @@ def _reads(clock: Clock) -> None:
     @handles(clock)
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
-        origin = EarlyReading(machine.effects.drawn)
         # A reading that an earlier attempt needed as a constant (it was compared, say) is a break:
         # a guard on it would fail in each call.
-        if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
+        if args or kwargs or graph is not graph.root or is_next_draw_constant(machine):
             raise broken
         last = _last_operation(graph.graph)
         if last is None:
             called = HiddenValue(lambda builder: builder.constant(clock))
             source = machine.effects.draw(called, operator.call, clock.__name__)
-            return unknown_number(machine, origin, source, kind, _LIMITS[kind])
+            return drawn_number(machine, source, kind, _LIMITS[kind])
         made = LateReading(clock, kind, machine.effects.readings)
         machine.effects.readings.append(made)
         machine.at_exit(partial(_check_last, made, last, graph.graph, machine.step, broken))

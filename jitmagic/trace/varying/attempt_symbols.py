@@ -42,6 +42,7 @@ from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 __all__ = [
     "Constants",
     "Count",
+    "DrawnNumber",
     "InputNumber",
     "KnownCount",
     "Symbols",
@@ -61,6 +62,13 @@ class InputNumber:
     """The origin of a number in an input tensor; SizesRelate cannot read it, InRange can."""
 
     source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNumber:
+    """The origin of a number that Python computes before the graph, by the index of the draw."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
