@@ -35,7 +35,7 @@ from ..runtime.native import freed_results, undo_on_error, with_held_objects, wi
 from ..torch_types import AnyFunction, Executable
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
-from ..trace.residual.emit import CannotRestore, FrameScope, emit
+from ..trace.residual.emit import CannotEmit, FrameScope, emit
 from ..trace.residual.frame_readers import callees_may_read_locals
 from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
@@ -199,7 +199,7 @@ def make_entry(
     try:
         graph = None if run is None else TimedGraph(run)
         residual: AnyFunction = emit(traced, handle.flat, graph, scope)
-    except CannotRestore as error:
+    except CannotEmit as error:
         return Eager(str(error))
     program = GuardProgram(steps)
     if traced.lock is not None:

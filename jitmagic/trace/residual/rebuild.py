@@ -48,7 +48,7 @@ from ..result import (
 from .resume import FlatCode
 
 __all__ = [
-    "CannotRestore",
+    "CannotEmit",
     "Code",
     "Writer",
     "cache_casts",
@@ -65,7 +65,7 @@ _GRAPH, _STATES = ".graph", ".states"
 _READS = "__getattribute__"
 
 
-class CannotRestore(Exception):
+class CannotEmit(Exception):
     """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
 
 
@@ -255,7 +255,7 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
             return build.call(object.__new__, writer.load(cls))
         case Invoke(callee, args, kwargs):
             return _invoke(writer, callee, args, kwargs)
-    raise CannotRestore(f"no way to build {type(recipe).__name__}")
+    raise CannotEmit(f"no way to build {type(recipe).__name__}")
 
 
 def _invoke(
@@ -329,7 +329,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*build.call(_replace_dict, load(target), new), *build.pop_top()]
         case Perform(callee, args, kwargs):
             return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
-    raise CannotRestore(f"no way to replay {type(effect).__name__}")
+    raise CannotEmit(f"no way to replay {type(effect).__name__}")
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
