@@ -32,6 +32,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
     "AS_GIVEN",
+    "Act",
     "CallHandler",
     "MethodHandler",
     "calls",
