@@ -7,17 +7,20 @@ JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from runpy import run_path
+from types import ModuleType
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-(TORCH,) = (name for name in PROJECT["dependencies"] if name.startswith("torch"))
+VERSIONS = run_path(str(ROOT / "jitmagic" / "compat" / "versions.py"))  # importing needs torch
+TORCH = VERSIONS["REQUIREMENT"]
 SANITIZE = [
     "-O1",
     "-g1",
@@ -65,12 +68,9 @@ def add_torch(ext: Extension) -> str:
             f"jitmagic is compiled against the torch that it will run with ({error}). Install it "
             f"first:\n    python -m pip install '{TORCH}'"
         ) from error
-    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - setuptools brings it
-
-    fitting = SpecifierSet(TORCH.removeprefix("torch"))
-    if not fitting.contains(torch.__version__, prereleases=True):
+    if VERSIONS["is_older"](torch.__version__):
         raise SystemExit(
-            f"jitmagic does not know torch {torch.__version__}, which is installed here. Before "
+            f"jitmagic does not fit torch {torch.__version__}, which is installed here. Before "
             f"minutes of compiling against it:\n    python -m pip install '{TORCH}'"
         )
     ext.include_dirs += include_paths()
@@ -81,6 +81,20 @@ def add_torch(ext: Extension) -> str:
         ("JITMAGIC_TORCH_VERSION", f'"{torch.__version__}"'),
     ]
     return torch.__version__
+
+
+def unfit_names() -> str:
+    """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses.
+
+    The table is imported without the package, whose import needs the extensions.
+    """
+    package = sys.modules["jitmagic"] = ModuleType("jitmagic")
+    package.__path__ = [str(ROOT / "jitmagic")]
+    try:
+        return import_module("jitmagic.compat").check_names(everything=True)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "jitmagic"]:
+            del sys.modules[name]
 
 
 class BuildByLanguage(build_ext):
@@ -99,6 +113,8 @@ class BuildByLanguage(build_ext):
 
     def build_extensions(self) -> None:
         (version,) = {add_torch(ext) for ext in self.extensions}
+        if unfit := unfit_names():
+            print(unfit, file=sys.stderr)
         kind = "sanitized" if MODE is SANITIZE else "optimized"
         folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-{kind}"
         self.build_temp = os.path.join(self.build_temp, folder)

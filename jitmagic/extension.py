@@ -1,7 +1,7 @@
-"""Loads the native extension jitmagic._runtime, which executes plans.
+"""Loads the native extension jitmagic._runtime, which executes plans, and checks both extensions.
 
-It is loaded for the first compiled graph, not when jitmagic is imported. If that fails,
-NativeMissing names the command that builds it again.
+It is loaded for the first compiled graph, not when jitmagic is imported. If that fails, or if an
+extension was built for another torch, NativeMissing names the command that builds it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from .errors import NativeMissing
 
-__all__ = ["native_missing", "runtime_module"]
+__all__ = ["check_build", "native_missing", "runtime_module"]
 
 
 def runtime_module() -> Any:
@@ -29,11 +29,15 @@ def runtime_module() -> Any:
     except ImportError as error:
         raise native_missing("jitmagic._runtime", str(error)) from error
     module: Any = _runtime
-    built, here = module.TORCH_VERSION, torch.__version__
-    if built != here:
-        cause = f"it was built for torch {built}, this is {here}"
-        raise native_missing("jitmagic._runtime", cause)
+    check_build("jitmagic._runtime", module.TORCH_VERSION)
     return module
+
+
+def check_build(module: str, built: str) -> None:
+    """Raise NativeMissing if an extension was built for another torch: memory layouts differ."""
+    if built != torch.__version__:
+        cause = f"it was built for torch {built}, this is {torch.__version__}"
+        raise native_missing(module, cause)
 
 
 def native_missing(module: str, cause: str) -> NativeMissing:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ..compat.modes import BelowViewTracking
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from ..graph.recomputed import regions_of
@@ -286,7 +287,7 @@ def fx_executable(module: GraphModule, *unused: object, **unused_options: object
     ]
 
     def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with BelowViewTracking():
             if restored:
                 given = list(inputs)
                 for place, stride in restored:

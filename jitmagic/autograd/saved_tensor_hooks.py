@@ -15,6 +15,8 @@ import torch
 from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
+from ..compat.autograd import current_node
+from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
@@ -53,7 +55,7 @@ class SavedTensorHooks:
         tensor, version, region = packed
         tangents = None
         if self._tangents_of:
-            tangents = self._tangents_of.get(torch._C._current_autograd_node())
+            tangents = self._tangents_of.get(current_node())
         if tangents is not None:
             self._freed[tangents] = None
         if isinstance(tensor, Traced):
@@ -79,7 +81,7 @@ class SavedTensorHooks:
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
                 tangents_of[node] = tangents_of.get(node, 0) | 1 << place
-        with torch._C._DisableTorchDispatch():  # unpacking may create an alias
+        with DispatchModesOff():  # unpacking may create an alias
             self._freed = {flow: None for node, flow in tangents_of.items() if _holds_number(node)}
         self._tangents_of = tangents_of
         for node, tangents in self._tangents_of.items():

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from .. import _frame
+from ..compat.modules import GLOBAL_MODULE_HOOKS, UNSCRIPTED_ATTRIBUTES, call_module
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
 from ..torch_types import AnyFunction
@@ -49,15 +50,8 @@ __all__ = [
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls this attribute and drops it on pickle and copy
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-_shared = torch.nn.modules.module
-if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy must not have it
-    torch.jit._recursive.ignored_attributes.append(_SLOT)
-_GLOBAL_HOOKS: tuple[dict[int, AnyFunction], ...] = (
-    _shared._global_backward_pre_hooks,
-    _shared._global_backward_hooks,
-    _shared._global_forward_hooks,
-    _shared._global_forward_pre_hooks,
-)
+if _SLOT not in UNSCRIPTED_ATTRIBUTES:  # a scripted copy must not have it
+    UNSCRIPTED_ATTRIBUTES.append(_SLOT)
 
 
 def tag(target: object, options: Options, compiler: Compiler) -> Any:
@@ -284,9 +278,9 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
         handle.dispatcher,
         strip_dispatcher_frames,
         current,
-        (eager, outdated, _EAGER_CALL),
+        (eager, outdated, call_module),
         _HOOK_TABLES,
-        _GLOBAL_HOOKS,
+        GLOBAL_MODULE_HOOKS,
         handle,
     )
 
@@ -313,7 +307,7 @@ def _call_with_hooks(
     family: object, module: torch.nn.Module, /, *args: object, **kwargs: object
 ) -> object:
     """Call the module like nn.Module.__call__; the frame hook compiles its forward."""
-    return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
+    return call_plainly(call_module, (module, *args), kwargs, family)
 
 
 def _retag_and_call(
@@ -332,7 +326,6 @@ def _retag_and_call(
 
 for _called in (strip_dispatcher_frames, strip_stub_frames, _call_with_hooks, _retag_and_call):
     hide(_called.__code__)
-_EAGER_CALL: Any = torch.nn.Module._call_impl
 
 
 def _tag_class(

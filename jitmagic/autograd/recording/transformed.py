@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.autograd.graph import Node as GradNode
 
+from ...compat.autograd import pop_saved_hooks, push_saved_hooks
 from ...errors import CompileFailed
 from ...graph.linked_history import history_of
 from ...graph.node_meta import tensors_in
@@ -23,8 +23,6 @@ from ..saved_tensor_hooks import SavedTensorHooks
 from .traced import Traced
 
 __all__ = ["transformed"]
-
-_hooks: Any = torch._C._autograd
 
 
 def transformed(
@@ -44,11 +42,11 @@ def transformed(
 
 @contextmanager
 def _without(saved: SavedTensorHooks) -> Iterator[None]:
-    _hooks._pop_saved_tensors_default_hooks()
+    pop_saved_hooks()
     try:
         yield
     finally:
-        _hooks._push_saved_tensors_default_hooks(saved.pack, saved.unpack)
+        push_saved_hooks(saved.pack, saved.unpack)
 
 
 def _saved(

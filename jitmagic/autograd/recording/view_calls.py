@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from ...compat.modes import DispatchModesOff
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimensions
@@ -152,7 +153,7 @@ def _as_strided_in_place(mode: Tracing, call: AtenCall) -> object:
     if moved or not kept or not owned:
         refuse(mode, call)
     target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
-    with torch._C._DisableTorchDispatch():
+    with DispatchModesOff():
         call.run()  # update the strides that C++ sees
     return target
 
@@ -167,7 +168,7 @@ def _relabel(mode: Tracing, call: AtenCall) -> object:
     target.path = (*target.path, step)
     target._version_read = target.cell.version
     target.label += 1
-    with torch._C._DisableTorchDispatch():
+    with DispatchModesOff():
         call.run()  # update the sizes that C++ sees
     return target
 

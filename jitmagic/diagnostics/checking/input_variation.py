@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
 from ...api import original_of, tagged_copy
+from ...compat.pytree import tree_flatten, tree_leaves, tree_unflatten
 from ...torch_types import AnyFunction
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
@@ -102,7 +102,7 @@ def test(fn: AnyFunction, /, *arguments: object, **options: object) -> Question[
     chosen = chosen_options(fn, options)
 
     def run(*args: object, n: int = 200, seed: int = 0, **kwargs: object) -> TestReport:
-        leaves, shape = _pytree.tree_flatten((args, kwargs))
+        leaves, shape = tree_flatten((args, kwargs))
         trial = _Trial(original_of(fn), chosen, leaves, shape)
         with same_random_numbers(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -143,7 +143,7 @@ class _Trial:
         fn: AnyFunction,
         options: Mapping[str, Any],
         leaves: list[Any],
-        shape: _pytree.TreeSpec,
+        shape: object,
     ) -> None:
         self._fn, self._options, self._leaves, self._shape = fn, options, leaves, shape
         self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
@@ -214,8 +214,8 @@ class _Trial:
             leaves = list(self._leaves)
             for place, tensor in zip(self._places, tensors, strict=True):
                 leaves[place] = tensor
-            args, kwargs = _pytree.tree_unflatten(leaves, self._shape)
-            return [as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
+            args, kwargs = tree_unflatten(leaves, self._shape)
+            return [as_tensor(leaf) for leaf in tree_leaves(fn(*args, **kwargs))]
 
         return call
 
