@@ -85,7 +85,7 @@ def _import_error() -> Exception | None:
     """
     try:
         load_pipeline()
-    except Exception as error:
+    except Exception as error:  # a stage may raise anything on a torch that it does not know
         return error
     return None
 

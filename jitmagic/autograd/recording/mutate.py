@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
+from ...compat.operators import OpOverload, OpOverloadPacket
 from ...errors import CompileFailed
 from .recorder import Recorder, Sym, memory_order
 

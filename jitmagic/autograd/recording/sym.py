@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Node
 
+from ...compat.operators import OpOverload, OpOverloadPacket
 from ...graph.operators.symbolic_shapes import infer_symbolic
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from ...spec import TensorSpec
