@@ -54,6 +54,7 @@ _UNKNOWN_SIZE = frozenset(
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)
 _MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
+Graph = torch.cuda.CUDAGraph
 
 # The state of the random generator at the time of a forward's draw: a CPU scalar, which the
 # backward reads on the CPU, if the forward ran without recording, and a CUDA scalar if it was
@@ -71,13 +72,11 @@ def can_replay(plan: Plan) -> bool:
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
-def with_cuda_graphs(
-    run: Executable, plan: Plan, graph_pool: GraphPool | None = None
-) -> Executable:
-    """Wrap `run` in CUDA graphs if the plan has anything to record. `graph_pool` limits the
+def with_cuda_graphs(run: Executable, plan: Plan, pool: GraphPool | None = None) -> Executable:
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `pool` limits the
     recordings of one graph at several sizes.
     """
-    return Replayer(run, plan, graph_pool) if can_replay(plan) else run
+    return Replayer(run, plan, pool) if can_replay(plan) else run
 
 
 def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
@@ -278,9 +277,7 @@ def _use_count(storage: torch.UntypedStorage) -> int:
     return int(storage_use_count(storage._cdata))  # type: ignore[attr-defined]
 
 
-def _record(
-    run: Executable, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.cuda.CUDAGraph, Outputs]:
+def _record(run: Executable, inputs: Sequence[torch.Tensor]) -> tuple[Graph, Outputs]:
     """Capture on a side stream; nothing runs on the GPU yet."""
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     side = _capture_stream(torch.cuda.current_device())
