@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "compat": {"errors"},
     "figures": set(),
     "budget": set(),
-    "options": {"errors"},
+    "options": {"errors", "torch_types"},
     "spec": set(),
     "torch_types": {"compat"},
     "symbols": {"extension"},

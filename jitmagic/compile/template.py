@@ -28,11 +28,12 @@ from ..options import Options
 from ..records import LazyPayload, Recording
 from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
-from ..runtime.native import Executable, SizeTemplate
+from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from ..torch_types import Executable
 from .profiler_names import call_places, titles_of
 
 __all__ = ["SizeTuple", "Template", "Templates", "compile_template", "for_all_sizes"]

@@ -42,7 +42,7 @@ from ..python_loops.exit_edges import (
 from ..result import Break, Return, Trace
 from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pushes_pair
 from .rebuild import (
-    CannotRestore,
+    CannotEmit,
     Code,
     Writer,
     cache_casts,
@@ -56,7 +56,7 @@ from .rebuild import (
 from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotRestore", "FrameScope", "emit"]
+__all__ = ["CannotEmit", "FrameScope", "emit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def emit(
 
     If a draw, a cached cast or the graph raises, the frame runs again from its start as plain
     Python, so that the user gets eager's exception on the user's own line. If the graph's writes to
-    inputs cannot be undone, its error is raised instead. Raises CannotRestore if no code can be
+    inputs cannot be undone, its error is raised instead. Raises CannotEmit if no code can be
     entered at the breaking instruction.
     """
     writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
@@ -188,7 +188,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
         # The exception being handled is state of the thread, which no parameter of a resume
         # function can carry.
-        raise CannotRestore("the graph breaks while an exception is being handled")
+        raise CannotEmit("the graph breaks while an exception is being handled")
     breaking = flat.at[exit_.index]
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)

@@ -47,7 +47,7 @@ from ..result import (
 from .resume import FlatCode
 
 __all__ = [
-    "CannotRestore",
+    "CannotEmit",
     "Code",
     "Writer",
     "cache_casts",
@@ -64,7 +64,7 @@ _GRAPH, _STATES = ".graph", ".states"
 _READS = "__getattribute__"
 
 
-class CannotRestore(Exception):
+class CannotEmit(Exception):
     """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
 
 
@@ -254,7 +254,7 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
             return build.call(object.__new__, writer.load(cls))
         case Invoke(callee, args, kwargs):
             return _invoke(writer, callee, args, kwargs)
-    raise CannotRestore(f"no way to build {type(recipe).__name__}")
+    raise CannotEmit(f"no way to build {type(recipe).__name__}")
 
 
 def _invoke(
@@ -328,7 +328,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*build.call(_replace_dict, load(target), new), *build.pop_top()]
         case Perform(callee, args, kwargs):
             return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
-    raise CannotRestore(f"no way to replay {type(effect).__name__}")
+    raise CannotEmit(f"no way to replay {type(effect).__name__}")
 
 
 def _replace_dict(target: dict[object, object], new: dict[object, object]) -> None:

@@ -360,16 +360,15 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
-_PLACEHOLDER: Any = getattr(functools, "Placeholder", None)  # since 3.14
+_PLACEHOLDER: object = getattr(functools, "Placeholder", None)  # since 3.14
 
 
 def refuse_placeholders(machine: Machine, args: Args) -> None:
     """Break if an argument of a partial object is functools.Placeholder, which a call fills."""
-    if _PLACEHOLDER is not None:
-        for arg in args:
-            value = arg.realize(machine)
-            if value.python_type(machine) is type(_PLACEHOLDER):
-                value.refuse(machine, "functools.partial")
+    for arg in args if _PLACEHOLDER is not None else ():
+        value = arg.realize(machine)
+        if value.python_type(machine) is type(_PLACEHOLDER):
+            value.refuse(machine, "functools.partial")
 
 
 class PartialValue(WithAttributes):

@@ -10,7 +10,6 @@ bit. Raises what `trace_joint` raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch.fx import GraphModule
 
@@ -26,7 +25,7 @@ __all__ = ["trace_sized_joint"]
 
 def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
     """Trace `gm` over inputs like `inputs`, in the grad mode of the caller."""
-    by_python: set[Any] = set()
+    by_python: set[object] = set()
     while True:
         try:
             joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)
