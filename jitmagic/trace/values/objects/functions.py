@@ -203,7 +203,7 @@ class FunctionValue(WithAttributes):
         if self.live is not None and self.source is not None:
             try:
                 declared = getattr(self.live, name)  # since 3.14 this may evaluate annotations
-            except Exception:
+            except Exception:  # annotations are expressions of the user
                 self.refuse(machine, f"attribute {name!r}")
             return machine.lazy(declared, SlotAttr(self.source, name))
         if self.live is not None:
