@@ -22,6 +22,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
+from ..graph.lazy_module import copy_node
 from ..spec import TensorSpec, contiguous_strides
 from .nodes import copy_graph, erase_dead, flows_of, mask_of, module_of, placeholders, runs_once
 from .result import Partition
@@ -60,7 +61,7 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
 
     for node in nodes:
         if node not in gone:
-            copied = graph.node_copy(node, value)
+            copied = copy_node(graph, node, value)
             copied.meta.update(node.meta)
             made[node] = copied
     erase_dead(graph)

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument
 
+from ..graph.lazy_module import copy_node
 from ..graph.node_meta import is_effectful
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
@@ -203,7 +204,7 @@ def _copied(
         if node in known or node in given or node.op in ("placeholder", "output"):
             continue
         if wanted is None or node in wanted:
-            known[node] = made.node_copy(node, known.__getitem__)
+            known[node] = copy_node(made, node, known.__getitem__)
     results = tuple(outputs) if outputs is not None else graph.output_node().args[0]
     made.output(torch.fx.map_arg(results, known.__getitem__))
     if outputs is None:

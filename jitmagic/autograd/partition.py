@@ -21,6 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
+from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
 from ..graph.operators.pointwise import is_pointwise, is_transcendental
 from ..graph.operators.raising import may_raise_on_data
@@ -368,7 +369,7 @@ def _is_work(node: Node, used: set[Node]) -> bool:
 
 
 def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
-    copied = graph.node_copy(node, env.__getitem__)
+    copied = copy_node(graph, node, env.__getitem__)
     env[node] = copied
     return copied
 

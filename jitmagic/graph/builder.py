@@ -29,7 +29,7 @@ from ..spec import TensorSpec
 from .default_dtype import spelled_out
 from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
 from .inference_memory import InferenceMemory
-from .lazy_module import LazyModule, call_by_identity
+from .lazy_module import LazyModule, add_node, call_by_identity
 from .memory import TensorNodes, Writes, storage_of
 from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
@@ -364,7 +364,7 @@ class GraphBuilder:
         kind = "call_method" if isinstance(target, str) else "call_function"
         if target is operator.pow and not isinstance(args[0], Node):
             target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
-        node = self.graph.create_node(kind, target, args, kwargs)
+        node = add_node(self.graph, kind, target, args, kwargs)
         self._describe(node, value, spec, lines)
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from ..compat.operators import qualified_name
 from ..torch_types import AnyFunction
 
-__all__ = ["LazyModule", "call_by_identity", "with_code"]
+__all__ = ["LazyModule", "add_node", "call_by_identity", "copy_node", "copy_with", "with_code"]
 
 # Names in the repr() of a complex number; fx knows those of a float.
 _PARTS = {"nanj": complex(0.0, math.nan), "infj": complex(0.0, math.inf)}
@@ -111,3 +113,38 @@ def _under_another_name(function: AnyFunction) -> AnyFunction:
 
     original.__name__ = f"original_{function.__name__}"
     return original
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def add_node(
+    graph: Graph,
+    op: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str | None = None,
+    type_expr: object = None,
+) -> Node:
+    """Add a node, as `Graph.create_node` does."""
+    # torch 2.13 looks for SymInts among the arguments of each new node, in Python: about 60 calls a
+    # node, 4 % of the calls of a compile. Graphs hold Sizes, so arguments are set afterwards.
+    node = graph.create_node(op, target, name=name, type_expr=type_expr)
+    node.args = args
+    if kwargs:
+        node.kwargs = dict(kwargs)
+    return node
+
+
+def copy_with(graph: Graph, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Node:
+    """Add a node that is like `node` but for its arguments and its meta, which is empty."""
+    return add_node(graph, node.op, node.target, args, kwargs, node.name, node.type)
+
+
+def copy_node(graph: Graph, node: Node, change: Callable[[Node], Any]) -> Node:
+    """Add a copy of a node, with `change(argument)` for each node among its arguments."""
+    args, kwargs = map_arg(node.args, change), map_arg(node.kwargs, change)
+    copy = copy_with(graph, node, args, kwargs)
+    copy.meta = dict(node.meta)
+    return copy

@@ -69,16 +69,22 @@ def map_leaves(value: object, change: Callable[[object], object]) -> Any:
     return change(value)
 
 
+_DESCRIBE_THEMSELVES = frozenset((int, bool, str, type(None)))
+
+
 def frozen(value: object, described: Callable[[object], Hashable]) -> Hashable:
     """Return a hashable form of nested arguments, with `described(item)` for tensors and others for
     which it is not None. Numbers differ by type and by the sign of zero.
     """
+    kind = type(value)
+    if kind in _DESCRIBE_THEMSELVES:
+        return kind, value
     if isinstance(value, dict):
-        return tuple((key, frozen(item, described)) for key, item in value.items())
+        return tuple([(key, frozen(item, described)) for key, item in value.items()])
     if isinstance(value, slice):
-        value = (slice, value.start, value.stop, value.step)
+        value = (value.start, value.stop, value.step)
     if isinstance(value, tuple | list):
-        return type(value), tuple(frozen(item, described) for item in value)
+        return kind, tuple([frozen(item, described) for item in value])
     if (special := described(value)) is not None:
         return special
     return type(value), repr(value) if isinstance(value, float | complex) else value

@@ -24,7 +24,7 @@ from ..compat.modes import switch_grad_mode
 from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
-from .lazy_module import LazyModule
+from .lazy_module import LazyModule, copy_node
 from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .operators.target_traits import makes_new
@@ -401,7 +401,7 @@ def extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node
         spec: TensorSpec = node.meta["spec"]
         copied[node].meta = {"spec": spec, "val": value_of(node)}
     for node in body:
-        copied[node] = graph.node_copy(node, copied.__getitem__)
+        copied[node] = copy_node(graph, node, copied.__getitem__)
         copied[node].meta = dict(node.meta)
         if mutated := mutated_by(node):
             copied[node].meta["mutates"] = tuple(copied[target] for target in mutated)

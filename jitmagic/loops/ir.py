@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -78,6 +78,7 @@ __all__ = [
     "binders",
     "kernel_device",
     "landmarks",
+    "run_time_operands",
     "run_time_values",
     "store_values",
     "unused_name",
@@ -121,8 +122,8 @@ class Buffer:
     role: str = "temp"
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Axis(metaclass=Interned):
     """Represents a loop axis: 0 <= name < extent. Names are unique within a program; equal axes may
     be bound again.
     """
@@ -238,7 +239,7 @@ class Reduction(Value):
     dtype: torch.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
     is an atomic +=.
@@ -249,6 +250,16 @@ class Store:
     index: tuple[Expr, ...]
     value: Value
     mode: str = "set"
+
+    @cached_property
+    def roots(self) -> tuple[Value, ...]:
+        """Return the stored value and its run-time indexes."""
+        return (self.value, *run_time_operands(self.index))
+
+    @cached_property
+    def landmarks(self) -> tuple[Value, ...]:
+        """Return the loads, index values and reductions below the roots and the roots."""
+        return tuple(landmarks(self.roots))
 
 
 class Step:
@@ -346,28 +357,29 @@ class LoopProgram:
         return kernel_device(buffer.device for buffer in self.buffers.values())
 
 
-_PLAIN = (AxisVar, Integer)  # most index expressions are of these kinds, which contain no Value
-
-
 def _operands(value: Value) -> tuple[Value, ...]:
     match value:
         case Load(index=index, mask=mask):
-            inside = tuple(v for part in index for v in run_time_values(part))
+            inside = run_time_operands(index)
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
         case Cast(value=inner) | Reduction(value=inner):
             return (inner,)
         case IndexValue(expr=expr):
-            return tuple(run_time_values(expr))
+            return run_time_values(expr)
     return ()
 
 
-def run_time_values(expr: Expr) -> list[Value]:
+def run_time_operands(index: Iterable[Expr]) -> tuple[Value, ...]:
+    """Return the values of the run-time indexes directly inside an index, in order."""
+    return tuple([value for part in index for value in run_time_values(part)])
+
+
+@lru_cache(maxsize=16384)
+def run_time_values(expr: Expr) -> tuple[Value, ...]:
     """Return the values of the run-time indexes directly inside an index expression."""
-    if isinstance(expr, _PLAIN):
-        return []
-    return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
+    return tuple([leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)])
 
 
 def _below(root: Value) -> tuple[Value, ...]:
@@ -415,11 +427,7 @@ def _landmarks(root: Value) -> tuple[Value, ...]:
 
 def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
     """Return the roots of a nest's values: the stored values and their run-time indexes."""
-    roots: list[Value] = []
-    for store in stores:
-        roots.append(store.value)
-        roots.extend(v for part in store.index for v in run_time_values(part))
-    return tuple(roots)
+    return tuple([root for store in stores for root in store.roots])
 
 
 def binders(nest: Nest) -> list[tuple[Axis, ...]]:
@@ -438,9 +446,9 @@ def unused_name(wanted: str, taken: Container[str], mark: str = "_") -> str:
     return name
 
 
-def landmarks(roots: Iterable[Value]) -> list[Value]:
+def landmarks(roots: Iterable[Value | Store]) -> list[Value]:
     """Return the loads, index values and reductions of `walk`, in its order."""
-    return list(dict.fromkeys(mark for root in roots for mark in root.landmarks))
+    return list(dict.fromkeys([mark for root in roots for mark in root.landmarks]))
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:

@@ -57,7 +57,7 @@ class Graph:
 
 def loads_of(stores: Sequence[Store]) -> list[Load]:
     """Return every distinct load below the stores."""
-    return [node for node in landmarks(store_values(stores)) if isinstance(node, Load)]
+    return [node for node in landmarks(stores) if isinstance(node, Load)]
 
 
 def reads_of(step: Step) -> tuple[str, ...]:

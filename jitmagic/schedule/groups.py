@@ -74,7 +74,7 @@ class Group:
 
 
 def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
-    nodes = landmarks(store_values(stores))
+    nodes = landmarks(stores)
     loads = tuple(node for node in nodes if isinstance(node, Load))
     binders = dict.fromkeys(store.inner for store in stores if store.inner)
     binders.update((node.axes, None) for node in nodes if isinstance(node, Reduction))

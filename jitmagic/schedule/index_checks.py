@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..loops.expr import Axis, Expr, ValueIndex, leaves
-from ..loops.ir import IndexValue, Load, Store, Value, landmarks
+from ..loops.expr import Axis, Expr
+from ..loops.ir import IndexValue, Load, Store, Value, landmarks, run_time_operands
 from .legality import mixed_radix, solve
 from .substitution import free_axes
 
@@ -68,7 +68,7 @@ def _places(node: Value) -> Sequence[Expr]:
 
 
 def _checked(exprs: Sequence[Expr]) -> bool:
-    return any(isinstance(leaf, ValueIndex) for expr in exprs for leaf in leaves(expr))
+    return bool(run_time_operands(exprs))
 
 
 def _forgets_index(value: Value, bindings: Mapping[Axis, Expr]) -> bool:

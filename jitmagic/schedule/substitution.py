@@ -62,24 +62,26 @@ class Rebuilder:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
         self._on_reduction, self._on_cast = on_reduction, on_cast
-        self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
+        captured = [expr_axes(e) for e in self.bindings.values()]
+        self._affected = frozenset(self.bindings).union(*captured)  # a loop over these is renamed
         hooks = on_load, on_expr, on_axes, on_reduction, on_cast
         self._idle = not (self.bindings or made or any(hooks))
         self._done: dict[Value, Value] = dict(made or {})
+        self._exprs: dict[Expr, Expr] = {}
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
 
     def store(self, store: Store) -> Store:
         """Rewrite a store; it binds its inner axes, as a reduction does."""
         if self._idle:
             return store
-        if any(axis in self.bindings or axis in self._captured for axis in store.inner):
+        if not self._affected.isdisjoint(store.inner):
             free = free_axes(store.value).union(*(expr_axes(part) for part in store.index))
             inside, inner = self._scope(store.inner, free)
         else:
             inside, inner = self, store.inner
         if self._on_axes is not None:
             inner = self._on_axes(inner)
-        index = tuple(inside.expr(part) for part in store.index)
+        index = inside.index(store.index)
         return Store(store.buffer, inner, index, inside.value(store.value), store.mode)
 
     def value(self, root: Value) -> Value:
@@ -93,7 +95,8 @@ class Rebuilder:
             if node in done:
                 stack.pop()
                 continue
-            pending = [part for part in self._parts(node) if part not in done]
+            is_scope = isinstance(node, Reduction) and self._clashes(node)
+            pending = [] if is_scope else [part for part in node.operands if part not in done]
             if pending:
                 stack.extend(reversed(pending))
                 continue
@@ -101,11 +104,18 @@ class Rebuilder:
             done[node] = self._remake(node)
         return done[root]
 
+    def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Rewrite the expressions of an index."""
+        return tuple([self._exprs.get(part) or self.expr(part) for part in index])
+
     def expr(self, expr: Expr) -> Expr:
         """Rewrite an index expression."""
         changes = self.bindings or run_time_values(expr)
         rewritten = rebuild(expr, self._substitute) if changes else expr
-        return self._on_expr(rewritten) if self._on_expr is not None else rewritten
+        if self._on_expr is not None:
+            rewritten = self._on_expr(rewritten)
+        self._exprs[expr] = rewritten
+        return rewritten
 
     def _substitute(self, leaf: Leaf) -> Expr:
         match leaf:
@@ -117,18 +127,15 @@ class Rebuilder:
                 return reapply(leaf, [rebuild(part, self._substitute) for part in args])
         return leaf
 
-    def _parts(self, node: Value) -> tuple[Value, ...]:
-        return () if isinstance(node, Reduction) and self._clashes(node) else node.operands
-
     def _clashes(self, node: Reduction) -> bool:
-        return any(axis in self.bindings or axis in self._captured for axis in node.axes)
+        return not self._affected.isdisjoint(node.axes)
 
     def _remake(self, node: Value) -> Value:
         match node:
             case Load():
                 return self._load(node)
             case Compute(args=args):
-                new = tuple(self._done[arg] for arg in args)
+                new = tuple([self._done[arg] for arg in args])
                 return node if new == args else Compute(node.op, new, node.dtype)
             case Cast(value=value):
                 inner = self._done[value]
@@ -141,7 +148,7 @@ class Rebuilder:
         return node
 
     def _load(self, node: Load) -> Value:
-        index = tuple(self.expr(part) for part in node.index)
+        index = self.index(node.index)
         mask = None if node.mask is None else self._done[node.mask]
         if index != node.index or mask is not node.mask:
             node = Load(node.buffer, index, node.dtype, mask, node.fill)

@@ -87,6 +87,7 @@ class Context:
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._examples: dict[Expr, int] = {}  # example sizes of symbols without a hint
+        self._values: dict[Expr, float] = {}  # of expressions, by these hints and examples
         # Relations of data-dependent sizes; eager raises unless they hold.
         self.deferred_asserts: dict[tuple[str, Expr, Expr], None] = {}
         self._ranges: Ranges = {}  # of symbols
@@ -99,6 +100,7 @@ class Context:
     def add(self, symbol: Symbol, hint: float | None, example: int | None = None) -> None:
         """Add a symbol of the trace; without a hint its range is never narrowed."""
         self._ranges[symbol] = self._known[symbol] = symbol.range
+        self._values = {}
         if hint is not None:
             self._hints[symbol] = hint
         if example is not None:
@@ -110,6 +112,7 @@ class Context:
         """
         self.deferred_asserts[op, left, right] = None
         self.answers.clear()
+        self._values = {}
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
@@ -120,6 +123,7 @@ class Context:
         if (result := infer()) is None:
             self.deferred_asserts, self._examples = before
             self.answers.clear()
+            self._values = {}
         return result
 
     def is_asserted(self, left: Expr, right: Expr) -> bool:
@@ -165,16 +169,20 @@ class Context:
 
     def hint_of(self, expr: Expr) -> int:
         """Return the value of an int expression in this call, or at the example."""
-        return int(evaluate(expr, {**self._hints, **self._examples}))
+        return int(self.value_of(expr))
 
     def value_of(self, expr: Expr) -> float:
         """Return the value of an expression in this call, or at the example."""
-        value: float = evaluate(expr, {**self._hints, **self._examples})
+        if (value := self._values.get(expr)) is None:
+            if not self._values:
+                self._values = {**self._hints, **self._examples}
+            value = evaluate(expr, self._values)
         return value
 
     def has_hints(self, exprs: Iterable[Expr]) -> bool:
         """Return whether this call's values of all symbols in the expressions are known."""
-        return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
+        hints = self._hints
+        return all([symbol in hints for expr in exprs for symbol in symbols_of(expr)])
 
     def of_data(self, expr: Expr) -> bool:
         """Return whether a symbol in it has no hint (a data-dependent or unbacked size)."""

@@ -289,16 +289,16 @@ def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
     raise TypeError(f"not an integer expression: {expr!r}")
 
 
-def leaves(expr: Expr) -> Iterator[Leaf]:
-    """Yield the leaves of an expression, left to right."""
+@lru_cache(maxsize=16384)
+def leaves(expr: Expr) -> tuple[Leaf, ...]:
+    """Return the leaves of an expression, left to right."""
     match expr:
         case Add(a, b):
-            yield from leaves(a)
-            yield from leaves(b)
+            return leaves(a) + leaves(b)
         case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
-            yield from leaves(a)
+            return leaves(a)
         case Leaf(parts=()):
-            yield expr
+            return (expr,)
         case Leaf(parts=parts):
-            for part in parts:
-                yield from leaves(part)
+            return tuple([leaf for part in parts for leaf in leaves(part)])
+    return ()

@@ -126,6 +126,7 @@ def product(a: Expr, b: Expr) -> Expr:
     return reduce(add, parts)
 
 
+@lru_cache(maxsize=16384)
 def factors(atom: Expr) -> tuple[Expr, ...]:
     """Return the factors of a monomial."""
     if isinstance(atom, Apply) and atom.op == "*":

@@ -135,8 +135,10 @@ def _decide(op: str, size: Size, other: object) -> Any:
     right = _expr(other)
     if right is None:
         return NotImplemented
-    known = size._known(op, right)
-    return size.context.decide(op, size.expr, right) if known is None else known
+    known = size.context.answers.get((op, size.expr, right))
+    if known is None and (known := size._known(op, right)) is None:
+        return size.context.decide(op, size.expr, right)
+    return known
 
 
 class Size:
@@ -309,9 +311,10 @@ def expr_of(dimension: Dimension) -> Expr:
 
 def _without_hint(op: str, a: Dimension, b: Dimension) -> tuple[Size, str, Dimension] | None:
     """Return the comparison with a data-dependent size on the left; None if there is none."""
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size) and left.context.of_data(left.expr):
-            return left, asked, right
+    if isinstance(a, Size) and a.context.of_data(a.expr):
+        return a, op, b
+    if isinstance(b, Size) and b.context.of_data(b.expr):
+        return b, SWAPPED[op], a
     return None
 
 
@@ -385,6 +388,8 @@ def _expr(value: object) -> Expr | None:
     """Return the expression of a number, or None for other objects. A torch.SymInt holds a Size in
     its node; comparing it as an unknown object would silently return False.
     """
+    if type(value) is int:
+        return integer(value)
     if isinstance(value, Size):
         return value.expr
     if isinstance(value, int):

@@ -27,6 +27,7 @@ Relation = tuple[str, Expr, Expr]
 _PYTHON: Mapping[type[Expr], Callable[[int, int], int]] = {
     Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
 }  # fmt: skip
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
 class SizeProgram(Protocol):
@@ -109,7 +110,7 @@ class SizeCode:
             return runtime_module().Register(self.expr(part.expr))
         if not isinstance(part, tuple | list):  # fx has list subclasses of its own
             return part
-        made = [self.with_registers(one) for one in part]
-        if all(one is old for one, old in zip(made, part, strict=True)):
+        made = [one if type(one) in _PLAIN else self.with_registers(one) for one in part]
+        if all(map(operator.is_, made, part)):
             return part
         return made if isinstance(part, list) else tuple(made)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -275,39 +275,39 @@ _PARTS: Mapping[type, Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
+@lru_cache(maxsize=16384)
 def _parts(expr: Expr) -> tuple[Expr, ...]:
     parts = _PARTS.get(type(expr))
     return () if parts is None else parts(expr)
 
 
-def _below(root: Expr, known: Mapping[Expr, object]) -> Iterator[Expr]:
-    """Yield subexpressions and the expression, operands first, skipping those in `known`."""
-    stack, seen = [root], set()
+@lru_cache(maxsize=16384)
+def _below(root: Expr) -> tuple[Expr, ...]:
+    """Return the subexpressions and the expression, operands first."""
+    stack, seen = [root], dict[Expr, None]()
     while stack:
         expr = stack[-1]
-        parts = [p for p in _parts(expr) if p not in seen and p not in known]
-        if expr not in seen and parts:
+        if expr not in seen and (parts := [p for p in _parts(expr) if p not in seen]):
             stack += parts
             continue
         stack.pop()
-        if expr not in seen and expr not in known:
-            seen.add(expr)
-            yield expr
+        seen[expr] = None
+    return tuple(seen)
 
 
 @lru_cache(maxsize=16384)
 def symbols_of(expr: Expr) -> tuple[Symbol, ...]:
     """Return the symbols of an expression."""
-    return tuple(part for part in _below(expr, {}) if isinstance(part, Symbol))
+    return tuple(part for part in _below(expr) if isinstance(part, Symbol))
 
 
 def interval_of(expr: Expr, known: dict[Expr, Interval | None]) -> Interval | None:
     """Return the range of an expression; `known` holds those of symbols and caches the others."""
     if expr in known:
         return known[expr]
-    # Fast path: most operands are known, for example in a product of symbols.
-    simple = all(part in known for part in _parts(expr))
-    for part in (expr,) if simple else _below(expr, known):
+    for part in _below(expr):
+        if part in known:
+            continue
         given = [known[one] for one in _parts(part)]
         known[part] = None if None in given else _one(part, given)  # type: ignore[arg-type]
     return known[expr]
@@ -340,8 +340,9 @@ def evaluate(expr: Expr, known: dict[Expr, Any]) -> Any:
     """
     if expr in known:  # most sizes are symbols
         return known[expr]
-    for part in _below(expr, known):
-        known[part] = _value(part, [known[one] for one in _parts(part)])
+    for part in _below(expr):
+        if part not in known:
+            known[part] = _value(part, [known[one] for one in _parts(part)])
     return known[expr]
 
 

@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from ...budget import check
 from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
+from ...graph.lazy_module import add_node, copy_node
 from ...graph.nested import frozen, map_leaves
 from ...graph.operators.device_layouts import laid_out_on
 from ...graph.operators.foreign import has_side_effects
@@ -88,8 +89,9 @@ def _layout(sym: Sym) -> Hashable:
 
 
 def _layout_key(root: Node, meta: torch.Tensor) -> Hashable:
-    numbers = frozen((*meta.shape, *meta.stride(), meta.storage_offset()), _described)
-    return "layout", root, numbers, meta.dtype
+    numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
+    keys = tuple([n if type(n) is int else _described(n) for n in numbers])
+    return "layout", root, len(meta.shape), keys, meta.dtype
 
 
 def _described(value: object) -> Hashable:
@@ -223,7 +225,7 @@ class Recorder:
         return sym if second is sym.node else self._sym_of(second)
 
     def _repeated(self, node: Node, known: Mapping[Node, Node]) -> Node:
-        made = self.graph.node_copy(node, known.__getitem__)
+        made = copy_node(self.graph, node, known.__getitem__)
         made.meta = {**node.meta, "recomputed": True}
         made.meta.pop("checkpoint", None)
         return made
@@ -260,13 +262,8 @@ class Recorder:
     def _record(
         self, op: OpOverload, args: Values, kwargs: Kwargs, outcome: object, device: torch.device
     ) -> Any:
-        node = self.graph.create_node(
-            "call_function",
-            op,
-            map_leaves(args, _to_node),
-            map_leaves(dict(kwargs), _to_node),
-            op._opname,
-        )
+        positional, named = map_leaves(args, _to_node), map_leaves(dict(kwargs), _to_node)
+        node = add_node(self.graph, "call_function", op, positional, named, op._opname)
         if isinstance(outcome, torch.Tensor):
             self._label(node, outcome, device)
             result = Sym(self, node, outcome, device)
@@ -288,7 +285,7 @@ class Recorder:
             return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
-        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        item = add_node(self.graph, "call_function", operator.getitem, (node, index), {})
         # Philox seeds and offsets of attention kernels are CPU tensors on every device.
         self._label(item, meta, device)
         return Sym(self, item, meta, device)

@@ -246,10 +246,10 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
 
 def in_kernel_format(op: OpOverload, args: Sequence[Any], kwargs: Kwargs, made: object) -> object:
     """Return the meta results `made` in the memory format of the CPU's kernel."""
-    images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))
-    if op._schema.is_mutable or not any(t.dim() in CHANNELS_LAST for t in results):
+    if op._schema.is_mutable or not any([t.dim() in CHANNELS_LAST for t in results]):
         return made
+    images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     if not any(map(is_of_images, images)):
         return made
     known = _kernel_formats(

@@ -20,7 +20,7 @@ from ...symbols.expr import Expr
 from ...symbols.size import Size, SizeFloat, value_of
 from ...symbols.symbolic_numbers import symbols_of
 from ..builder import map_nodes
-from ..lazy_module import LazyModule
+from ..lazy_module import LazyModule, copy_with
 from ..nested import map_leaves
 from ..node_meta import mutated_by
 
@@ -52,10 +52,10 @@ def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
 def _moved_spec(spec: TensorSpec, known: dict[Expr, object]) -> TensorSpec:
     """Do `spec_at` and cache intermediate values in `known`."""
     numbers = *spec.shape, *spec.stride, spec.storage_offset
-    if not any(isinstance(number, Size) for number in numbers):
+    if set(map(type, numbers)) == {int}:
         return spec
     rank = len(spec.shape)
-    *made, offset = [value_of(number, known) for number in numbers]
+    *made, offset = [n if type(n) is int else value_of(n, known) for n in numbers]
     return replace(spec, shape=tuple(made[:rank]), stride=tuple(made[rank:]), storage_offset=offset)
 
 
@@ -79,7 +79,7 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
 
     for node in gm.graph.nodes:
         args, kwargs = map_leaves((tuple(node.args), dict(node.kwargs)), moved)
-        copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copy = copy_with(graph, node, args, kwargs)
         copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}
         copies[node] = copy
     return LazyModule(gm, graph)
@@ -128,7 +128,7 @@ def sized_graph(
             copy = add_input(node, ScalarInput(node.meta["spec"], value))
         else:
             args, kwargs = map_nodes(node.args, use), map_nodes(node.kwargs, use)
-            copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+            copy = copy_with(graph, node, args, kwargs)
         made[node] = copy
         _describe(copy, node, made, known)
     for unused in [node for node in kept if not node.users]:

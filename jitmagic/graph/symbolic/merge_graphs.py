@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...spec import TensorSpec
 from ...symbols.size import Size, is_same
-from ..lazy_module import LazyModule
+from ..lazy_module import LazyModule, copy_node
 
 __all__ = ["GraphsDiffer", "merge_graphs", "same"]
 
@@ -38,7 +38,7 @@ def merge_graphs(
     """
     graph, counterparts = Graph(), Counterparts()
     for node, other in _pairs(first, second):
-        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
+        copy = copies[node] = copy_node(graph, node, copies.__getitem__)
         with graph.inserting_before(copy):
             _join_node(copy, other, counterparts, join)
     return LazyModule(first, graph)

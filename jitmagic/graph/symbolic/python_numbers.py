@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...torch_types import AnyFunction
+from ..lazy_module import copy_node
 
 __all__ = ["in_python"]
 
@@ -84,7 +85,7 @@ class _Rewriter:
             if node in self.numbers:
                 self._made[node] = self._number(node)
             else:
-                self._made[node] = self.graph.node_copy(node, self._tensor)
+                self._made[node] = copy_node(self.graph, node, self._tensor)
         return self.graph
 
     def _number(self, node: Node) -> Any:

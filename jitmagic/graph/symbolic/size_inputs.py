@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from ...symbols.expr import Expr
 from ...symbols.size import Dimension, Size
 from ...symbols.symbolic_numbers import Symbol
-from ..lazy_module import LazyModule
+from ..lazy_module import LazyModule, copy_node
 
 __all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]
 
@@ -73,7 +73,7 @@ def _size_input(graph: Graph, symbol: Symbol) -> Node:
 
 def _copy(graph: Graph, node: Node, made: Mapping[Node, Any]) -> Node:
     """Copy a node without the specs of the trace, whose sizes belong to another Context."""
-    copy = graph.node_copy(node, made.__getitem__)
+    copy = copy_node(graph, node, made.__getitem__)
     if copy.op == "placeholder":
         copy.target = copy.name
     copy.meta = {"lines": node.meta.get("lines", ())}

@@ -172,7 +172,8 @@ class SizeNode(SymbolicNode):
         return not isinstance(self.value, Size)
 
     def maybe_as_int(self) -> int | None:
-        return None if isinstance(self.value, Size) else self.value
+        value = self.value
+        return value if type(value) is int else None
 
     def guard_int(self, file: str, line: int) -> int:
         return operator.index(self.value)
@@ -284,8 +285,11 @@ class Comparison(ConditionNode):
         return expect_true(self.op, self.a, self.b)
 
     def has_hints(self) -> bool:
-        sizes = (size for size in (self.a, self.b) if isinstance(size, Size))
-        return all(size.context.has_hints([size.expr]) for size in sizes)
+        return _has_hint(self.a) and _has_hint(self.b)
+
+
+def _has_hint(size: Dimension) -> bool:
+    return not isinstance(size, Size) or size.context.has_hints((size.expr,))
 
 
 def _known(op: str, a: Dimension, b: Dimension) -> bool | None:
