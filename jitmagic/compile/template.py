@@ -21,7 +21,6 @@ from torch.fx import GraphModule
 from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan
 from ..codegen.plan_template import PlanTemplate
-from ..graph.symbolic.concrete import graph_at
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -187,7 +186,7 @@ def compile_template(
         excludes_sizes=excludes_sizes,
     )
     with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(lower(graph_at(gm, known), name))
+        program = stage.keep(lower(gm, name, known))
         if options.verify:
             verify(program)
     with record.stage(f"{name}: schedule") as stage:

@@ -18,6 +18,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_PLAIN = frozenset((int, bool, str, type(None)))  # most arguments
+
+
 def nodes_in(value: object) -> list[Node]:
     found: dict[Node, None] = {}
 
@@ -34,19 +37,31 @@ def tensor_nodes_in(value: object) -> list[Node]:
     return [node for node in nodes_in(value) if not is_number(node)]
 
 
-def map_nodes(value: object, change: Callable[[Node], object]) -> Any:
-    """Return the nested arguments with `change(node)` in place of each node."""
+def map_nodes(
+    value: object,
+    change: Callable[[Node], object],
+    change_other: Callable[[Any], object] | None = None,
+) -> Any:
+    """Return the nested arguments with `change(node)` in place of each node, and `change_other` of
+    each other item.
+    """
+    if type(value) in _PLAIN:
+        return value
+
+    def inside(item: object) -> Any:
+        return map_nodes(item, change, change_other)
+
     if isinstance(value, Node):
         return change(value)
     if isinstance(value, dict):
-        return {key: map_nodes(item, change) for key, item in value.items()}
+        return {key: inside(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [map_nodes(item, change) for item in value]
+        return [inside(item) for item in value]
     if type(value) is tuple:
-        return tuple(map_nodes(item, change) for item in value)
+        return tuple([inside(item) for item in value])
     if isinstance(value, slice):
-        return slice(*(map_nodes(item, change) for item in (value.start, value.stop, value.step)))
-    return value
+        return slice(*map(inside, (value.start, value.stop, value.step)))
+    return value if change_other is None else change_other(value)
 
 
 def map_tensors(value: object, change: Callable[[torch.Tensor], object]) -> object:
@@ -69,15 +84,12 @@ def map_leaves(value: object, change: Callable[[object], object]) -> Any:
     return change(value)
 
 
-_DESCRIBE_THEMSELVES = frozenset((int, bool, str, type(None)))
-
-
 def frozen(value: object, described: Callable[[object], Hashable]) -> Hashable:
     """Return a hashable form of nested arguments, with `described(item)` for tensors and others for
     which it is not None. Numbers differ by type and by the sign of zero.
     """
     kind = type(value)
-    if kind in _DESCRIBE_THEMSELVES:
+    if kind in _PLAIN:
         return kind, value
     if isinstance(value, dict):
         return tuple([(key, frozen(item, described)) for key, item in value.items()])

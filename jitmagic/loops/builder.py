@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.nested import map_leaves
@@ -91,10 +92,12 @@ class LoopBuilder:
         name: str,
         kernel_device: torch.device,
         sizes: Callable[[], Iterable[Dimension]] = tuple,
+        moved: Callable[[Any], Any] | None = None,
     ) -> None:
         """Start an empty program. `sizes`: the sizes in the graph, some of which may be
-        symbolic.
+        symbolic. `moved` replaces the symbols in a size or a spec of the graph.
         """
+        self.moved = moved
         self.name = name
         self.sizes = sizes
         self.kernel_device = (
@@ -329,6 +332,11 @@ class LoopBuilder:
                 raise Decline("ATen takes only CPU scalars as numbers")
             return NumberRef(self.memory(arg.view))
         return arg
+
+    def spec_of(self, node: Node) -> Any:
+        """Return the spec of a node's result, a structure of specs, or None."""
+        spec = node.meta.get("spec")
+        return spec if self.moved is None else map_leaves(spec, self.moved)
 
     def mark(self) -> tuple[int, int]:
         """Return a mark of the current end of the program, for `undo`."""

@@ -9,9 +9,10 @@ without a lowering, or whose lowering declines, is one Extern step with the reas
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ from ..budget import check
 from ..errors import VerifyError
 from ..graph.nested import map_nodes
 from ..graph.operators.raising import may_raise_on_data
+from ..graph.symbolic.concrete import Values, moved_to
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..graph.symbolic.sym_node import sizes_in
 from ..spec import TensorSpec, contiguous_strides, spec_of
-from ..symbols.size import Size
+from ..symbols.size import Dimension
 from ..torch_types import Args, Kwargs, OpOverload
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
@@ -39,21 +41,26 @@ __all__ = ["device_of_kernels", "lower"]
 assert _register_lowerings is not None
 
 
-def lower(gm: GraphModule, name: str) -> LoopProgram:
-    """Return the graph as loops. Raises VerifyError for a graph that breaks the contract above."""
-    device, sizes = device_of_kernels(gm), partial(_sizes_of, gm)
+def lower(gm: GraphModule, name: str, values: Values = MappingProxyType({})) -> LoopProgram:
+    """Return the graph as loops, with these values (ints or Sizes) of its symbols. Raises
+    VerifyError for a graph that breaks the contract above.
+    """
+    # Reading sizes through `moved` costs a third of copying the graph with other sizes.
+    moved = moved_to(values) if values else None
+    device, sizes = device_of_kernels(gm), partial(_sizes_of, gm, moved)
     try:
-        return _lowered(gm, LoopBuilder(name, device, sizes), cpu_scalars_for(device, gm))
+        return _lowered(gm, LoopBuilder(name, device, sizes, moved), cpu_scalars_for(device, gm))
     except Decline:  # a scalar could not be lowered: all stay ATen calls on the CPU
-        return _lowered(gm, LoopBuilder(name, device, sizes), frozenset())
+        return _lowered(gm, LoopBuilder(name, device, sizes, moved), frozenset())
 
 
-def _sizes_of(gm: GraphModule) -> Iterator[Size]:
+def _sizes_of(gm: GraphModule, moved: Callable[[Any], Any] | None) -> Iterator[Dimension]:
     """Return the symbolic sizes of the graph."""
     for node in gm.graph.nodes:
-        yield from sizes_in((*node.args, *node.kwargs.values()))
+        found = [*sizes_in((*node.args, *node.kwargs.values()))]
         if isinstance(spec := node.meta.get("spec"), TensorSpec):
-            yield from sizes_in((spec.shape, spec.stride))
+            found += sizes_in((spec.shape, spec.stride))
+        yield from found if moved is None else map(moved, found)
 
 
 def _lowered(gm: GraphModule, builder: LoopBuilder, scalars: frozenset[Node]) -> LoopProgram:
@@ -83,7 +90,7 @@ def device_of_kernels(gm: GraphModule) -> torch.device:
 
 
 def _placeholder(builder: LoopBuilder, node: Node) -> TensorView | None:
-    spec = node.meta.get("spec")
+    spec = builder.spec_of(node)
     if not isinstance(spec, TensorSpec):
         raise VerifyError(f"placeholder {node.name} has no spec")
     view = builder.define(node.name, spec, "input")
@@ -107,13 +114,13 @@ def _outputs(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> None:
         if result is None:
             builder.output(None, None)
         elif isinstance(result, Node) and isinstance(env[result], TensorView):
-            builder.output(env[result], result.meta.get("spec"))
+            builder.output(env[result], builder.spec_of(result))
         else:
             raise VerifyError(f"graph output {result!r} is not a tensor")
 
 
 def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
-    args, kwargs = map_nodes((node.args, node.kwargs), env.__getitem__)
+    args, kwargs = map_nodes((node.args, node.kwargs), env.__getitem__, builder.moved)
     if node.target is operator.getitem:
         return args[0][args[1]]
     if node.target is READS_NUMBER:
@@ -121,7 +128,7 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     op = _overload(node)
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
-    out = Out(node.name, _result_specs(node))
+    out = Out(node.name, _result_specs(builder, node))
     lowering = LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "unused, but it may raise"
@@ -155,8 +162,8 @@ def _overload(node: Node) -> OpOverload:
 def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
-    out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
-    given, options = map_nodes((node.args, node.kwargs), env.__getitem__)
+    out = Out(node.name, (replace(builder.spec_of(node), device=builder.kernel_device),))
+    given, options = map_nodes((node.args, node.kwargs), env.__getitem__, builder.moved)
     op = _overload(node)
     args, kwargs = _bound(op, given, options)
     return LOWERINGS[str(op)](builder, out, *args, **kwargs)
@@ -190,15 +197,15 @@ def _bound(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[list[object], di
     return positional, named
 
 
-def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
+def _result_specs(builder: LoopBuilder, node: Node) -> tuple[TensorSpec | None, ...]:
     """Return the specs of the node's results; None for one of several results that no getitem
     reads.
     """
-    spec = node.meta.get("spec")
+    spec = builder.spec_of(node)
     if isinstance(spec, TensorSpec):
         return (spec,)
     read = {
-        int(user.args[1]): user.meta.get("spec")  # type: ignore[arg-type]
+        int(user.args[1]): builder.spec_of(user)  # type: ignore[arg-type]
         for user in node.users
         if user.target is operator.getitem
     }

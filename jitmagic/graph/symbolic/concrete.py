@@ -6,7 +6,7 @@ graph with these values. Nothing is called: the trace has inferred the shapes fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,12 +19,11 @@ from ...symbols.context import Specialize
 from ...symbols.expr import Expr
 from ...symbols.size import Size, SizeFloat, value_of
 from ...symbols.symbolic_numbers import symbols_of
-from ..builder import map_nodes
 from ..lazy_module import LazyModule, copy_with
-from ..nested import map_leaves
+from ..nested import map_leaves, map_nodes
 from ..node_meta import mutated_by
 
-__all__ = ["ScalarInput", "Values", "graph_at", "results_of", "sized_graph", "spec_at"]
+__all__ = ["ScalarInput", "Values", "graph_at", "moved_to", "results_of", "sized_graph", "spec_at"]
 
 Values = Mapping[Expr, object]
 
@@ -64,21 +63,27 @@ def results_of(gm: GraphModule) -> int:
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
+def moved_to(values: Values) -> Callable[[Any], Any]:
+    """Return the function that replaces the symbols of a size or a spec by these values: ints, or
+    Sizes of another Context. It returns other objects unchanged.
+    """
+    known = dict(values)
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, TensorSpec):
+            return _moved_spec(part, known)
+        return value_of(part, known)
+
+    return moved
+
+
 def graph_at(gm: GraphModule, values: Values) -> GraphModule:
     """Return a copy of a graph with the symbols in its specs and arguments replaced by values:
     ints, or Sizes of another Context.
     """
-    known, copies, graph = dict(values), dict[Node, Node](), Graph()
-
-    def moved(part: object) -> Any:
-        if isinstance(part, Node):
-            return copies[part]
-        if isinstance(part, Size):
-            return value_of(part, known)
-        return _moved_spec(part, known) if isinstance(part, TensorSpec) else part
-
+    moved, copies, graph = moved_to(values), dict[Node, Node](), Graph()
     for node in gm.graph.nodes:
-        args, kwargs = map_leaves((tuple(node.args), dict(node.kwargs)), moved)
+        args, kwargs = map_nodes((node.args, node.kwargs), copies.__getitem__, moved)
         copy = copy_with(graph, node, args, kwargs)
         copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}
         copies[node] = copy
