@@ -85,13 +85,15 @@ def _entered(node: Node) -> Node:
 
 def _layout(sym: Sym) -> Hashable:
     """Return a key for the memory a view shows and the order of its elements."""
-    return _layout_key(alias_root(sym.node), sym.meta)
+    return _layout_key(alias_root(sym.node), sym.shape, sym.strides, sym.meta)
 
 
-def _layout_key(root: Node, meta: torch.Tensor) -> Hashable:
-    numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
-    keys = tuple([n if type(n) is int else _described(n) for n in numbers])
-    return "layout", root, len(meta.shape), keys, meta.dtype
+def _layout_key(
+    root: Node, shape: Sequence[object], stride: Sequence[object], meta: torch.Tensor
+) -> Hashable:
+    numbers = (*shape, *stride, as_dimension(meta.storage_offset()))
+    keys = tuple([n.expr if isinstance(n, Size) else n for n in numbers])  # as _described
+    return "layout", root, len(shape), keys, meta.dtype
 
 
 def _described(value: object) -> Hashable:
@@ -256,7 +258,9 @@ class Recorder:
         source = args[0]
         assert isinstance(source, Sym)
         self._known.setdefault(_layout(source), source)
-        known: Sym | None = self._known.get(_layout_key(alias_root(source.node), outcome))
+        shape, stride = as_dimensions(outcome.shape), as_dimensions(outcome.stride())
+        key = _layout_key(alias_root(source.node), shape, stride, outcome)
+        known: Sym | None = self._known.get(key)
         return known
 
     def _record(

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
 from ...graph.operators.symbolic_shapes import infer_symbolic
-from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
+from ...graph.symbolic.sym_node import as_dimension, as_torch, sizes_in
 from ...spec import TensorSpec
 
 __all__ = ["Sym", "to_meta"]
@@ -52,11 +52,11 @@ class Sym:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return as_dimensions(self.meta.shape)
+        return self.spec.shape  # that of `meta`, whose SymInts torch makes anew for each reader
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return as_dimensions(self.meta.stride())
+        return self.spec.stride
 
     @property
     def numel(self) -> int:

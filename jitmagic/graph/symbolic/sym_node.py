@@ -52,7 +52,10 @@ def as_torch(value: object) -> Any:
 
 def as_dimension(value: object) -> Any:
     """Return torch's size as an int or a Size; other values unchanged."""
-    return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
+    return value.node.value if type(value) in _SYMBOLIC else value  # type: ignore[attr-defined]
+
+
+_SYMBOLIC = frozenset((torch.SymInt, torch.SymFloat))
 
 
 def as_dimensions(values: Iterable[object]) -> tuple[Any, ...]:
