@@ -104,6 +104,7 @@ class _Graph:
 
 def _stand_in_for_torch() -> None:
     torch = _StandIn("torch")
+    torch.__version__ = "2.13.0"
     torch.Size = type("Size", (tuple,), {})
     off = lambda *_: False
     for name in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"):
