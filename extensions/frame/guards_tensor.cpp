@@ -27,18 +27,13 @@
 namespace jitmagic {
 namespace {
 
-bool refuse(const char* why) {
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
-  return false;
-}
-
 std::optional<at::ScalarType> dtype_of(PyObject* object) {
-  if (!THPDtype_Check(object)) return refuse("guard step: a torch.dtype is expected"), std::nullopt;
+  if (!THPDtype_Check(object)) return refuse_step("guard step: a torch.dtype is expected"), std::nullopt;
   return reinterpret_cast<THPDtype*>(object)->scalar_type;
 }
 
 bool integers(PyObject* tuple, c10::SmallVector<int64_t, 4>& values) {
-  if (!PyTuple_Check(tuple)) return refuse("guard step: sizes and strides are tuples");
+  if (!PyTuple_Check(tuple)) return refuse_step("guard step: sizes and strides are tuples");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
     const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
     if (value == -1 && PyErr_Occurred()) return false;
@@ -100,9 +95,9 @@ struct TensorCheck final : TorchCheck {
 
 bool fill(TensorCheck& check, PyObject* step) {
   PyObject* cls = PyTuple_GET_ITEM(step, 2);
-  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  if (!PyType_Check(cls)) return refuse_step("guard step: a tensor class is expected");
   PyObject* device = PyTuple_GET_ITEM(step, 4);
-  if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+  if (!THPDevice_Check(device)) return refuse_step("guard step: a torch.device is expected");
   const auto dtype = dtype_of(PyTuple_GET_ITEM(step, 3));
   if (!dtype || !integers(PyTuple_GET_ITEM(step, 5), check.sizes) ||
       !integers(PyTuple_GET_ITEM(step, 6), check.strides)) {
@@ -116,7 +111,7 @@ bool fill(TensorCheck& check, PyObject* step) {
   if (PyErr_Occurred()) return false;
   // Sizes of such tensors are computed in Python.
   if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
-    return refuse("guard step: a tensor with __torch_dispatch__ cannot be guarded");
+    return refuse_step("guard step: a tensor with __torch_dispatch__ cannot be guarded");
   }
   check.cls = PyWeakref_NewRef(cls, nullptr);
   return check.cls != nullptr;
@@ -146,7 +141,7 @@ struct KindCheck final : TorchCheck {
 
 bool fill(KindCheck& check, PyObject* step) {
   PyObject* cls = PyTuple_GET_ITEM(step, 2);
-  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  if (!PyType_Check(cls)) return refuse_step("guard step: a tensor class is expected");
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 3));
   if (PyErr_Occurred()) return false;
   check.dual = PyObject_IsTrue(PyTuple_GET_ITEM(step, 4)) == 1;
@@ -208,7 +203,7 @@ bool fill(StateCheck& check, PyObject* step) {
   check.dispatch_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 8));
   PyObject* device = PyTuple_GET_ITEM(step, 9);
   if (device != Py_None) {
-    if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+    if (!THPDevice_Check(device)) return refuse_step("guard step: a torch.device is expected");
     check.default_device = reinterpret_cast<THPDevice*>(device)->device;
   }
   return !PyErr_Occurred();
