@@ -72,8 +72,10 @@ def _is_trusted(cxx: str) -> bool:
 def _compilers(named: str | None, variable: str) -> tuple[str, ...]:
     """Return the paths of the C++ compilers to try, in order."""
     names = (variable, "g++", "clang++", "c++") if named is None else (named,)
-    paths = [path for name in names if name and (path := shutil.which(name))]
-    return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+    found: dict[str, str] = {}  # c++ is usually another name of one of the others
+    for path in filter(None, map(shutil.which, filter(None, names))):
+        found.setdefault(os.path.realpath(path), path)
+    return tuple(found.values())
 
 
 def _find_cxx(named: str | None) -> tuple[str, str]:

@@ -39,6 +39,10 @@ PyObject* jm_instance_get(PyObject* object, PyObject* name);
 // The instance's dictionary if it is already materialised: borrowed, or NULL.
 PyObject* jm_instance_dict(PyObject* object);
 
+// Whether the instance's entries that hide attributes of its class are those of `names`, a tuple of
+// str: an attribute of a class is hidden unless it is a data descriptor. Runs no user code.
+bool jm_instance_hides_only(PyObject* object, PyObject* names);
+
 // Version of a dictionary: changes with every change, unique over all dictionaries (PEP 509); 0 if
 // this Python has none (3.13).
 uint64_t jm_dict_version(PyObject* dict);

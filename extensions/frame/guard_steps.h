@@ -27,7 +27,7 @@ LOAD(ModuleItem, "MODULE_ITEM", (Base, Name),
 LOAD(IteratorParts, "ITERATOR_PARTS", (Base), registers.keep(iterator_parts(base)))
 LOAD(Contents, "CONTENTS", (Base), contents(base, registers))
 LOAD(LengthOf, "LENGTH_OF", (Base), length_as_int(base, registers))
-LOAD(IntOf, "INT_OF", (Base, Tuple), int_of(base, step.object, registers))  // its classes
+LOAD(NumberOf, "NUMBER_OF", (Base, Tuple), number_of(base, step.object, registers))  // its classes
 LOAD(ItemAt, "ITEM_AT", (Base, Other), item_at(base, registers[step.other]))
 LOAD(AttributeAt, "ATTRIBUTE_AT", (Base, Other, Tuple),  // tables after __dict__
      attribute_at(base, registers[step.other], step.object))

@@ -208,11 +208,12 @@ PyObject* length_as_int(PyObject* object, Registers& registers) {
   return registers.keep(length < 0 ? nullptr : PyLong_FromSsize_t(length));
 }
 
-// The value of a numpy integer of these exact classes; a user's subclass may define __index__.
-PyObject* int_of(PyObject* number, PyObject* classes, Registers& registers) {
+// The int or float of a numpy scalar of these exact classes; a user's subclass may redefine it.
+PyObject* number_of(PyObject* scalar, PyObject* classes, Registers& registers) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
-    const bool known = (PyObject*)Py_TYPE(number) == PyTuple_GET_ITEM(classes, i);
-    if (known) return registers.keep(PyNumber_Index(number));
+    const bool known = (PyObject*)Py_TYPE(scalar) == PyTuple_GET_ITEM(classes, i);
+    const bool whole = known && PyIndex_Check(scalar);
+    if (known) return registers.keep(whole ? PyNumber_Index(scalar) : PyNumber_Float(scalar));
   }
   return nullptr;
 }

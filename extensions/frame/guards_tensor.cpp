@@ -42,16 +42,21 @@ bool integers(PyObject* tuple, c10::SmallVector<int64_t, 4>& values) {
   return true;
 }
 
-// ("TENSOR", source, class, dtype, device, sizes, strides, requires_grad, is_leaf, keys)
+// ("TENSOR", source, class, dtype, device, sizes, strides, requires_grad, is_leaf, keys,
+//  hiding)
 struct TensorCheck final : TorchCheck {
   PyObject* cls = nullptr;  // weak reference: a class of the user's may be redefined
+  PyObject* hiding = nullptr;  // names of attributes, a tuple
   uint64_t keys = 0;
   at::ScalarType dtype = at::ScalarType::Undefined;
   at::Device device = at::kCPU;
   c10::SmallVector<int64_t, 4> sizes, strides;
   bool requires_grad = false, is_leaf = true;
 
-  ~TensorCheck() override { Py_XDECREF(cls); }
+  ~TensorCheck() override {
+    Py_XDECREF(cls);
+    Py_XDECREF(hiding);
+  }
 
   // A loop, because a call of memcmp costs more for the few numbers of a shape.
   static bool same(at::IntArrayRef found, const c10::SmallVector<int64_t, 4>& wanted) {
@@ -72,7 +77,7 @@ struct TensorCheck final : TorchCheck {
     if (impl->device() != device || !same(impl->sizes(), sizes) || !same(impl->strides(), strides)) {
       return false;
     }
-    return has_gradient_of(tensor);
+    return has_gradient_of(tensor) && jm_instance_hides_only(object, hiding);
   }
 
   bool has_gradient_of(const at::TensorBase& tensor) const {
@@ -109,6 +114,9 @@ bool fill(TensorCheck& check, PyObject* step) {
   check.is_leaf = PyObject_IsTrue(PyTuple_GET_ITEM(step, 8)) == 1;
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 9));
   if (PyErr_Occurred()) return false;
+  PyObject* hiding = PyTuple_GET_ITEM(step, 10);
+  if (!PyTuple_Check(hiding)) return refuse("guard step: names of attributes are a tuple");
+  check.hiding = Py_NewRef(hiding);
   // Sizes of such tensors are computed in Python.
   if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
     return refuse_step("guard step: a tensor with __torch_dispatch__ cannot be guarded");

@@ -59,3 +59,38 @@ PyObject* jm_instance_get(PyObject* object, PyObject* name) {
   Py_ssize_t index = values && keys ? shared_key_index(keys, name) : -1;
   return index < 0 ? NULL : values->values[index];
 }
+
+static bool hides(PyObject* object, PyObject* name) {
+  PyObject* found = PyUnicode_CheckExact(name) ? _PyType_Lookup(Py_TYPE(object), name) : NULL;
+  return found && !Py_TYPE(found)->tp_descr_set;
+}
+
+static bool has_name(PyObject* names, PyObject* name) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+    if (PyUnicode_Compare(PyTuple_GET_ITEM(names, i), name) == 0) return true;
+  }
+  return false;
+}
+
+bool jm_instance_hides_only(PyObject* object, PyObject* names) {
+  PyObject *dict = jm_instance_dict(object), *name, *value;
+  Py_ssize_t hidden = 0, at = 0;
+  if (dict) {
+    while (PyDict_Next(dict, &at, &name, &value)) {
+      if (!hides(object, name)) continue;
+      if (!has_name(names, name)) return false;
+      hidden++;
+    }
+  } else if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
+    PyDictValues* values = jm_inline_values(object, &dict);
+    PyDictKeysObject* keys = ((PyHeapTypeObject*)Py_TYPE(object))->ht_cached_keys;
+    const Py_ssize_t count = values && keys && jm_values_used(values) ? keys->dk_nentries : 0;
+    for (; at < count; at++) {
+      name = DK_UNICODE_ENTRIES(keys)[at].me_key;
+      if (!values->values[at] || !hides(object, name)) continue;
+      if (!has_name(names, name)) return false;
+      hidden++;
+    }
+  }
+  return hidden == PyTuple_GET_SIZE(names);
+}

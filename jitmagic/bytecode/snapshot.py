@@ -36,8 +36,8 @@ class FrameSnapshot:
     def of_call(
         cls,
         function: types.FunctionType,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] = _NO_KEYWORDS,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] = _NO_KEYWORDS,
     ) -> FrameSnapshot:
         """Return the snapshot of `function(*args, **kwargs)`; raises TypeError like that call."""
         code = function.__code__

@@ -30,7 +30,7 @@ from ..symbols.scalar import Symbol
 from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer
-from .equal_kernels import distinct_kernels
+from .equal_kernels import SharedKernels, distinct_kernels
 from .loop_structure import nest_symbols, structure
 from .numba import NumbaRenderer
 from .plan import Config, KernelChoice, KernelSource, Plan, SizeVector
@@ -85,41 +85,48 @@ def render(
     """Return the plan of one call, and the source of its kernels (None if it launches no
     kernel).
     """
-    program = schedule.program
-    nests = [step for step in program.steps if isinstance(step, Nest)]
-    distinct = distinct_kernels(nests, program.buffers)
-    plan = build_plan(schedule, distinct)
-    if not nests:
-        return plan, None
-    if target.tier not in RENDERERS:
+    distinct = _distinct(schedule)
+    if distinct.nests and target.tier not in RENDERERS:
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
-    source = RENDERERS[target.tier]().render(distinct.nests, program.buffers, target, configs)
-    return plan, source
+    return build_plan(schedule, distinct), _source(schedule, distinct, target, configs)
 
 
 def render_template(
     schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
 ) -> tuple[PlanTemplate, KernelSource | None]:
     """Render for all sizes: the plan and the size arguments are filled in at each call."""
-    program = schedule.program
-    nests = [step for step in program.steps if isinstance(step, Nest)]
-    distinct = distinct_kernels(nests, program.buffers)
-    taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
-    if target.tier not in SIZE_ARGUMENTS and nests:
+    program, distinct = schedule.program, _distinct(schedule)
+    if distinct.nests and target.tier not in SIZE_ARGUMENTS:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
     sizes = {name: SIZE_ARGUMENTS[target.tier](found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
-    if not nests:
-        return template, None
-    return template, RENDERERS[target.tier]().render(distinct.nests, program.buffers, target)
+    return template, _source(schedule, distinct, target)
+
+
+def _distinct(schedule: Schedule) -> SharedKernels:
+    nests = [step for step in schedule.program.steps if isinstance(step, Nest)]
+    return distinct_kernels(nests, schedule.program.buffers)
+
+
+def _source(
+    schedule: Schedule,
+    distinct: SharedKernels,
+    target: Target,
+    configs: Configs = MappingProxyType({}),
+) -> KernelSource | None:
+    if not distinct.nests:
+        return None
+    renderer = RENDERERS[target.tier]()
+    return renderer.render(distinct.nests, schedule.program.buffers, target, configs)
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
     """Return the distinct source texts that each kernel may have, for autotuning."""
     program, renderer = schedule.program, RENDERERS[target.tier]()
-    nests = [step for step in program.steps if isinstance(step, Nest)]
     made = []
-    for nest in distinct_kernels(nests, program.buffers).nests:
+    for nest in _distinct(schedule).nests:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})

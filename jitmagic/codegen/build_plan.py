@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
 from ..loops.ops.extern import is_foreign
@@ -64,24 +63,23 @@ class _Builder:
         if name in self.slots:
             return
         buffer, slot = self.schedule.program.buffers[name], self.slot(name)
-        facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
+        shape, stride, dtype, device = buffer.shape, buffer.stride, buffer.dtype, buffer.device
         offset, reused = self.schedule.pool.get(name), self.schedule.reused.get(name)
         if reused is not None:
-            self.steps.append(Reuse(slot, self.slots[reused], *facts))
-            return
-        self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
+            base = self.slots[reused]
+            self.steps.append(Reuse(slot, base, shape, stride, dtype, device))
+        elif offset is None:
+            self.steps.append(Alloc(slot, shape, stride, dtype, device))
+        else:
+            self.steps.append(Pool(slot, offset, shape, stride, dtype, device))
 
-    def arguments(self, part: Any) -> Any:
-        """Return an extern call's arguments with slots in place of buffers."""
-        if isinstance(part, BufferRef):
-            self.ensure_memory(part.name)  # no step writes a tensor without elements
-            kind = NumberSlot if isinstance(part, NumberRef) else Slot
-            return kind(self.slots[part.name])
-        if isinstance(part, (tuple, list)):
-            return type(part)(self.arguments(item) for item in part)
-        if isinstance(part, Mapping):
-            return {key: self.arguments(item) for key, item in part.items()}
-        return part
+    def argument(self, item: object) -> object:
+        """Return an item of an extern call's arguments, with a slot in place of a buffer."""
+        if not isinstance(item, BufferRef):
+            return item
+        self.ensure_memory(item.name)  # no step writes a tensor without elements
+        kind = NumberSlot if isinstance(item, NumberRef) else Slot
+        return kind(self.slots[item.name])
 
     def add(self, step: Step) -> None:
         match step:
@@ -94,9 +92,9 @@ class _Builder:
                 self.call(step)
             case Alias(name, base, offset):
                 self.ensure_memory(base)
-                buffer = self.schedule.program.buffers[name]
-                slot, memory = self.slot(name), (buffer.shape, buffer.stride, offset, buffer.dtype)
-                self.steps.append(View(slot, self.slots[base], *memory))
+                made, slot = self.schedule.program.buffers[name], self.slot(name)
+                view = View(slot, self.slots[base], made.shape, made.stride, offset, made.dtype)
+                self.steps.append(view)
 
     def launch(self, nest: str, names: tuple[str, ...]) -> None:
         """Launch the nest's kernel; a shared kernel gets the address of the nest's first
@@ -117,7 +115,7 @@ class _Builder:
 
     def call(self, step: Extern) -> None:
         """Add an ATen call, with `out=` where the plan provides the result's memory."""
-        args, kwargs = self.arguments(step.args), self.arguments(step.kwargs)
+        args, kwargs = step.mapped(self.argument)
         overload = out_overload(step, self.schedule.program.buffers)
         if overload is not None:
             assert step.results[0] is not None

@@ -23,10 +23,11 @@ from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
 from .cpp_product import products_in
-from .cpp_text import argument_names
+from .cpp_text import is_reserved, renamed
 from .cpp_values import CppBody
 from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit
+from .scoped_text import argument_names
 from .vector_lanes import Lanes, choose_lanes
 
 __all__ = ["CppRenderer"]
@@ -96,7 +97,7 @@ def _function(
         target = replace(target, threads=1)
     # Lambdas of kernels with dynamic sizes have parameters of these names.
     own = {"count", "some", *(s.name for s in kernel.symbols)} if kernel.symbols else set()
-    names = argument_names(kernel.arguments, own)
+    names = argument_names(kernel.arguments, own, is_reserved, renamed)
     body = CppBody(kernel, names, buffers)
     products = products_in(kernel)
     # gemm has its own lanes, which assume nothing about sizes.

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
-from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
-from ..schedule.dependencies import run_time_values
+from ..loops.ir import Buffer, IndexValue, Load, Reduction, run_time_values, walk
 from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
@@ -27,9 +26,10 @@ from ..target import Target
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products
-from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, name_sizes, step_text
+from .cpp_text import CTYPES, blocks_text, closed, count_text, name_sizes, step_text
 from .cpp_values import CppBody
 from .loop_structure import Structure
+from .scoped_text import comment_lines
 from .vector_lanes import Lanes, lane_step, likely_extent
 
 __all__ = ["KernelWriter"]
@@ -78,7 +78,7 @@ class KernelWriter:
             lines[before:] = name_sizes(lines[before:], symbols, lambda: body.name("n"))
         body.line("return bad;" if checks else "return 0;")
         body.close()
-        return [*comment_line(self.kernel.origins), *body.scopes[0].lines]
+        return [*comment_lines(self.kernel.origins, "//", 116), *body.scopes[0].lines]
 
     def _checks_indexes(self) -> bool:
         loads = (node for node in self.kernel.free if isinstance(node, Load))

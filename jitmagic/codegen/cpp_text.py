@@ -23,23 +23,23 @@ from ..loops.expr import (
     Symbol,
     ValueIndex,
     bounds,
-    linear,
 )
 from ..symbols.size import Dimension, Size
+from .scoped_text import sum_text
 
 __all__ = [
     "CTYPES",
     "INFIX",
-    "argument_names",
     "blocks_text",
     "call_text",
     "closed",
-    "comment_line",
     "count_text",
     "element",
     "index_text",
+    "is_reserved",
     "literal",
     "name_sizes",
+    "renamed",
     "step_text",
 ]
 
@@ -123,29 +123,14 @@ def element(pointer: str, index: str, dtype: torch.dtype) -> str:
     return f"jm::element({pointer}, {index})" if dtype == torch.bool else f"{pointer}[{index}]"
 
 
-def argument_names(buffers: tuple[str, ...], sizes: Collection[str] = ()) -> dict[str, str]:
-    """Return a C++ variable for every buffer: its own name if possible, and not one of `sizes`."""
-    names: dict[str, str] = {}
-    for buffer in buffers:
-        name = re.sub(r"\W", "_", buffer)
-        if name in _TAKEN or name in sizes or _LOCAL.match(name) or not name[0].isalpha():
-            name = f"{name}_" if name[0].isalpha() else f"b{name}"
-        while name in names.values():
-            name += "_"
-        names[buffer] = name
-    return names
+def is_reserved(name: str) -> bool:
+    """Return whether a name has a meaning in C++ or in kernels."""
+    return name in _TAKEN or _LOCAL.match(name) is not None
 
 
-def comment_line(words: tuple[str, ...], width: int = 116) -> list[str]:
-    """Return `// a, b, c` broken into lines."""
-    lines, line = [], "//"
-    for number, word in enumerate(words):
-        piece = f" {word}" + ("," if number + 1 < len(words) else "")
-        if len(line) + len(piece) > width:
-            lines.append(line)
-            line = "//  "
-        line += piece
-    return [*lines, line]
+def renamed(name: str) -> str:
+    """Return a C++ variable in place of a reserved name."""
+    return f"{name}_" if name[0].isalpha() else f"b{name}"
 
 
 def closed(text: str) -> str:
@@ -181,14 +166,7 @@ def call_text(op: str, args: list[str], dtype: torch.dtype, operands: torch.dtyp
 
 def index_text(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
     """Return the expression in int64 arithmetic; axes are variables of their own name."""
-    constant, terms = linear(expr)
-    parts = []
-    for atom, factor in terms.items():
-        text = _atom(atom, run_time)
-        parts.append(text if factor == 1 else f"{text} * {factor}")
-    if constant or not parts:
-        parts.append(str(constant))
-    return " + ".join(parts).replace("+ -", "- ")
+    return sum_text(expr, lambda atom: _atom(atom, run_time))
 
 
 def count_text(count: Dimension) -> str:

@@ -1,10 +1,7 @@
 """Writes values as C++ expressions: scalars and jm::Vec, named if they are shared, hoisted out of
 loops that they do not depend on.
 
-In: nodes of a Structure and the stack of open scopes. Out: text. A CppScope is one block of the
-kernel; it binds axes. A value goes into the outermost scope that binds all of its axes, so that
-loop-invariant values are computed before the inner loop. A short value with a single use gets no
-name: its text is part of the expression that uses it.
+In: nodes of a Structure and the stack of open scopes. Out: text, placed as scoped_text.py says.
 """
 
 from __future__ import annotations
@@ -34,12 +31,11 @@ from ..loops.ir import (
     Constant,
     IndexValue,
     Load,
-    Reduction,
     Store,
     Value,
+    run_time_values,
     walk,
 )
-from ..schedule.dependencies import run_time_values
 from ..schedule.substitution import expr_axes
 from .cpp_text import (
     CTYPES,
@@ -53,9 +49,10 @@ from .cpp_text import (
     step_text,
 )
 from .loop_structure import Structure
+from .scoped_text import Scope, ScopedText, Text
 from .vector_lanes import lane_step
 
-__all__ = ["CppBody", "CppScope", "CppText"]
+__all__ = ["CppBody"]
 
 # Comparison -> (positions above the bound for which it still holds, whether it is negated).
 _BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
@@ -64,83 +61,35 @@ LONGEST = 90  # characters of an expression that needs no name
 
 
 @dataclass(slots=True)
-class CppText:
-    """Holds an expression, the depth of the scope in which it is valid, and whether it is a
-    vector.
-    """
+class _Scope(Scope):
+    """Represents one open block, with the names of the divisors defined in it."""
 
-    code: str
-    depth: int
-    vector: bool = False
-    named: bool = False
-
-
-@dataclass(slots=True)
-class CppScope:
-    """Represents one open block: the axes known inside it, its lines, its values."""
-
-    bound: frozenset[Axis]
-    header: str = ""
-    footer: str = ""
-    lines: list[str] = field(default_factory=list)
-    env: dict[Value, CppText] = field(default_factory=dict)
     divisors: dict[Value, str] = field(default_factory=dict)
 
 
-class CppBody:
+class CppBody(ScopedText[_Scope]):
     """Writes the statements of one kernel, in the loops that cpp_kernel.py opens."""
+
+    scope_type = _Scope
+    assignment = "const auto {0} = {1};"
+    first_depth = 1
 
     def __init__(
         self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.kernel, self.names, self.buffers = one, names, buffers
-        self.scopes = [CppScope(frozenset())]
+        super().__init__(one, names, buffers)
         self.lane: Axis | None = None
         self.width = 1
         self.count = "1"  # the width as text: L if the header chooses it
-        self._count = 0
         self._uses = _count_uses(one)
 
-    # -- scopes ------------------------------------------------------------------------------------
-
-    @property
-    def depth(self) -> int:
-        return len(self.scopes) - 1
-
-    def line(self, text: str) -> None:
-        self.scopes[-1].lines.append(text)
-
     def open(self, header: str, axes: tuple[Axis, ...] = (), footer: str = "}") -> None:
-        self.scopes.append(CppScope(self.scopes[-1].bound | frozenset(axes), header, footer))
-
-    def close(self) -> None:
-        scope = self.scopes.pop()
-        self.scopes[-1].lines.extend(scope.header.split("\n"))
-        self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
-        self.scopes[-1].lines.append(scope.footer)
+        super().open(header, axes, footer)
 
     def set_lanes(self, lane: Axis | None, width: int | None) -> None:
         """From here on, values that vary along `lane` are vectors; width None: gemm's own width."""
         self.lane = lane
         self.width, self.count = (1, "L") if width is None else (width, str(width))
-
-    def name(self, prefix: str = "v") -> str:
-        self._count += 1
-        return f"{prefix}{self._count - 1}"
-
-    def define(self, value: Value, code: str, vector: bool) -> None:
-        """Bind `value` to the text `code` in the current scope."""
-        self.scopes[-1].env[value] = CppText(code, self.depth, vector, named=True)
-
-    def known(self, value: Value) -> CppText | None:
-        for scope in reversed(self.scopes):
-            if value in scope.env:
-                return scope.env[value]
-        return None
-
-    def ready(self) -> frozenset[Value]:
-        """Return the reductions whose results are known here."""
-        return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -149,68 +98,29 @@ class CppBody:
 
     def use(self, value: Value, as_vector: bool = False) -> str:
         """Return text of the value for use in the innermost scope."""
-        text = self._reach(value, self.depth)
+        text = self.reach(value, self.depth)
         if as_vector and not text.vector:
             return f"{self.vector_type(value.dtype)}({text.code})"
         return text.code
 
     def is_vector(self, value: Value) -> bool:
-        return self.lane is not None and self.lane in self.kernel.free[value]
+        return self.lane is not None and self.lane in self.free[value]
 
-    def _reach(self, value: Value, depth: int) -> CppText:
-        self._write(value)
-        text = self.known(value)
-        assert text is not None
-        if not text.named and (text.depth < depth or self._shared(value, text)):
-            self._give_name(text)
-        return text
-
-    def _shared(self, value: Value, text: CppText) -> bool:
+    def needs_name(self, value: Value, text: Text) -> bool:
         return self._uses.get(value, 0) > 1 or len(text.code) > LONGEST
 
-    def _give_name(self, text: CppText) -> None:
-        name = self.name()
-        self.scopes[text.depth].lines.append(f"const auto {name} = {text.code};")
-        text.code, text.named = name, True
+    def constant(self, node: Constant) -> str:
+        return literal(node.value, node.dtype)
 
-    def _write(self, root: Value) -> None:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if self.known(node) is not None:
-                stack.pop()
-                continue
-            waiting = [part for part in node.operands if self.known(part) is None]
-            if waiting:
-                stack.extend(reversed(waiting))
-                continue
-            stack.pop()
-            self._enter(node)
-
-    def _enter(self, node: Value) -> None:
-        """Add the node's text to the scope in which it is computed."""
-        if isinstance(node, Constant):
-            self.scopes[0].env[node] = CppText(literal(node.value, node.dtype), 0, named=True)
-            return
-        depth = self._home(node)
-        code = self._code(node, depth)
-        self.scopes[depth].env[node] = CppText(code, depth, self.is_vector(node))
-
-    def _home(self, node: Value) -> int:
-        free = self.kernel.free[node]
-        depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
-        parts = (self.known(part) for part in node.operands)
-        return max([depth, *(part.depth for part in parts if part is not None)])
-
-    def _code(self, node: Value, depth: int) -> str:
+    def code_of(self, node: Value, depth: int) -> str:
         vector = self.is_vector(node)
         match node:
             case Load():
                 return self._load(node, depth, vector)
             case Cast(value=value, dtype=dtype):
-                return f"jm::convert<{CTYPES[dtype]}>({self._reach(value, depth).code})"
+                return f"jm::convert<{CTYPES[dtype]}>({self.reach(value, depth).code})"
             case Compute(op="truediv", args=(value, count)) if _is_run_time_count(count):
-                return f"{closed(self._reach(value, depth).code)} / {self._divisor(count, depth)}"
+                return f"{closed(self.reach(value, depth).code)} / {self._divisor(count, depth)}"
             case Compute(op=op, args=args):
                 if (lanes := self._lanes_below(node, depth)) is not None:
                     return lanes
@@ -227,7 +137,7 @@ class CppBody:
         """Return the name of a jm::Divisor for a run-time number of elements."""
         # jm::Divisor multiplies by the reciprocal where that is exact, for powers of two: layer
         # norm of rows of 64 takes 1.06 of the static kernel's time, 1.16 with divisions.
-        number = self._reach(count, depth)
+        number = self.reach(count, depth)
         scope = self.scopes[number.depth]
         if count not in scope.divisors:
             scope.divisors[count] = name = self.name()
@@ -251,7 +161,7 @@ class CppBody:
         assert isinstance(position, IndexValue)
         more, others = _BELOW[op]
         first = self._index(add(position.expr, Integer(-more)), depth)
-        lanes = f"jm::lanes_below<{self.count}>({self._reach(bound, depth).code}, {first})"
+        lanes = f"jm::lanes_below<{self.count}>({self.reach(bound, depth).code}, {first})"
         return f"jm::bitwise_not({lanes})" if others else lanes
 
     def _counts_lanes(self, value: Value) -> bool:
@@ -261,7 +171,7 @@ class CppBody:
         return lane_step(value.expr, self.lane, self.kernel) == 1
 
     def _operand(self, op: str, arg: Value, depth: int, vector: bool) -> str:
-        text = self._reach(arg, depth)
+        text = self.reach(arg, depth)
         infix = op in INFIX and arg.dtype in (torch.float32, torch.float64)
         if not vector or text.vector or infix:
             return text.code
@@ -274,7 +184,7 @@ class CppBody:
         fill = literal(node.fill, node.dtype)
         if 0 in self.buffers[node.buffer].shape:
             return f"{self.vector_type(node.dtype)}({fill})" if vector else fill
-        mask = None if node.mask is None else self._reach(node.mask, depth)
+        mask = None if node.mask is None else self.reach(node.mask, depth)
         if not vector:
             if mask is None:
                 return element(pointer, self._index(offset, depth), node.dtype)
@@ -319,9 +229,9 @@ class CppBody:
         # reused (memory.py).
         for store in stores[1:]:
             for value in (store.value, *IndexValue(store.index[0]).operands):
-                text = self._reach(value, self.depth)
+                text = self.reach(value, self.depth)
                 if not text.named and self._reads_what_changes(value):
-                    self._give_name(text)
+                    self.give_name(text)
 
     def _reads_what_changes(self, value: Value) -> bool:
         loads = (node.buffer for node in walk((value,)) if isinstance(node, Load))
@@ -364,7 +274,7 @@ class CppBody:
         """
 
         def run_time(index: ValueIndex) -> str:
-            text = self._reach(index.value, depth).code
+            text = self.reach(index.value, depth).code
             if index.value.dtype != torch.int64:
                 text = f"int64_t({text})"
             return f"jm::checked({text}, {count_text(index.extent)}, bad{used})"
@@ -407,7 +317,7 @@ class CppBody:
                 inside = self._lane_index(a, depth, mask)
                 return f"jm::remainder({inside}, V{self.count}<int64_t>({b}))"
             case ValueIndex(value, extent):
-                text = self._reach(value, depth).code
+                text = self.reach(value, depth).code
                 if value.dtype != torch.int64:
                     text = f"jm::convert<int64_t>({text})"
                 used = "" if mask is None else f"{mask}, "

@@ -10,7 +10,7 @@ long sums are as exact as short ones. Dynamic sizes are one more argument, an ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -26,6 +26,7 @@ from .loop_structure import Pass, Structure, passes_in, structure
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import NumbaBody
 from .plan import Config, KernelSource
+from .scoped_text import argument_names
 
 __all__ = ["NumbaRenderer"]
 
@@ -80,7 +81,8 @@ class _Kernel:
 
     def __init__(self, kernel: Structure, buffers: Mapping[str, Buffer]) -> None:
         self.kernel, self.buffers = kernel, buffers
-        self.names = _argument_names(kernel.arguments, {s.name for s in kernel.symbols})
+        sizes = {symbol.name for symbol in kernel.symbols}
+        self.names = argument_names(kernel.arguments, sizes, _is_reserved)
         self.body = NumbaBody(kernel, self.names, buffers)
 
     def function(self) -> list[str]:
@@ -97,7 +99,7 @@ class _Kernel:
         body.loops(self.kernel.outer)
         for pass_ in self.kernel.passes:
             self._pass(pass_)
-        body.close(len(self.kernel.outer))
+        body.close_all(self.kernel.outer)
         body.line("return bad")
         body.close()
         return [f"# {', '.join(self.kernel.origins)}", "@kernel", *body.scopes[0].lines]
@@ -116,9 +118,9 @@ class _Kernel:
             self.body.lines(total.update(value, self._position(total)))
         texts = [self.body.store(store) for store in pass_.stores]
         self.body.lines(texts)
-        self.body.close(len(pass_.axes))
+        self.body.close_all(pass_.axes)
         for total in totals:
-            self.body.define(total.node, total.result())
+            self.body.assign(total.node, total.result())
 
     def _position(self, total: _Accumulator) -> str:
         """Return the row-major position of the point among the reduction's axes."""
@@ -205,15 +207,8 @@ def _memory_type(dtype: torch.dtype, kernel: str) -> str:
     return "uint8" if dtype == torch.bool else TYPES[dtype]
 
 
-def _argument_names(buffers: Sequence[str], others: Set[str]) -> dict[str, str]:
-    """Return a variable for every buffer: its own name unless it is reserved or taken."""
-    names: dict[str, str] = {}
-    for buffer in buffers:
-        name = re.sub(r"\W", "_", buffer)
-        taken = name in HELPERS or name in TYPES.values() or name in ("uint16", "uint32")
-        if _LOCAL.fullmatch(name) or taken or not name[0].isalpha():
-            name = f"p_{name}"
-        while name in names.values() or name in others:
-            name += "_"
-        names[buffer] = name
-    return names
+def _is_reserved(name: str) -> bool:
+    """Return whether a name has a meaning in kernels."""
+    if name in HELPERS or name in TYPES.values() or name in ("uint16", "uint32"):
+        return True
+    return _LOCAL.fullmatch(name) is not None

@@ -8,7 +8,7 @@ Only constants are written into the expressions that use them. Offsets are in el
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -24,61 +24,38 @@ from ..loops.expr import (
     Mod,
     Symbol,
     ValueIndex,
-    linear,
 )
 from ..loops.ir import (
-    Buffer,
     Cast,
     Compute,
     Constant,
     IndexValue,
     Load,
-    Reduction,
     Store,
     Value,
 )
 from ..symbols.size import Size, expr_of
-from .loop_structure import Structure
 from .numba_ops import HALVES, cast_text, compute_text, literal
+from .scoped_text import Scope, ScopedText, sum_text
 
 __all__ = ["NumbaBody"]
 
 
 @dataclass(slots=True)
-class _Scope:
-    """Represents one open block: the axes known inside it, its lines, its values and checked
-    indexes.
-    """
+class _Scope(Scope):
+    """Represents one open block, with the run-time indexes that are checked in it."""
 
-    bound: frozenset[Axis]
-    header: str = ""
-    lines: list[str] = field(default_factory=list)
-    values: dict[Value, str] = field(default_factory=dict)
     checked: dict[tuple[ValueIndex, str], str] = field(default_factory=dict)
 
 
-class NumbaBody:
+class NumbaBody(ScopedText[_Scope]):
     """Writes the statements of one kernel."""
 
-    def __init__(
-        self, kernel: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
-    ) -> None:
-        self.kernel, self.names, self.buffers = kernel, names, buffers
-        self.scopes = [_Scope(frozenset())]
-        self._count = 0
-
-    @property
-    def bound(self) -> frozenset[Axis]:
-        return self.scopes[-1].bound
-
-    def line(self, text: str) -> None:
-        self.scopes[-1].lines.append(text)
+    scope_type = _Scope
+    first_depth = 1
 
     def lines(self, texts: Iterable[str]) -> None:
         self.scopes[-1].lines.extend(texts)
-
-    def open(self, header: str, axes: tuple[Axis, ...] = ()) -> None:
-        self.scopes.append(_Scope(self.bound | frozenset(axes), header))
 
     def loops(self, axes: tuple[Axis, ...]) -> None:
         """Open one loop per axis."""
@@ -86,79 +63,38 @@ class NumbaBody:
             extent = self._index(expr_of(axis.extent), 0)
             self.open(f"for {_variable(axis)} in range({extent}):", (axis,))
 
-    def close(self, count: int = 1) -> None:
-        """Close that many blocks."""
-        for _ in range(count):
-            scope = self.scopes.pop()
-            self.line(scope.header)
-            self.lines(f"    {line}" for line in scope.lines)
+    def close_all(self, axes: tuple[Axis, ...]) -> None:
+        """Close the loops of these axes."""
+        for _ in axes:
+            self.close()
 
-    def name(self, prefix: str = "v") -> str:
-        self._count += 1
-        return f"{prefix}{self._count - 1}"
-
-    def define(self, value: Value, code: str) -> None:
+    def assign(self, value: Value, code: str) -> None:
         """Bind `value` to a new variable in the current block."""
         name = self.name()
         self.line(f"{name} = {code}")
-        self.scopes[-1].values[value] = name
-
-    def ready(self) -> frozenset[Value]:
-        """Return the reductions whose results are known here."""
-        return frozenset(v for s in self.scopes for v in s.values if isinstance(v, Reduction))
+        self.define(value, name)
 
     # -- values ------------------------------------------------------------------------------------
 
-    def name_of(self, root: Value) -> str:
+    def name_of(self, value: Value) -> str:
         """Return the variable of the value; its statements are added where they are missing."""
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            waiting = [part for part in node.operands if self._known(part) is None]
-            if self._known(node) is None and waiting:
-                stack.extend(reversed(waiting))
-                continue
-            stack.pop()
-            if self._known(node) is None:
-                self._enter(node)
-        return self._text(root)
+        return self.reach(value, self.depth).code
 
-    def _known(self, value: Value) -> tuple[str, int] | None:
-        for depth in reversed(range(len(self.scopes))):
-            if value in self.scopes[depth].values:
-                return self.scopes[depth].values[value], depth
-        return None
+    def constant(self, node: Constant) -> str:
+        return literal(node.value, node.dtype)
 
-    def _text(self, value: Value) -> str:
-        known = self._known(value)
-        assert known is not None
-        return known[0]
+    def enter(self, node: Value) -> None:
+        super().enter(node)
+        self.reach(node, 0)  # every value is a variable
 
-    def _enter(self, node: Value) -> None:
-        if isinstance(node, Constant):
-            self.scopes[0].values[node] = literal(node.value, node.dtype)
-            return
-        depth = self._home(node)
-        code = self._code(node, depth)
-        name = self.name()
-        self.scopes[depth].lines.append(f"{name} = {code}")
-        self.scopes[depth].values[node] = name
-
-    def _home(self, node: Value) -> int:
-        """Return the outermost block in which all operands and axes of the node are known."""
-        free = self.kernel.free[node]
-        depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
-        known = (self._known(part) for part in node.operands)
-        return max([depth, *(found[1] for found in known if found is not None)])
-
-    def _code(self, node: Value, depth: int) -> str:
+    def code_of(self, node: Value, depth: int) -> str:
         match node:
             case Load():
                 return self._load(node, depth)
             case Cast(value=value, dtype=dtype):
-                return cast_text(self._text(value), value.dtype, dtype)
+                return cast_text(self.name_of(value), value.dtype, dtype)
             case Compute(op=op, args=args, dtype=dtype):
-                return compute_text(op, [self._text(arg) for arg in args], dtype, args[-1].dtype)
+                return compute_text(op, [self.name_of(arg) for arg in args], dtype, args[-1].dtype)
             case IndexValue(expr=expr, dtype=dtype):
                 return cast_text(f"({self._index(expr, depth)})", torch.int64, dtype)
         raise TypeError(f"no numba for {type(node).__name__} here")
@@ -169,7 +105,7 @@ class NumbaBody:
         fill = literal(node.fill, node.dtype)
         if 0 in self.buffers[node.buffer].shape:
             return fill
-        mask = "" if node.mask is None else self._text(node.mask)
+        mask = "" if node.mask is None else self.name_of(node.mask)
         code = f"{self.names[node.buffer]}[{self._index(node.index[0], depth, mask)}]"
         if node.dtype in HALVES:
             code = f"load_{HALVES[node.dtype]}({code})"
@@ -200,17 +136,10 @@ class NumbaBody:
 
     def index(self, expr: Expr) -> str:
         """Return an offset for use in the innermost block."""
-        return self._index(expr, len(self.scopes) - 1)
+        return self._index(expr, self.depth)
 
     def _index(self, expr: Expr, depth: int, mask: str = "") -> str:
-        constant, terms = linear(expr)
-        parts = []
-        for atom, factor in terms.items():
-            text = self._atom(atom, depth, mask)
-            parts.append(text if factor == 1 else f"{text} * {factor}")
-        if constant or not parts:
-            parts.append(str(constant))
-        return " + ".join(parts).replace("+ -", "- ")
+        return sum_text(expr, lambda atom: self._atom(atom, depth, mask))
 
     def _atom(self, expr: Expr, depth: int, mask: str) -> str:
         match expr:
@@ -240,7 +169,7 @@ class NumbaBody:
         for scope in self.scopes[: depth + 1]:
             if (index, mask) in scope.checked:
                 return scope.checked[index, mask]
-        value, at = self._text(index.value), self.name("at")
+        value, at = self.name_of(index.value), self.name("at")
         extent = self._index(expr_of(index.extent), 0)
         extent = f"({extent})" if isinstance(index.extent, Size) else extent
         self.scopes[depth].lines += [

@@ -33,6 +33,7 @@ import torch
 
 from ..symbols.scalar import Symbol
 from ..symbols.size import Dimension
+from ..torch_types import OpOverload
 
 __all__ = [
     "Alloc",
@@ -133,7 +134,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Call(PlanStep):
-    op: Any  # torch._ops.OpOverload
+    op: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order

@@ -24,6 +24,7 @@ from ..target import Target
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
+from .scoped_text import argument_names, comment_lines
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -98,8 +99,11 @@ def _function(
     overrides = config if isinstance(config, TritonConfig) else TritonConfig()
     tile = choose_tile(kernel, target, overrides)
     sizes = [symbol.name for symbol in kernel.symbols]
-    names = _parameters(kernel.arguments, sizes)
-    lines = [*_comment(kernel.origins), *kernel_lines(kernel, tile, names, buffers)]
+    names = argument_names(kernel.arguments, sizes, is_reserved)
+    lines = [
+        *comment_lines(kernel.origins, "#", _WIDTH),
+        *kernel_lines(kernel, tile, names, buffers),
+    ]
     head = f"@triton.jit\ndef {kernel.name}({', '.join([*names.values(), *sizes])}):\n"
     grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
     return head + "\n".join(f"    {line}" for line in lines), grid
@@ -127,26 +131,6 @@ def _multiples(kernel: Structure) -> list[Symbol]:
     ]
 
 
-def _parameters(buffers: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-    """Return a parameter name for every buffer: its own name unless it is reserved or taken."""
-    names: dict[str, str] = {}
-    for buffer in buffers:
-        name = re.sub(r"\W", "_", buffer)
-        if _LOCAL.fullmatch(name) or not name[0].isalpha() or name in HELPERS:
-            name = f"p_{name}"
-        while name in names.values() or name in taken:
-            name += "_"
-        names[buffer] = name
-    return names
-
-
-def _comment(origins: Sequence[str]) -> list[str]:
-    """Return a comment with the user's op names."""
-    lines, line = [], "#"
-    for number, origin in enumerate(origins):
-        piece = f" {origin}" + ("," if number + 1 < len(origins) else "")
-        if len(line) + len(piece) > _WIDTH:
-            lines.append(line)
-            line = "#  "
-        line += piece
-    return [*lines, line] if origins else []
+def is_reserved(name: str) -> bool:
+    """Return whether a name has a meaning in kernels."""
+    return name in HELPERS or _LOCAL.fullmatch(name) is not None

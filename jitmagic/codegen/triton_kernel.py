@@ -15,7 +15,7 @@ from itertools import count
 import torch
 
 from ..loops.expr import Axis, AxisVar
-from ..loops.ir import Buffer, Load, Reduction, Store, Value
+from ..loops.ir import Buffer, Load, Reduction, Store
 from ..loops.values import identity
 from ..schedule.score import extent_of
 from ..schedule.substitution import Rebuilder
@@ -23,7 +23,7 @@ from ..symbols.size import Dimension, is_same, upper_bound
 from .loop_structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Tile, TileBlock
-from .triton_values import TritonScope, TritonText, TritonValues
+from .triton_values import TritonValues
 
 __all__ = ["kernel_lines"]
 
@@ -185,7 +185,7 @@ class _Kernel(TritonValues):
         steps = f"range(0, {self.size_text(block.extent)}, {block.size})"
         if self.tile.stages:
             steps = f"tl.{steps[:-1]}, num_stages={self.tile.stages})"
-        self.scopes.append(TritonScope(f"for {at} in {steps}:"))
+        self.open(f"for {at} in {steps}:")
         self.open_block(block, at, 1)
         flat = self.scopes[-1].flat[block]
         for node, (held, extra) in zip(part.reductions, started, strict=True):
@@ -249,7 +249,7 @@ class _Kernel(TritonValues):
         point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
         self.learn(point)
         flat = axes[0].name if len(axes) == 1 else self._name("k")
-        self.scopes.append(TritonScope(f"for {flat}_at in range(0, {self.size_text(extent)}):"))
+        self.open(f"for {flat}_at in range(0, {self.size_text(extent)}):")
         # A loop variable is an int32, and positions may need 64 bits.
         self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
@@ -302,10 +302,6 @@ class _Kernel(TritonValues):
 
     def _name(self, prefix: str) -> str:
         return f"{prefix}{next(self._numbers)}"
-
-    def define(self, value: Value, code: str) -> None:
-        """Bind a value in the innermost scope."""
-        self.scopes[-1].env[value] = TritonText(code, len(self.scopes) - 1, named=True)
 
 
 class ProgramCounts:

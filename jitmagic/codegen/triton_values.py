@@ -1,16 +1,14 @@
 """Writes values as Triton expressions: named if they are shared, hoisted out of loops that they do
 not depend on.
 
-In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost
-scope that binds all of its axes. A short value with a single use gets no name: its text is part of
-the expression that uses it. A run-time index that is out of range fails a device assertion, as
-eager's CUDA kernels do: the error surfaces at the next synchronisation. Lanes outside the extents
-are exempt.
+In: nodes of a Structure and the stack of open scopes. Out: text, placed as scoped_text.py says. A
+run-time index that is out of range fails a device assertion, as eager's CUDA kernels do: the error
+surfaces at the next synchronisation. Lanes outside the extents are exempt.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,10 +46,11 @@ from ..schedule.substitution import expr_axes
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, is_same
 from .loop_structure import Structure, by_value
+from .scoped_text import Scope, ScopedText, Text, terms_text
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
 from .triton_tile import Tile, TileBlock
 
-__all__ = ["TritonScope", "TritonText", "TritonValues"]
+__all__ = ["TritonScope", "TritonValues"]
 
 LONGEST = 80  # characters of an expression that needs no name
 _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
@@ -61,42 +60,29 @@ _TAKES_TENSOR_DTYPE = frozenset(  # ops in which a plain number takes the tensor
 
 
 @dataclass(slots=True)
-class TritonText:
-    """Holds an expression and the depth of the scope in which it is valid."""
+class TritonScope(Scope):
+    """Represents one open block of lines, with the masks and positions of blocks in it."""
 
-    code: str
-    depth: int
-    named: bool = False
-
-
-@dataclass(slots=True)
-class TritonScope:
-    """Represents one open block of lines, with the axes, values and masks defined in it."""
-
-    header: str = ""
-    lines: list[str] = field(default_factory=list)
-    bound: set[Axis] = field(default_factory=set)
-    env: dict[object, TritonText] = field(default_factory=dict)
     masks: dict[TileBlock, str] = field(default_factory=dict)
     flat: dict[TileBlock, str] = field(default_factory=dict)
 
 
-class TritonValues(ABC):
+class TritonValues(ScopedText[TritonScope]):
     """Writes values into scopes; the subclass decides which scopes there are."""
+
+    scope_type = TritonScope
 
     def __init__(
         self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.kernel, self.tile, self.names, self.buffers = kernel, tile, names, buffers
-        self.scopes = [TritonScope()]
+        super().__init__(kernel, names, buffers)
+        self.tile = tile
         self.all_blocks = (*tile.outer, *tile.inner.values())
-        self.free = dict(kernel.free)
         self._by_value = {kernel.arguments[index] for index in by_value(kernel, buffers)}
         self._positions = {b: _position_of(b) for b in self.all_blocks if len(b.axes) > 1}
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
         self._uses = Counter(part for node in kernel.free for part in node.operands)
         self._uses.update(root for part in kernel.passes for root in part.roots)
-        self._temporaries = 0
 
     def learn(self, value: Value) -> None:
         """Add facts about values that are not in the structure."""
@@ -110,22 +96,8 @@ class TritonValues(ABC):
 
     # -- scopes ----------------------------------------------------------------------------------
 
-    def line(self, text: str) -> None:
-        self.scopes[-1].lines.append(text)
-
     def bind(self, axes: Iterable[Axis]) -> None:
-        self.scopes[-1].bound.update(axes)
-
-    def close(self) -> None:
-        scope = self.scopes.pop()
-        self.line(scope.header)
-        self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
-
-    def known(self, key: object) -> TritonText | None:
-        for scope in reversed(self.scopes):
-            if key in scope.env:
-                return scope.env[key]
-        return None
+        self.scopes[-1].bound |= frozenset(axes)
 
     def mask_of(self, block: TileBlock) -> str:
         """Return the name of the block's mask, or "" when all of it is inside the extent."""
@@ -171,75 +143,37 @@ class TritonValues(ABC):
 
     def use(self, value: Value) -> str:
         """Return text of the value for the innermost scope."""
-        return self._reach(value, len(self.scopes) - 1)
+        return self.reach(value, self.depth).code
 
     def name_of(self, code: str) -> str:
         """Return a variable that holds the expression, computed here."""
         if code.isidentifier() or code.startswith("tl.full([]"):
             return code
-        name = self._temporary()
+        name = self.name()
         self.line(f"{name} = {code}")
         return name
 
-    def _reach(self, value: Value, depth: int) -> str:
-        self._write(value)
-        text = self.known(value)
-        assert text is not None
-        shared = self._uses[value] > 1 or len(text.code) > LONGEST
-        if not text.named and (shared or text.depth < depth):
-            name = self._temporary()
-            self.scopes[text.depth].lines.append(f"{name} = {text.code}")
-            text.code, text.named = name, True
-        return text.code
+    def needs_name(self, value: Value, text: Text) -> bool:
+        return self._uses[value] > 1 or len(text.code) > LONGEST
 
-    def _temporary(self) -> str:
-        self._temporaries += 1
-        return f"v{self._temporaries - 1}"
+    def constant(self, node: Constant) -> str:
+        return typed(node.value, node.dtype)
 
-    def _write(self, root: Value) -> None:
-        """Write everything below `root`, operands first."""
-        # An explicit stack, because deep graphs would exceed Python's recursion limit.
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if self.known(node) is not None:
-                stack.pop()
-                continue
-            parts = () if isinstance(node, Reduction) else node.operands
-            waiting = [part for part in parts if self.known(part) is None]
-            if waiting:
-                stack.extend(reversed(waiting))
-                continue
-            stack.pop()
-            self._enter(node)
+    def parts(self, node: Value) -> tuple[Value, ...]:
+        return () if isinstance(node, Reduction) else node.operands
 
-    def _enter(self, node: Value) -> None:
-        if isinstance(node, Constant):
-            self.scopes[0].env[node] = TritonText(typed(node.value, node.dtype), 0, named=True)
-            return
-        depth = self._depth(self.free[node], node.operands)
+    def enter(self, node: Value) -> None:
         if isinstance(node, Reduction):
-            self.nested(node, depth)
-            return
-        self.scopes[depth].env[node] = TritonText(self._code(node, depth), depth)
+            self.nested(node, self.home(self.free[node], node.operands))
+        else:
+            super().enter(node)
 
-    def _depth(self, axes: frozenset[Axis], parts: Iterable[Value]) -> int:
-        """Return the outermost scope that knows all axes and all parts."""
-        bound: set[Axis] = set()
-        depth = 0
-        for number, scope in enumerate(self.scopes):
-            bound |= scope.bound
-            depth = number
-            if axes <= bound:
-                break
-        return max([depth, *(text.depth for part in parts if (text := self.known(part)))])
-
-    def _code(self, node: Value, depth: int) -> str:
+    def code_of(self, node: Value, depth: int) -> str:
         match node:
             case Load():
                 return self._load(node, depth)
             case Cast(value=value, dtype=dtype):
-                return cast_text(self._reach(value, depth), value.dtype, dtype)
+                return cast_text(self.reach(value, depth).code, value.dtype, dtype)
             case Compute(op=op, args=args):
                 return compute_text(op, self._operands(node, depth), node.dtype, args[-1].dtype)
             case IndexValue(expr=expr, dtype=dtype):
@@ -261,7 +195,7 @@ class TritonValues(ABC):
                 make = literal if plain else typed
                 texts.append(make(arg.value, arg.dtype))
             else:
-                texts.append(self._reach(arg, depth))
+                texts.append(self.reach(arg, depth).code)
         return texts
 
     # -- memory ----------------------------------------------------------------------------------
@@ -276,7 +210,7 @@ class TritonValues(ABC):
         blocks = self.blocks_over(axes)
         masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
         if node.mask is not None:
-            masks.append(closed(self._reach(node.mask, depth)))
+            masks.append(closed(self.reach(node.mask, depth).code))
             offset = self._as_wide_as(offset, blocks, self.blocks_of(node.mask))
         pointer = (
             self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
@@ -290,7 +224,7 @@ class TritonValues(ABC):
         name = self.names[node.buffer]
         if node.mask is None:
             return name
-        return f"tl.where({self._reach(node.mask, depth)}, {name}, {_fill(node)})"
+        return f"tl.where({self.reach(node.mask, depth).code}, {name}, {_fill(node)})"
 
     def _as_wide_as(self, offset: str, blocks: set[TileBlock], needed: set[TileBlock]) -> str:
         """Broadcast pointers to at least the shape of their mask, which tl.load requires."""
@@ -307,7 +241,7 @@ class TritonValues(ABC):
 
     def index(self, expr: Expr, depth: int | None = None) -> str:
         """Return the expression in integer arithmetic; axes are variables of their own name."""
-        depth = len(self.scopes) - 1 if depth is None else depth
+        at = self.depth if depth is None else depth
         constant, terms = linear(expr)
         parts = []
         for block, digits in self._positions.items():
@@ -318,12 +252,7 @@ class TritonValues(ABC):
                 flat = next(s.flat[block] for s in reversed(self.scopes) if block in s.flat)
                 parts.append(flat if factor == 1 else f"{flat} * {factor}")
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
-        for atom, factor in terms.items():
-            text = self._atom(atom, depth)
-            parts.append(text if factor == 1 else f"{text} * {factor}")
-        if constant or not parts:
-            parts.append(str(constant))
-        return " + ".join(parts).replace("+ -", "- ")
+        return terms_text(parts, terms, constant, lambda atom: self._atom(atom, at))
 
     def _atom(self, expr: Expr, depth: int) -> str:
         match expr:
@@ -363,12 +292,12 @@ class TritonValues(ABC):
 
     def _run_time(self, expr: ValueIndex, depth: int) -> str:
         """Check a run-time index, counted from the end if it is negative."""
-        self._write(expr.value)
+        self.write(expr.value)
         if (known := self.known(expr)) is not None:
             return known.code
-        scope_at = self._depth(self.free[expr.value], (expr.value,))
-        raw_index, size = self._reach(expr.value, scope_at), self.size_text(expr.extent)
-        name = self._temporary()
+        scope_at = self.home(self.free[expr.value], (expr.value,))
+        raw_index, size = self.reach(expr.value, scope_at).code, self.size_text(expr.extent)
+        name = self.name()
         inside = f"({name} >= -{size}) & ({name} < {size})"
         blocks = self.ordered(self.blocks_of(expr.value))
         outside = [f" | ~{mask}" for block in blocks if (mask := self.mask_of(block))]
@@ -376,11 +305,11 @@ class TritonValues(ABC):
             f"{name} = {raw_index}",
             f'tl.device_assert({inside}{"".join(outside)}, "index out of range")',
         ]
-        index = self._temporary()
+        index = self.name()
         self.scopes[scope_at].lines.append(
             f"{index} = tl.where({name} < 0, {name} + {size}, {name})"
         )
-        self.scopes[scope_at].env[expr] = TritonText(index, scope_at, named=True)
+        self.scopes[scope_at].texts[expr] = Text(index, scope_at, named=True)
         return index
 
 

@@ -15,8 +15,7 @@ from math import prod
 import torch
 
 from ..loops.expr import Axis, Expr
-from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
-from ..schedule.dependencies import run_time_values
+from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, supposed
 from ..target import Target

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..errors import UserLine
+from ..torch_types import AnyFunction
 
 __all__ = ["Silence", "call_from"]
 
@@ -31,7 +32,7 @@ class Silence:
     __slots__ = ("names",)
 
     def __init__(self) -> None:
-        self.names: dict[str, Any] = {"__name__": None, "__builtins__": builtins}
+        self.names: dict[str, object] = {"__name__": None, "__builtins__": builtins}
 
     @property
     def has_warned(self) -> bool:
@@ -41,9 +42,9 @@ class Silence:
 
 def call_from(
     line: UserLine | Silence,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    function: AnyFunction,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> Any:
     """Call `function(*args, **kwargs)` as if that line called it."""
     if isinstance(line, Silence):

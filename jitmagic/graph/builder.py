@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node as AutogradNode
 from torch.fx import Graph, GraphModule, Node
 
 from ..budget import check
@@ -204,7 +205,7 @@ class GraphBuilder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         lines: tuple[UserLine, ...],
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return the arguments with the default dtype spelled out and a node for each size."""
         if (default := self.default_dtype) is not None:
             args, kwargs = spelled_out(self.call, target, (args, kwargs), default)
@@ -254,7 +255,11 @@ class GraphBuilder:
         return self._results(node, lines)
 
     def call_transform(
-        self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
+        self,
+        target: Any,
+        args: tuple[object, ...],
+        device: torch.device,
+        lines: tuple[UserLine, ...],
     ) -> tuple[Any, ...]:
         """Record a call that runs graphs of its own (transforms.py) and writes to no argument;
         return a node for each item of its flat result.
@@ -281,7 +286,7 @@ class GraphBuilder:
         """Return whether autograd has recorded the result of a node."""
         return any(tensor.requires_grad for tensor in tensors_in(node.meta["val"]))
 
-    def history(self, outputs: Sequence[Node]) -> dict[Any, None]:
+    def history(self, outputs: Sequence[Node]) -> dict[AutogradNode, None]:
         """Return the autograd nodes of meta tensors that a backward from these nodes runs."""
         return history_of(list(map(_value, outputs)))
 
@@ -349,8 +354,8 @@ class GraphBuilder:
         target: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        value: Any,
-        spec: Any,
+        value: object,
+        spec: object,
         lines: tuple[UserLine, ...],
     ) -> Node:
         """Add a call in the modes of the program, and describe its result."""
@@ -369,8 +374,8 @@ class GraphBuilder:
         return tuple(self._taken(node, index, lines) for index in range(len(node.meta["val"])))
 
     def _unpack(
-        self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
-    ) -> Any:
+        self, node: Node, value: object, device: torch.device, lines: tuple[UserLine, ...]
+    ) -> object:
         """Add getitem nodes for the tensors of a sequence; return it with those nodes."""
         if isinstance(value, torch.Tensor):
             if value not in self._nodes:
@@ -388,7 +393,7 @@ class GraphBuilder:
             items.append(self._unpack(taken, item, device, lines))
         return rebuilt(value, items)
 
-    def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
+    def _settle(self, target: Target, value: object, given: list[Node]) -> object:
         """Return a fresh view if real kernels choose the strides: contiguous() and reshape() may
         then copy, although they are no-ops on meta tensors.
         """
@@ -405,7 +410,9 @@ class GraphBuilder:
         """Return whether it is an input of the frame; those of a region belong to its caller."""
         return self.root is self and self._nodes[value].op == "placeholder"
 
-    def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
+    def _describe(
+        self, node: Node, value: object, spec: object, lines: tuple[UserLine, ...]
+    ) -> None:
         node.meta["val"] = value
         node.meta["spec"] = spec
         node.meta["lines"] = lines_of_call(lines, target_name(node.target))
@@ -454,7 +461,7 @@ def _value(node: Node) -> Any:
     return as_torch(node.meta["val"])
 
 
-def _specs_like(sources: Sequence[Node | None], values: Sequence[Any]) -> tuple[Any, ...]:
+def _specs_like(sources: Sequence[Node | None], values: Sequence[object]) -> tuple[Any, ...]:
     """Return the spec of each value on the device of its source; None without either."""
     return tuple(
         None if value is None or source is None else spec_on(value, device_of(source))

@@ -25,7 +25,7 @@ from .symbolic.sym_node import as_torch
 
 __all__ = ["FollowsDefault", "spelled_out"]
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[object, ...], dict[str, object]]
 
 _OPERATORS = ("truediv", "true_divide", "divide", "multiply", "subtract", "rsub", "rpow")
 _CASTING = {*PROMOTING, *FLOATING, *_OPERATORS}
@@ -73,7 +73,7 @@ def _is_in_place(target: Target, given: Arguments) -> bool:
     return dunder or in_place or given[1].get("out") is not None
 
 
-def _gives(target: Target, given: Arguments, wanted: Sequence[Any]) -> bool:
+def _gives(target: Target, given: Arguments, wanted: Sequence[object]) -> bool:
     try:
         return _results(target, given, torch.get_default_dtype()) == wanted
     except EagerRaises:
@@ -96,7 +96,7 @@ def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
     placed = place(target_name(target), args, kwargs, lambda tensor: devices[id(tensor)])
     with _default(dtype):
         value = run_on_meta(placed.method or target, placed.args, placed.kwargs, grad=False)
-    found: list[Any] = [(tensor.dtype, tensor.shape) for tensor in tensors_in(value)]
+    found: list[object] = [(tensor.dtype, tensor.shape) for tensor in tensors_in(value)]
     return found or [repr(value)]
 
 

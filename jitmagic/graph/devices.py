@@ -73,8 +73,8 @@ def as_device(given: Any) -> torch.device:
 
 def place(
     name: str,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
     device_of: Callable[[torch.Tensor], torch.device],
 ) -> Placement:
     """Decide the device of the call `name` (the bare name of the function or method)."""
@@ -151,7 +151,7 @@ _FACTORIES = frozenset(
 
 def _to(
     own: torch.device,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     asked: object,
     device_of: Callable[[torch.Tensor], torch.device],
@@ -169,12 +169,12 @@ def _to(
     return Placement(target, (args[0], *rest), kwargs, moves=target != own)
 
 
-def _cpu(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+def _cpu(own: torch.device, args: Any, kwargs: Any, asked: object, device_of: object) -> Placement:
     kept = {"memory_format": kwargs["memory_format"]} if "memory_format" in kwargs else {}
     return Placement(CPU, (args[0], META), kept, own != CPU, "to")
 
 
-def _cuda(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+def _cuda(own: torch.device, args: Any, kwargs: object, asked: Any, device_of: object) -> Placement:
     if not torch.cuda.is_available():
         raise MixedDevices("no CUDA device is available")
     index = asked if asked is not None else args[1] if len(args) > 1 else None
@@ -182,7 +182,7 @@ def _cuda(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any)
     return Placement(target, (args[0], META), {}, target != own, "to")
 
 
-def _type_as(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+def _type_as(own: torch.device, args: Any, kwargs: Any, asked: object, device_of: Any) -> Placement:
     target = device_of(next(tensors_in((args[1:], kwargs))))
     return Placement(target, args, kwargs, moves=target != own)
 

@@ -6,18 +6,21 @@ unless the class declares that it need not; this one does.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..torch_types import OpOverload
+
 __all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 
 T = TypeVar("T", bound=torch.Tensor)
 
 
-def by_python_dispatcher(chosen: bool) -> AbstractContextManager[Any]:
+def by_python_dispatcher(chosen: bool) -> AbstractContextManager[object]:
     """Enable torch's Python dispatcher if `chosen`: composite operators are then decomposed in
     Python, so ints that C++ would read may be SymInts.
     """
@@ -51,8 +54,23 @@ def dataless(
 
 
 class DispatchMode(TorchDispatchMode):
-    """Base class; subclasses define `__torch_dispatch__(self, func, types, args, kwargs)`."""
+    """Base class; subclasses define `run_operator`, or torch's own method."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        return self.run_operator(func, args, kwargs or {})
+
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        """Return the result of an ATen call."""
+        return op(*args, **kwargs)

@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 META = torch.device("meta")
-Metas = dict[Any, torch.Tensor]
+Metas = dict[object, torch.Tensor]
 
 
 class _Shared(local):
@@ -74,7 +74,7 @@ def _made(shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | Non
     return torch.empty_strided(sizes, tuple(map(as_torch, strides)), dtype=dtype, device=META)
 
 
-def _key(numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _key(numbers: Sequence[object]) -> tuple[object, ...]:
     """Return sizes by their expressions: comparing the sizes themselves would add guards."""
     sizes = as_dimensions(numbers)
     return tuple([size.expr if isinstance(size, Size) else size for size in sizes])
@@ -103,7 +103,7 @@ def has_elements(x: torch.Tensor) -> bool:
     return expected_to_hold("!=", x.numel(), 0)
 
 
-def refuse_empty(shape: Sequence[int], dim: Any = None) -> None:
+def refuse_empty(shape: Sequence[int], dim: object = None) -> None:
     """Raise as eager's kernels do if a maximum is taken over no elements. `dim` None means all
     dimensions.
     """
@@ -121,7 +121,7 @@ def _is_one(extent: int) -> bool:
     return type(extent) is int and extent == 1
 
 
-def _must_be_equal(a: Any, b: Any) -> bool:
+def _must_be_equal(a: object, b: object) -> bool:
     """Return whether a data-dependent size has to equal the other, as neither is 1."""
     if type(a) is type(b) is int or not (known_false("==", a, 1) and known_false("==", b, 1)):
         return False

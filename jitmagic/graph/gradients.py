@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .linked_history import history_of
 from .node_meta import tensors_in
 from .operators.tensor_iterator import dense
 from .propagate import DataDependent
@@ -122,18 +123,6 @@ def reachable_leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if (leaf := getattr(node, "variable", None)) is not None:
             leaves[id(leaf)] = leaf
     return list(leaves.values())
-
-
-def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
-    """Return the autograd nodes that a backward of the outputs runs."""
-    seen: dict[Any, None] = {}
-    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen[node] = None
-            waiting += [behind for behind, _ in node.next_functions if behind is not None]
-    return seen
 
 
 def is_stale(node: object) -> bool:

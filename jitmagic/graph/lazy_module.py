@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
 from torch.fx.node import _get_qualified_name
+
+from ..torch_types import AnyFunction
 
 __all__ = ["LazyModule", "call_by_identity", "with_code"]
 
@@ -65,7 +66,7 @@ def with_code(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _write_then_run(self: LazyModule, *args: object) -> Any:
+def _write_then_run(self: LazyModule, *args: object) -> object:
     self.write()
     return self.forward(*args)
 
@@ -88,7 +89,7 @@ def call_by_identity(graph: Graph) -> None:
             node.target = _under_another_name(target)
 
 
-def _is_found(function: Callable[..., Any]) -> bool:
+def _is_found(function: AnyFunction) -> bool:
     """Return whether fx's name for a function resolves to it; fx needs no name outside torch."""
     if not (function.__module__ or "torch").startswith("torch"):
         return True
@@ -98,14 +99,14 @@ def _is_found(function: Callable[..., Any]) -> bool:
         return False
     if path[0] != "torch":
         return True
-    found: Any = torch
+    found: object = torch
     for name in path[1:]:
         found = getattr(found, name, None)
     return found is function
 
 
-def _under_another_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    def original(*args: object, **kwargs: Any) -> Any:
+def _under_another_name(function: AnyFunction) -> AnyFunction:
+    def original(*args: object, **kwargs: object) -> object:
         return function(*args, **kwargs)
 
     original.__name__ = f"original_{function.__name__}"

@@ -7,12 +7,13 @@ meta tensors that the autograd engine can differentiate, as often as eager's res
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import Node as AutogradNode
 
-__all__ = ["link_history"]
+__all__ = ["history_of", "link_history"]
 
 
 class _Like(NamedTuple):
@@ -77,15 +78,16 @@ def link_history(
 
 def _saves_tensors(results: Sequence[torch.Tensor]) -> bool:
     """Return whether a second backward raises: a node of the history has saved tensors."""
-    return any(name.startswith("_raw_saved") for node in _nodes(results) for name in dir(node))
+    return any(name.startswith("_raw_saved") for node in history_of(results) for name in dir(node))
 
 
-def _nodes(results: Sequence[torch.Tensor]) -> Iterator[Any]:
-    waiting = [one.grad_fn for one in results if one.grad_fn is not None]
-    seen: set[Any] = set()
+def history_of(outputs: Sequence[torch.Tensor]) -> dict[AutogradNode, None]:
+    """Return the autograd nodes that a backward of the outputs runs."""
+    seen: dict[AutogradNode, None] = {}
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while waiting:
         node = waiting.pop()
         if node not in seen:
-            seen.add(node)
-            yield node
+            seen[node] = None
             waiting += [behind for behind, _ in node.next_functions if behind is not None]
+    return seen

@@ -34,7 +34,7 @@ def tensor_nodes_in(value: object) -> list[Node]:
     return [node for node in nodes_in(value) if not is_number(node)]
 
 
-def map_nodes(value: object, change: Callable[[Node], Any]) -> Any:
+def map_nodes(value: object, change: Callable[[Node], object]) -> Any:
     """Return the nested arguments with `change(node)` in place of each node."""
     if isinstance(value, Node):
         return change(value)
@@ -49,7 +49,7 @@ def map_nodes(value: object, change: Callable[[Node], Any]) -> Any:
     return value
 
 
-def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], object]) -> Any:
     """Return the nested result with `change(tensor)` in place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -58,7 +58,7 @@ def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def map_leaves(value: object, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: object, change: Callable[[object], object]) -> Any:
     """Return the nested arguments with `change(item)` in place of each item."""
     if isinstance(value, tuple | list):
         return rebuilt(value, [map_leaves(item, change) for item in value])
@@ -69,7 +69,7 @@ def map_leaves(value: object, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def frozen(value: object, described: Callable[[Any], Hashable]) -> Hashable:
+def frozen(value: object, described: Callable[[object], Hashable]) -> Hashable:
     """Return a hashable form of nested arguments, with `described(item)` for tensors and others for
     which it is not None. Numbers differ by type and by the sign of zero.
     """
@@ -84,7 +84,7 @@ def frozen(value: object, described: Callable[[Any], Hashable]) -> Hashable:
     return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
-def rebuilt(like: Any, items: list[Any]) -> Any:
+def rebuilt(like: Any, items: list[Any]) -> object:
     """Return a sequence of `items` of the class of `like`, which may be a named tuple or one of
     torch.return_types.
     """

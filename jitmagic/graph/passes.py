@@ -10,11 +10,11 @@ Mutations, random draws and changes of modes keep their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from .memory import memory_of
+from .nested import frozen
 from .node_meta import changes_mode, is_effectful
 from .operators.raising import may_raise_on_data, takes_data_size
 
@@ -47,7 +47,7 @@ def dead_calls(graph: Graph, is_output: Callable[[Node], bool]) -> list[Node]:
 def _drop_idle_modes(graph: Graph) -> int:
     """Erase all but the last of consecutive changes of one mode."""
     erased = 0
-    previous: dict[tuple[Any, ...], Node] = {}
+    previous: dict[tuple[object, ...], Node] = {}
     for node in list(graph.nodes):
         if node.op == "placeholder":
             continue
@@ -72,7 +72,7 @@ def merge_equal(graph: Graph) -> int:
     if any(node.meta.get("mutates") for node in nodes):
         return 0
     leaving = _storages_of_outputs(graph)
-    seen: dict[tuple[Any, ...], Node] = {}
+    seen: dict[tuple[object, ...], Node] = {}
     mode, merged = 0, 0
     for node in nodes:
         mode += changes_mode(node)
@@ -80,7 +80,7 @@ def merge_equal(graph: Graph) -> int:
             continue
         if leaving & memory_of(node):
             continue
-        key = (mode, node.op, node.target, _freeze(node.args), _freeze(node.kwargs))
+        key = (mode, node.op, node.target, frozen((node.args, node.kwargs), _if_node))
         first = seen.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)
@@ -98,17 +98,8 @@ def _storages_of_outputs(graph: Graph) -> set[int]:
     return leaving
 
 
-def _freeze(value: object) -> Any:
-    """Return a hashable form that distinguishes 1, 1.0, True and -0.0."""
-    if isinstance(value, Node):
-        return value
-    if isinstance(value, dict):
-        return tuple((key, _freeze(item)) for key, item in sorted(value.items()))
-    if isinstance(value, tuple | list):
-        return (type(value).__name__, *(_freeze(item) for item in value))
-    if isinstance(value, slice):
-        return ("slice", *(_freeze(item) for item in (value.start, value.stop, value.step)))
-    return (type(value).__name__, repr(value))
+def _if_node(item: object) -> Node | None:
+    return item if isinstance(item, Node) else None
 
 
 def run_passes(module: GraphModule, passes: Iterable[Pass]) -> GraphModule:

@@ -10,9 +10,9 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -22,17 +22,17 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
+from ..torch_types import AnyFunction, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.kernel_probing import in_kernel_format, kernel_result
+from .operators.meta_functions import infer_without_rule, takes_device
 from .operators.recurrent import by_one_step
 from .operators.shapes import infer_accepted, tensors_of
 from .operators.symbolic_shapes import (
     CallSignature,
-    infer_symbolic,
     shapes_by_sampling,
     with_sizes_of_call,
 )
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
-Target = Callable[..., Any] | str
+Target = AnyFunction | str
 
 # torch's errors for operations that need the data of a meta tensor, or have no meta implementation.
 _NO_DATA = (
@@ -113,13 +113,13 @@ def call_name(target: Target) -> str:
 
 def run_on_meta(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     grad: bool,
     written: set[int] | None = None,
     line: UserLine | None = None,
     guesses: bool = True,
-) -> Any:
+) -> object:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
     `written` receives the storages written to. Warnings name `line`; without it none are shown.
@@ -133,8 +133,8 @@ def run_on_meta(
 
 def call_on_meta(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     grad: bool,
     written: set[int],
     above: DispatchMode | None = None,
@@ -156,11 +156,11 @@ def call_on_meta(
 
 def _followed(
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     may_guess: bool,
     attribution: UserLine | Silence,
-) -> Any:
+) -> object:
     try:
         result = _run(target, args, kwargs, attribution)
         if isinstance(result, torch.SymFloat):  # the trace has no such value
@@ -187,7 +187,7 @@ def _followed(
         raise EagerRaises(error) from None
 
 
-def _varies(value: Any) -> bool:
+def _varies(value: object) -> bool:
     """Return whether a size among the arguments is symbolic; runs for each traced call."""
     if isinstance(value, torch.Tensor):
         return any(type(size) is not int for size in value.shape)
@@ -209,9 +209,9 @@ def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
 
 
 @contextmanager
-def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[Any]]:
+def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[object]]:
     """Allow data-dependent sizes, created by `fresh`, in the block; yields the list of them."""
-    made: list[Any] = []
+    made: list[object] = []
 
     def noted(least: int, most: int) -> Any:
         size = None if fresh is None else fresh(least, most)
@@ -257,7 +257,7 @@ def _noted(
         _SHAPES.written = before
 
 
-def _retry_with_ints(target: Target, args: Any) -> None:
+def _retry_with_ints(target: Target, args: object) -> None:
     """Restart the trace with ints: a meta function may refuse symbols that eager accepts."""
     symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
     if symbols:
@@ -273,101 +273,44 @@ class _Shapes(DispatchMode):
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        if func._schema.is_mutable:
-            self.written.update(_storages_written(func, args, named))
-            if only_writes(func):
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        if op._schema.is_mutable:
+            self.written.update(_storages_written(op, args, kwargs))
+            if only_writes(op):
                 return None
-        if (
-            self.names_devices
-            and _takes_device(func)
-            and ("device" in named or not tensors_of(args))
-        ):
-            named = {**named, "device": torch.device("meta")}
-        return _RULES.ask(func, args, named)
+        if self.names_devices and takes_device(op) and ("device" in kwargs or not tensors_of(args)):
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        return _RULES.ask(op, args, kwargs)
 
 
-Arguments = tuple[Any, ...]
-Named = Mapping[str, Any]
-
-
-def _sized_by_data(func: Any, args: Arguments, kwargs: Named) -> Any:
+def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     if (fresh := _SHAPES.fresh) is None:
         return None
-    return infer_data_dependent(func, args, kwargs, fresh, lambda op, given: _ask(op, (given, {})))
+
+    def call(other: OpOverload, given: tuple[object, ...]) -> object:
+        return _SHAPES.run_operator(other, given, {})
+
+    return infer_data_dependent(op, args, kwargs, fresh, call)
 
 
-def _lifted(func: Any, args: Arguments, kwargs: Named) -> Any:
-    is_lift = _SHAPES.names_devices and func is aten.lift_fresh.default
+def _lifted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    is_lift = _SHAPES.names_devices and op is aten.lift_fresh.default
     return without_data(args[0]) if is_lift else None
 
 
-def _by_torch(func: Any, args: Arguments, kwargs: Named) -> Any:
-    """Run torch's meta function, or sample it if it fails on symbolic sizes."""
-    if func._schema.is_mutable:
-        _refuse_to_grow(func, args, kwargs)
-    try:
-        made = func(*args, **kwargs)
-    except Exception:  # perhaps caused by symbolic sizes: then sample the call
-        run = partial(_sampled, func)
-        made = None if func._schema.is_mutable else shapes_by_sampling(run, (args, kwargs))
-        if made is None:
-            raise
-    else:
-        made = in_kernel_format(func, args, kwargs, made)
-    return without_data(made) if is_foreign(func) or not tensors_of(args) else made
-
-
-def _sampled(func: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-    return _ask(func, arguments), ()
-
-
-def _ask(func: Any, arguments: tuple[Any, Any]) -> Any:
-    args, kwargs = arguments
-    return _SHAPES.__torch_dispatch__(func, (), args, kwargs)
-
-
-_RULES: Rules[Any] = Rules(
+_RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
-    infer_symbolic,
-    kernel_result,
-    _by_torch,
+    partial(infer_without_rule, by_rule=infer_accepted),
 )
 
 
-def _refuse_to_grow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise if an in-place result would grow; meta functions resize with a warning first."""
-    if not func._opname.endswith("_") or is_foreign(func) or _varies(args):
-        return
-    functional = getattr(aten, func._opname.removesuffix("_"), None)
-    if functional is None or len({t.shape for t in tensors_of(args)}) < 2:
-        return
-    try:
-        result = functional(*args, **kwargs)
-    except Exception:  # the caller runs the call itself, which raises the same error
-        return
-    if isinstance(result, torch.Tensor) and result.shape != args[0].shape:
-        shapes = f"{[*args[0].shape]} doesn't match the broadcast shape {[*result.shape]}"
-        raise RuntimeError(f"output with shape {shapes}")
-
-
-@lru_cache(maxsize=4096)
-def _takes_device(func: Any) -> bool:
-    return any(
-        argument.name == "device" and argument.kwarg_only for argument in func._schema.arguments
-    )
-
-
-def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
+def _storages_written(
+    func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Iterator[int]:
     """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -409,7 +352,7 @@ _KERNEL_CHOOSES_STRIDES = (
 _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
-def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
+def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> Any:
     """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result

@@ -30,7 +30,7 @@ class Rerun:
     make: Callable[[Sequence[Any], tuple[Any, ...]], list[Any]]
     entering: int
     names: list[str]
-    guards: tuple[Any, ...]
+    guards: tuple[object, ...]
     keeps_draws: bool
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
@@ -49,7 +49,7 @@ def regions_of(graph: GraphModule) -> list[Rerun]:
 
 
 def run_checkpointed(
-    graph: GraphModule, inputs: Sequence[torch.Tensor], held: tuple[Any, ...]
+    graph: GraphModule, inputs: Sequence[torch.Tensor], held: tuple[object, ...]
 ) -> Any:
     """Run a graph whose checkpointed regions are recomputed by the program's own functions."""
     return _Run(graph, held).run(*inputs)
@@ -58,15 +58,15 @@ def run_checkpointed(
 class _Run(Interpreter):
     """Runs a graph node by node, with each region under torch's checkpoint."""
 
-    def __init__(self, graph: GraphModule, held: tuple[Any, ...]) -> None:
+    def __init__(self, graph: GraphModule, held: tuple[object, ...]) -> None:
         super().__init__(graph, garbage_collect_values=False)
         nodes = list(graph.graph.nodes)
         self._held = held
         self._last = {node.meta.get("checkpoint"): node for node in nodes}
-        self._given: dict[tuple[Rerun, int], Any] = {}
+        self._given: dict[tuple[Rerun, int], object] = {}
         self._open: tuple[Recomputed, Iterator[None]] | None = None
 
-    def run_node(self, n: Node) -> Any:
+    def run_node(self, n: Node) -> object:
         region = n.meta.get("checkpoint")
         if region is not None and region.rerun is not None and self._open is None:
             self._open = region, self._entered(region.rerun)

@@ -23,6 +23,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
+from ..torch_types import AnyFunction
+
 __all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
 
 Tensors = Sequence[torch.Tensor | None]
@@ -71,7 +73,7 @@ def back_to_entry_mode() -> None:
 
 
 @contextmanager
-def holding(held: tuple[Any, ...] | None, outdated: bool = False) -> Iterator[None]:
+def holding(held: tuple[object, ...] | None, outdated: bool = False) -> Iterator[None]:
     """Run a graph op by op for a call that holds these objects. `outdated`: facts about them are
     known not to hold.
     """
@@ -91,7 +93,7 @@ class ProgramBackward:
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, Any]]]
-    guards: tuple[Any, ...]
+    guards: tuple[object, ...]
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
     def is_wanted(self, ctx: Any) -> bool:
@@ -116,7 +118,7 @@ class _Context:
     more argument.
     """
 
-    def __init__(self, real: object, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, real: object, attributes: Mapping[str, object]) -> None:
         vars(self).update(attributes, _real=real)
 
     @property
@@ -162,9 +164,7 @@ class FunctionCall:
         self.materialize, self.once = materialize, once
         self.backward: Region | None = None
         self.original: ProgramBackward | None = None
-        backwards: Callable[..., Any] = (
-            once_differentiable(self._backward) if once else self._backward
-        )
+        backwards: AnyFunction = once_differentiable(self._backward) if once else self._backward
         parts = {"forward": staticmethod(self._forward), "backward": staticmethod(backwards)}
         self._function: Any = type(name, (torch.autograd.Function,), parts)
 
@@ -174,7 +174,7 @@ class FunctionCall:
         made: Tensors,
         saved: Tensors,
         captured: Sequence[torch.Tensor],
-        left: Sequence[Any] = (),
+        left: Sequence[object] = (),
     ) -> tuple[torch.Tensor | None, ...]:
         """Run the call. The autograd node has edges to `inputs` only. `left`: tensors and numbers
         among the attributes of `ctx`.
@@ -196,7 +196,7 @@ class FunctionCall:
         ctx.held, ctx.outdated = _ENTERED.held, _ENTERED.outdated
         return tuple(held.made)
 
-    def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+    def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[object, ...]:
         assert self.backward is not None
         if (original := self.original) is not None and original.is_wanted(ctx):
             return (*original.run(ctx, gradients), None)

@@ -8,7 +8,9 @@ question in the order in which they are asked, with a comment where the order ma
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from ..torch_types import AnyFunction
 
 __all__ = ["Rule", "Rules"]
 
@@ -18,7 +20,7 @@ T = TypeVar("T")
 class Rule(NamedTuple):
     """`act` answers questions about the names in `names`; None: about every name."""
 
-    act: Callable[..., Any]
+    act: AnyFunction
     names: Container[str] | None = None
 
 
@@ -37,7 +39,7 @@ class Rules(Generic[T]):
         self.rules += Rules(*rules).rules
         self._acts.clear()
 
-    def ask(self, *question: Any, about: str = "") -> T | None:
+    def ask(self, *question: object, about: str = "") -> T | None:
         """Return the first answer to a question about a name, or None."""
         acts = self._acts.get(about)
         if acts is None:  # the rules of a name are selected once: `ask` runs for every operation

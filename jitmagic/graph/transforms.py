@@ -21,6 +21,8 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..torch_types import AnyFunction
+
 __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
 
 
@@ -56,7 +58,7 @@ class Pattern:
             tuple(Slot(next(count)) if _is_output(leaf) else leaf for leaf in leaves), spec
         )
 
-    def fill(self, tensors: Sequence[Any]) -> Any:
+    def fill(self, tensors: Sequence[object]) -> Any:
         leaves = [tensors[leaf.index] if isinstance(leaf, Slot) else leaf for leaf in self.leaves]
         return tree_unflatten(leaves, self.spec)
 
@@ -70,7 +72,7 @@ class _OverTensors:
 
     __module__ = __name__
 
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, settings: Mapping[str, object]) -> None:
         self.__name__ = name
         self.settings = dict(settings)
         self.made: Pattern | None = None
@@ -96,8 +98,8 @@ class Transformed(_OverTensors):
 
     def __init__(
         self,
-        transform: Callable[..., Any],
-        settings: Mapping[str, Any],
+        transform: AnyFunction,
+        settings: Mapping[str, object],
         takes_function: bool,
         region: GraphModule,
         feeds: Sequence[tuple[str, int]],
@@ -110,23 +112,23 @@ class Transformed(_OverTensors):
         self.arguments, self.answer = arguments, answer
         self.runs = 0  # how often the function has run
 
-    def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[object, ...]:
         args, kwargs = self.arguments.fill(given)
         return self._flat(self.apply(partial(self._function, captured), args, kwargs))
 
     def apply(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, function: AnyFunction, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Any:
         """Call the transform of `function`."""
         if self.takes_function:
             return self.transform(function, **self.settings)(*args, **kwargs)
         return self.transform(function, *args, **self.settings, **kwargs)
 
-    def _function(self, captured: Sequence[Any], *args: object, **kwargs: Any) -> Any:
+    def _function(self, captured: Sequence[object], *args: object, **kwargs: object) -> Any:
         self.runs += 1
         leaves, _ = tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        groups: dict[str, Sequence[Any]] = {"given": tensors, "captured": captured}
+        groups: dict[str, Sequence[object]] = {"given": tensors, "captured": captured}
         inputs = [groups[group][n] for group, n in self.feeds]
         # A module's __call__ prints what is raised; a script has a function here.
         run = getattr(self.region, "forward", self.region)
@@ -136,14 +138,14 @@ class Transformed(_OverTensors):
 class Pull(_OverTensors):
     """The target of a node that calls a function returned by a transform."""
 
-    def __init__(self, settings: Mapping[str, Any], arguments: Pattern) -> None:
+    def __init__(self, settings: Mapping[str, object], arguments: Pattern) -> None:
         super().__init__("pull", settings)
         self.arguments = arguments
 
-    def __call__(self, function: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
         return self._flat(function(*self.arguments.fill(given), **self.settings))
 
 
-def is_transform(target: Any) -> bool:
+def is_transform(target: object) -> bool:
     """Return whether calling the target runs a transform of torch.func."""
     return isinstance(target, _OverTensors)

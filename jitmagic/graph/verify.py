@@ -7,6 +7,7 @@ are nodes or plain constants; metas agree with their specs; one output, a flat t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import VerifyError
 from ..spec import TensorSpec
+from .nested import map_leaves
 from .node_meta import check_keys
 
 __all__ = ["verify"]
@@ -87,21 +89,12 @@ def _check_call(node: Node) -> None:
         _fail(node, "the target cannot be called")
     if not {"val", "spec", "lines"} <= node.meta.keys():
         _fail(node, "val, spec or lines is missing")
-    for value in (node.args, node.kwargs):
-        _check_argument(node, value)
+    map_leaves((node.args, node.kwargs), partial(_check_argument, node))
     _check_spec(node, node.meta["val"], node.meta["spec"])
 
 
 def _check_argument(node: Node, value: object) -> None:
-    if isinstance(value, dict):
-        for item in value.values():
-            _check_argument(node, item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            _check_argument(node, item)
-    elif isinstance(value, slice):
-        _check_argument(node, (value.start, value.stop, value.step))
-    elif not isinstance(value, (Node, *_PLAIN)):
+    if not isinstance(value, (Node, *_PLAIN)):
         _fail(node, f"argument of type {type(value).__name__}")
 
 

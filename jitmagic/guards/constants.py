@@ -61,7 +61,7 @@ def same_constant(left: Any, right: Any) -> bool:
     return False
 
 
-def _same_items(left: Iterable[Any], right: Iterable[Any]) -> bool:
+def _same_items(left: Iterable[object], right: Iterable[object]) -> bool:
     a, b = list(left), list(right)
     return len(a) == len(b) and all(map(same_constant, a, b))
 

@@ -28,7 +28,7 @@ SIZED: tuple[type[Any], ...] = (tuple, list, dict, set, frozenset, deque)
 """Containers whose length can be read."""
 
 
-def length_of(container: Any) -> int:
+def length_of(container: object) -> int:
     """Return len() of a container, bypassing a `__len__` of its class."""
     kind = next((base for base in SIZED if issubclass(type(container), base)), None)
     if kind is None or (kind is deque and type(container) is not deque):
@@ -45,26 +45,26 @@ def item_at(sequence: Any, index: Any) -> Any:
     return sequence[index]
 
 
-def plain_sequence(container: Any) -> Any:
+def plain_sequence(container: object) -> Any:
     """Return the container if it is an exact list or tuple."""
     if type(container) not in (list, tuple):
         raise TypeError("neither a list nor a tuple")
     return container
 
 
-def of_numbers(container: Any) -> Any:
+def of_numbers(container: object) -> Any:
     """Return the container if it is a list or tuple of floats and ints."""
     if any(type(item) not in (float, int) for item in plain_sequence(container)):
         raise TypeError("contains something other than floats and ints")
     return container
 
 
-def rounded_sum(numbers: Sequence[Any]) -> float:
+def rounded_sum(numbers: Sequence[object]) -> float:
     """Return the sum of floats, rounded after each addition."""
     return _added_up(numbers)[0]
 
 
-def sum_compensation(numbers: Sequence[Any]) -> float:
+def sum_compensation(numbers: Sequence[object]) -> float:
     """Return the accumulated rounding error of these additions; 0 if it is not finite.
 
     CPython 3.12 and later add it to the result of sum() (compensated summation), if it is finite.

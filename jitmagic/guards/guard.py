@@ -121,6 +121,7 @@ class TensorMatch(Guard):
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
     free_sizes: tuple[int, ...] = ()  # unconstrained except by SizesRelate
     free_strides: tuple[int, ...] = ()
+    hiding: tuple[str, ...] = ()  # entries of its `__dict__` that hide attributes of its class
 
     @property
     def free_indices(self) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
     return container, state
 
 
-def _entries_left(iterator: Any) -> tuple[Any, ...] | None:
+def _entries_left(iterator: object) -> tuple[Any, ...] | None:
     """Return the container and the number of entries left, which CPython counts down to 0."""
     owner = next((one for one in gc.get_referents(iterator) if type(one) in _TABLES), None)
     if owner is None:

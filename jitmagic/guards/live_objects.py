@@ -8,7 +8,6 @@ called. The native loads in extensions/frame/guards.cpp agree with each function
 from __future__ import annotations
 
 import gc
-import operator
 import sys
 import types
 import weakref
@@ -25,13 +24,13 @@ __all__ = [
     "entry_of",
     "in_classes",
     "instance_dict",
-    "int_of",
-    "integer_classes",
     "is_array_scalar",
     "item_of",
+    "number_of",
     "of_kind",
     "part_of",
     "referent_of",
+    "scalar_classes",
     "slot_of",
 ]
 
@@ -53,7 +52,7 @@ def of_kind(kind: Any, base: Any) -> Any:
     return base
 
 
-def part_of(function: Any, part: str) -> Any:
+def part_of(function: object, part: str) -> Any:
     """Return an attribute such as `__code__` of a function, or `__self__` of a bound method."""
     # A bound method would forward other attributes to its function.
     return getattr(of_kind(_HAVE_PART.get(part, types.FunctionType), function), part)
@@ -67,7 +66,7 @@ def in_classes(cls: type, name: str) -> Any:
     raise AttributeError(name)
 
 
-def slot_of(base: Any, name: str) -> Any:
+def slot_of(base: object, name: str) -> Any:
     """Read a member or getset of a C type; any other descriptor may be a user's property."""
     descriptor = in_classes(type(base), name)
     if type(descriptor) not in _SLOTS:
@@ -75,13 +74,13 @@ def slot_of(base: Any, name: str) -> Any:
     return descriptor.__get__(base, type(base))
 
 
-def instance_dict(base: Any) -> dict[str, Any]:
+def instance_dict(base: object) -> dict[str, Any]:
     """Return the `__dict__` of an object; raises AttributeError if it has none."""
     table: dict[str, Any] = slot_of(base, "__dict__")
     return table
 
 
-def attribute_at(owner: Any, name: Any, tables: Sequence[str]) -> Any:
+def attribute_at(owner: object, name: object, tables: Sequence[str]) -> Any:
     """Return an attribute that the class lacks, from the object's `__dict__` or a table in it.
 
     `tables` names those: nn.Module has parameters, buffers and submodules in dictionaries.
@@ -112,7 +111,7 @@ def item_of(base: Any, key: Any) -> Any:
     return kind.__getitem__(of_kind(kind, base), key)
 
 
-def referent_of(reference: Any) -> Any:
+def referent_of(reference: object) -> Any:
     """Return the referent of a plain weak reference, or the dictionary of a mappingproxy."""
     if type(reference) is types.MappingProxyType:
         shown = (one for one in gc.get_referents(reference) if type(one) in _SHOWN)
@@ -129,17 +128,18 @@ def is_array_scalar(kind: type) -> bool:
     return numpy is not None and issubclass(kind, numpy.number | numpy.bool_)
 
 
-def integer_classes() -> tuple[type, ...]:
-    """Return numpy's integer classes; empty if numpy was not imported."""
+def scalar_classes() -> tuple[type, ...]:
+    """Return numpy's integer and float classes; empty if numpy was not imported."""
     numpy = sys.modules.get("numpy")
-    return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHIL")
+    return () if numpy is None else tuple(numpy.dtype(code).type for code in "bhilBHILfd")
 
 
-def int_of(number: Any) -> int:
-    """Return the value of a numpy integer, bypassing a user-defined `__index__`."""
-    if type(number) not in integer_classes():
-        raise TypeError("not an integer of numpy")
-    return operator.index(number)
+def number_of(scalar: Any) -> int | float:
+    """Return the number that a scalar of numpy holds, bypassing what user code redefines."""
+    if type(scalar) not in scalar_classes():
+        raise TypeError("not a number of numpy")
+    number: int | float = scalar.item()
+    return number
 
 
 def array_memory(array: Any) -> torch.Tensor:

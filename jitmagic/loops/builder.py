@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
 
 from ..errors import CompileFailed
-from ..spec import TensorSpec
+from ..graph.nested import map_leaves
+from ..spec import TensorSpec, contiguous_strides
 from ..symbols.size import Dimension, Size, hint_of, is_same
+from ..torch_types import OpOverload
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -32,6 +33,7 @@ from .ir import (
     Step,
     Store,
     Value,
+    unused_name,
 )
 from .tensor_view import (
     NumberView,
@@ -44,7 +46,7 @@ from .tensor_view import (
 )
 from .values import FLOATS, INTEGERS, cast, constant
 
-__all__ = ["LOOP_DTYPES", "Decline", "LoopBuilder", "Out", "contiguous_stride"]
+__all__ = ["LOOP_DTYPES", "Decline", "LoopBuilder", "Out"]
 
 LOOP_DTYPES = FLOATS | INTEGERS | {torch.bool}
 _BY_VALUE = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
@@ -75,11 +77,6 @@ class Out:
         """Return the number-th result as an Out of its own, or None if it is unused."""
         spec = self.specs[number] if number < len(self.specs) else None
         return None if spec is None else Out(f"{self.name}_{number}", (spec,))
-
-
-def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return row-major strides, as torch computes them (sizes of 0 count as 1)."""
-    return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
@@ -147,20 +144,12 @@ class LoopBuilder:
         return crosses and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
 
     def _unique(self, name: str) -> str:
-        candidate, n = name, 0
-        while candidate in self.buffers:
-            n += 1
-            candidate = f"{name}_v{n}"
-        return candidate
+        return unused_name(name, self.buffers, "_v")
 
     def _step(self, name: str) -> str:
         """Return a name that no other step has."""
-        candidate, n = name, 0
-        while candidate in self._names:
-            n += 1
-            candidate = f"{name}_s{n}"
-        self._names.add(candidate)
-        return candidate
+        self._names.add(made := unused_name(name, self._names, "_s"))
+        return made
 
     def root(self, buffer: str) -> str:
         """Return the buffer that owns the memory."""
@@ -182,7 +171,7 @@ class LoopBuilder:
         """Return the strides that empty_like gives this view in eager: its own if it is dense."""
         placed = self.layout_of(view)
         if placed is None:
-            return contiguous_stride(view.shape)
+            return contiguous_strides(view.shape)
         if any(isinstance(size, Size) for size in (*view.shape, *placed[1])):
             return _dense_stride(view.shape, placed[1])
         like = torch.empty_strided(view.shape, placed[1], device="meta")
@@ -312,11 +301,11 @@ class LoopBuilder:
         }
 
     def extern(
-        self, out: Out, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+        self, out: Out, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
     ) -> list[TensorView | None]:
         """Add one ATen call; its results are new buffers with eager's strides."""
-        made_args = tuple(self._argument(arg) for arg in args)
-        made_kwargs = {key: self._argument(arg) for key, arg in kwargs.items()}
+        made_args = map_leaves(tuple(args), self._argument)
+        made_kwargs = map_leaves(dict(kwargs), self._argument)
         single = len(out.specs) == 1
         results: list[TensorView | None] = [
             None if spec is None else self.define(out.name if single else f"{out.name}_{n}", spec)
@@ -327,15 +316,13 @@ class LoopBuilder:
         self.steps.append(step)
         return results
 
-    def _argument(self, arg: Any) -> Any:
+    def _argument(self, arg: object) -> object:
         if isinstance(arg, TensorView):
             return BufferRef(self.memory(arg))
         if isinstance(arg, NumberView):
             if arg.view.device.type != "cpu":
                 raise Decline("ATen takes only CPU scalars as numbers")
             return NumberRef(self.memory(arg.view))
-        if isinstance(arg, (list, tuple)):
-            return type(arg)(self._argument(part) for part in arg)
         return arg
 
     def mark(self) -> tuple[int, int]:
@@ -396,7 +383,7 @@ class LoopBuilder:
 
     def _copy(self, view: TensorView, stride: tuple[int, ...] | None) -> str:
         self.device = view.device
-        steps = contiguous_stride(view.shape) if stride is None else stride
+        steps = contiguous_strides(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))
         if view.device != self.kernel_device:
@@ -406,7 +393,7 @@ class LoopBuilder:
     def _copied_by_aten(self, view: TensorView, out: Out) -> str:
         (spec,) = out.specs
         assert spec is not None
-        if self._alias(view, None) is None or spec.stride != contiguous_stride(spec.shape):
+        if self._alias(view, None) is None or spec.stride != contiguous_strides(spec.shape):
             raise CompileFailed(f"{view.buffer} on {view.device} is needed in another layout")
         kwargs = {"memory_format": torch.contiguous_format}
         reason = f"it is on {view.device}, the kernels run on {self.kernel_device}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
@@ -34,6 +33,7 @@ from .ir import (
     Reduction,
     Store,
     Value,
+    run_time_values,
     walk,
 )
 from .sizes import with_sizes
@@ -122,8 +122,7 @@ class _Memory:
 
 
 def _run_extern(step: Extern, memory: _Memory) -> None:
-    args = _resolve(step.args, memory)
-    kwargs = {key: _resolve(arg, memory) for key, arg in step.kwargs.items()}
+    args, kwargs = step.mapped(lambda item: _resolve(item, memory))
     returned = step.op(*args, **kwargs)
     flat = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     for name, tensor in zip(step.results, flat, strict=False):
@@ -131,16 +130,12 @@ def _run_extern(step: Extern, memory: _Memory) -> None:
             memory.put(name, tensor)
 
 
-def _resolve(arg: Any, memory: _Memory) -> Any:
+def _resolve(arg: object, memory: _Memory) -> object:
     if isinstance(arg, NumberRef):
         return memory.read(arg.name).item()
     if isinstance(arg, BufferRef):
         return memory.read(arg.name)
-    if isinstance(arg, torch.dtype):
-        return memory.dtype(arg)
-    if isinstance(arg, (tuple, list)):
-        return type(arg)(_resolve(part, memory) for part in arg)
-    return arg
+    return memory.dtype(arg) if isinstance(arg, torch.dtype) else arg
 
 
 # -- nests ----------------------------------------------------------------------------------------
@@ -168,24 +163,11 @@ def _all_axes(nest: Nest) -> list[Axis]:
     for store in nest.stores:
         axes |= dict.fromkeys(store.inner)
     roots = [store.value for store in nest.stores]
-    roots += [v for store in nest.stores for part in store.index for v in _values_in(part)]
+    roots += [v for store in nest.stores for part in store.index for v in run_time_values(part)]
     for node in walk(tuple(roots)):
         if isinstance(node, Reduction):
             axes |= dict.fromkeys(node.axes)
     return list(axes)
-
-
-def _values_in(expr: Expr) -> list[Value]:
-    match expr:
-        case ValueIndex(value=value):
-            return [value]
-        case Add(a, b):
-            return _values_in(a) + _values_in(b)
-        case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
-            return _values_in(a)
-        case Apply(args=args):
-            return [value for part in args for value in _values_in(part)]
-    return []
 
 
 class _Grid:
@@ -206,7 +188,7 @@ class _Grid:
     def variable(self, axis: Axis) -> Tensor:
         return torch.arange(self.extent[axis], device=self.device).reshape(self.extents((axis,)))
 
-    def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
+    def scalar(self, value: object, dtype: torch.dtype) -> Tensor:
         return torch.tensor(value, dtype=dtype, device=self.device).reshape(
             [1] * len(self.dimension)
         )
@@ -227,7 +209,7 @@ class _Evaluation:
 
     def point(self, store: Store) -> list[Tensor]:
         for part in store.index:
-            for value in _values_in(part):
+            for value in run_time_values(part):
                 self.of(value)
         return [self.index(part) for part in store.index]
 

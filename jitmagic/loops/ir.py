@@ -34,17 +34,18 @@ carries `mask` (a bool Value): where it is false nothing is read and the value i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul
+from ..graph.nested import map_leaves
+from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, leaves
 from ..symbols.interned import Interned
-from ..symbols.scalar import Apply
 from ..symbols.size import upper_bound
+from ..torch_types import OpOverload
 
 __all__ = [
     "COMPUTE_OPS",
@@ -76,6 +77,8 @@ __all__ = [
     "ValueIndex",
     "kernel_device",
     "landmarks",
+    "run_time_values",
+    "unused_name",
     "walk",
 ]
 
@@ -281,12 +284,28 @@ class Extern(Step):
     """
 
     name: str
-    op: Any  # torch._ops.OpOverload
+    op: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
     writes: tuple[str, ...] = ()
     reason: str = ""  # the reason of the fallback to ATen, for explain
+
+    def mapped(self, change: Callable[[object], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with `change(item)` in place of each constant and reference."""
+        return map_leaves(self.args, change), map_leaves(dict(self.kwargs), change)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The names of the buffers among the arguments, in order."""
+        found: list[str] = []
+
+        def note(item: object) -> None:
+            if isinstance(item, BufferRef):
+                found.append(item.name)
+
+        self.mapped(note)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,30 +350,22 @@ _PLAIN = (AxisVar, Integer)  # most index expressions are of these kinds, which 
 def _operands(value: Value) -> tuple[Value, ...]:
     match value:
         case Load(index=index, mask=mask):
-            inside = tuple(
-                v for part in index if type(part) not in _PLAIN for v in _values_in(part)
-            )
+            inside = tuple(v for part in index for v in run_time_values(part))
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
         case Cast(value=inner) | Reduction(value=inner):
             return (inner,)
         case IndexValue(expr=expr):
-            return tuple(_values_in(expr))
+            return tuple(run_time_values(expr))
     return ()
 
 
-def _values_in(expr: Expr) -> Iterator[Value]:
-    if isinstance(expr, ValueIndex):
-        yield expr.value
-    elif isinstance(expr, Add):
-        yield from _values_in(expr.a)
-        yield from _values_in(expr.b)
-    elif isinstance(expr, (Mul, FloorDiv, Mod)):
-        yield from _values_in(expr.a)
-    elif isinstance(expr, Apply):
-        for part in expr.args:
-            yield from _values_in(part)
+def run_time_values(expr: Expr) -> list[Value]:
+    """Return the values of the run-time indexes directly inside an index expression."""
+    if isinstance(expr, _PLAIN):
+        return []
+    return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
 
 
 def _below(root: Value) -> tuple[Value, ...]:
@@ -398,6 +409,15 @@ def _landmarks(root: Value) -> tuple[Value, ...]:
         if not stack:
             return marks
         node.__dict__["landmarks"] = marks  # as cached_property does
+
+
+def unused_name(wanted: str, taken: Container[str], mark: str = "_") -> str:
+    """Return the name, with a number behind `mark` if it is taken."""
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}{mark}{number}"
+    return name
 
 
 def landmarks(roots: Iterable[Value]) -> list[Value]:

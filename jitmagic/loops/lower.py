@@ -19,13 +19,15 @@ from torch.fx import GraphModule, Node
 
 from ..budget import check
 from ..errors import VerifyError
+from ..graph.nested import map_nodes
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..graph.symbolic.sym_node import sizes_in
-from ..spec import TensorSpec, spec_of
+from ..spec import TensorSpec, contiguous_strides, spec_of
 from ..symbols.size import Size
+from ..torch_types import OpOverload
 from . import ops as _register_lowerings
-from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out, contiguous_stride
+from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
@@ -55,7 +57,7 @@ def _sizes_of(gm: GraphModule) -> Iterator[Size]:
 
 
 def _lowered(gm: GraphModule, builder: LoopBuilder, scalars: frozenset[Node]) -> LoopProgram:
-    env: dict[Node, Any] = {}
+    env: dict[Node, object] = {}
     for node in gm.graph.nodes:
         check()
         builder.node = node.name
@@ -111,13 +113,14 @@ def _outputs(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> None:
 
 
 def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
-    args = _bind(node.args, env)
-    kwargs = _bind(node.kwargs, env)
+    args, kwargs = map_nodes((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
     if node.target is READS_NUMBER:
         return NumberView(args[0])
     op = node.target
+    if not isinstance(op, OpOverload):
+        raise VerifyError(f"{node.name} does not call an ATen overload")
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(node))
@@ -145,22 +148,13 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
-def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
-    args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
+    given, options = map_nodes((node.args, node.kwargs), env.__getitem__)
+    args, kwargs = _bound(node.target, given, options)
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
-
-
-def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
-    if isinstance(part, Node):
-        return env[part]
-    if isinstance(part, dict):
-        return {key: _bind(value, env) for key, value in part.items()}
-    if isinstance(part, (tuple, list)):
-        return type(part)(_bind(value, env) for value in part) if part else part
-    return part
 
 
 def _transferred(builder: LoopBuilder, arg: Any) -> Any:
@@ -236,7 +230,7 @@ def _write_by_aten(
     builder: LoopBuilder, node: Node, target: TensorView, value: TensorView, reason: str
 ) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
-        stride = contiguous_stride(value.shape)
+        stride = contiguous_strides(value.shape)
         temporary = Out(
             f"{node.name}_kept", (TensorSpec(value.shape, stride, value.dtype, value.device),)
         )

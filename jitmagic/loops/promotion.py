@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ..graph.operators.pointwise import promoted_categories
 from ..symbols.size import Size, SizeFloat
 from .builder import Decline
 from .tensor_view import NumberView, TensorView
@@ -37,11 +38,11 @@ def result_type(operands: Sequence[Operand]) -> torch.dtype:
             dims = _join(dims, operand.dtype)
         else:
             zeros = _join(zeros, operand.dtype)
-    found = _combine(dims, _combine(zeros, numbers))
+    if any(kind is not None and kind.is_complex for kind in (dims, zeros, numbers)):
+        raise Decline("complex numbers have no loops")
+    found = promoted_categories(dims, zeros, numbers)
     if found is None:
         raise Decline("no operand has a dtype")
-    if found.is_complex:
-        raise Decline("complex numbers have no loops")
     return found
 
 
@@ -57,18 +58,6 @@ def _number_dtype(value: object) -> torch.dtype:
 
 def _join(a: torch.dtype | None, b: torch.dtype) -> torch.dtype:
     return b if a is None else torch.promote_types(a, b)
-
-
-def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    if higher is None or lower is None:
-        return lower if higher is None else higher
-    if higher.is_complex or lower.is_complex:
-        raise Decline("complex numbers have no loops")
-    if higher.is_floating_point:
-        return higher
-    if higher is torch.bool or lower.is_floating_point:
-        return torch.promote_types(higher, lower)
-    return higher
 
 
 def _through(common: torch.dtype, count: int) -> Casts:

@@ -85,7 +85,7 @@ class _Writer:
         parts = ", ".join(self.part(getattr(node, field.name)) for field in fields(node))
         return f"{type(node).__name__}({parts})"
 
-    def part(self, part: Any) -> str:
+    def part(self, part: object) -> str:
         match part:
             case Value():
                 return self.value(part)

@@ -25,6 +25,7 @@ from ..symbols.expr import Expr
 from ..symbols.scalar import Apply, kind_of
 from ..symbols.scalar import Number as Float
 from ..symbols.size import Size, SizeFloat
+from ..torch_types import AnyFunction
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .ir import IndexValue, Value
 from .promotion import RULES, Operand
@@ -43,7 +44,7 @@ __all__ = [
     "pointwise_lowering",
 ]
 
-Lowering = Callable[..., Any]
+Lowering = AnyFunction
 Function = TypeVar("Function", bound=Callable[..., Any])
 Scalar = Callable[..., Value]
 LOWERINGS: dict[str, Lowering] = {}
@@ -65,14 +66,14 @@ def lowers(*overloads: str, numbers: bool = False) -> Callable[[Function], Funct
 
 def _of_known_numbers(function: Lowering) -> Lowering:
     @wraps(function)
-    def declining(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> Any:
+    def declining(builder: LoopBuilder, out: Out, *args: object, **kwargs: object) -> object:
         check_numbers((*args, *kwargs.values()))
         return function(builder, out, *args, **kwargs)
 
     return declining
 
 
-def check_numbers(arguments: Iterable[Any]) -> None:
+def check_numbers(arguments: Iterable[object]) -> None:
     """Decline if an argument is a number that is known only at run time."""
     if any(isinstance(argument, NumberView) for argument in arguments):
         raise Decline("a number that is known only at run time")

@@ -16,7 +16,6 @@ The exact form, which reads back as an equal program, is python_form.to_python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
@@ -94,7 +93,7 @@ def _extern_line(step: Extern) -> str:
     return f"{results} = {step.op}({', '.join(args)})  # {step.reason}"
 
 
-def _argument(arg: Any) -> str:
+def _argument(arg: object) -> str:
     if isinstance(arg, NumberRef):
         return f"{arg.name}.item()"
     if isinstance(arg, BufferRef):

@@ -7,9 +7,7 @@ calls. The nests keep their Sizes: their kernels take the values as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..symbols.expr import Expr
 from ..symbols.size import Size, value_of
@@ -48,15 +46,6 @@ def _step(step: Step, known: dict[Expr, int]) -> Step:
         case Alias(name, base, Size() as offset):
             return Alias(name, base, value_of(offset, known))
         case Extern():
-            return replace(
-                step, args=_argument(step.args, known), kwargs=_argument(step.kwargs, known)
-            )
+            args, kwargs = step.mapped(lambda item: value_of(item, known))
+            return replace(step, args=args, kwargs=kwargs)
     return step
-
-
-def _argument(part: Any, known: dict[Expr, int]) -> Any:
-    if isinstance(part, (tuple, list)):
-        return type(part)(_argument(item, known) for item in part)
-    if isinstance(part, Mapping):
-        return {key: _argument(item, known) for key, item in part.items()}
-    return value_of(part, known)

@@ -17,6 +17,8 @@ from .ir import Cast, Compute, Constant, IndexValue, Value
 __all__ = [
     "FLOATS",
     "INTEGERS",
+    "LOGIC",
+    "PREDICATES",
     "Number",
     "cast",
     "compute",
@@ -32,10 +34,8 @@ Number = bool | int | float
 
 FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
-_PREDICATES = frozenset(
-    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"}
-    | {"logical_and", "logical_or", "logical_xor", "logical_not"}
-)
+LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
+PREDICATES = LOGIC.union("eq ne lt le gt ge isnan isinf isfinite signbit".split())
 _BOOL_LOGIC = {
     "add": "logical_or",
     "maximum": "logical_or",
@@ -98,7 +98,7 @@ def compute(op: str, *args: Value | Number | Size) -> Value:
     values = tuple(arg if isinstance(arg, Value) else number(arg, dtype) for arg in args)
     if dtype is torch.bool:
         op = _BOOL_LOGIC.get(op, op)
-    return Compute(op, values, torch.bool if op in _PREDICATES else values[0].dtype)
+    return Compute(op, values, torch.bool if op in PREDICATES else values[0].dtype)
 
 
 def where(condition: Value, yes: Value | Number | Size, no: Value | Number | Size) -> Value:

@@ -7,8 +7,7 @@ their uses, elements written once, buffers written before they are read, outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -20,7 +19,6 @@ from .ir import (
     REDUCTIONS,
     Alias,
     Buffer,
-    BufferRef,
     Cast,
     Compute,
     Extern,
@@ -33,12 +31,11 @@ from .ir import (
     Store,
     Value,
 )
+from .values import LOGIC, PREDICATES
 
 __all__ = ["verify"]
 
 _ROLES = frozenset({"input", "output", "temp", "constant", "shape"})
-_TO_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"})
-_LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 
 
 def verify(program: LoopProgram) -> None:
@@ -120,9 +117,7 @@ class _Verifier:
         self.require(
             isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is not an ATen overload"
         )
-        for ref in _references((step.args, tuple(step.kwargs.values()))):
-            self.reads(ref.name)
-        for name in step.writes:
+        for name in (*step.references, *step.writes):
             self.reads(name)
         for result in step.results:
             if result is not None:
@@ -241,9 +236,9 @@ class _Verifier:
             self.require(node.args[0].dtype is torch.bool, "a condition is bool")
             dtypes = {arg.dtype for arg in node.args[1:]}
         self.require(len(dtypes) == 1, f"{node.op} mixes {sorted(map(str, dtypes))}")
-        if node.op in _LOGIC:
+        if node.op in LOGIC:
             self.require(dtypes == {torch.bool}, f"{node.op} is for bools")
-        want = torch.bool if node.op in _TO_BOOL | _LOGIC else next(iter(dtypes))
+        want = torch.bool if node.op in PREDICATES else next(iter(dtypes))
         self.require(node.dtype is want, f"{node.op} of {want} typed {node.dtype}")
 
 
@@ -252,11 +247,3 @@ def _is_exact(expr: Expr) -> bool:
     atoms = linear(expr)[1]
     fixed = (isinstance(a, AxisVar) and not isinstance(a.axis.extent, Size) for a in atoms)
     return isinstance(expr, AxisVar) or all(fixed)
-
-
-def _references(part: Any) -> Iterator[BufferRef]:
-    if isinstance(part, BufferRef):
-        yield part
-    elif isinstance(part, (tuple, list)):
-        for inner in part:
-            yield from _references(inner)

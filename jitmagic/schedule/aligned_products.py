@@ -38,6 +38,7 @@ from ..loops.ir import (
     Step,
     Store,
     Value,
+    unused_name,
 )
 from ..symbols.expr import Integer, add
 from ..symbols.size import Size
@@ -295,11 +296,7 @@ class _Aligner:
 
     def new(self, name: str) -> str:
         """Return a name that no buffer has."""
-        taken, number, fresh = self.rows.buffers, 0, name
-        while fresh in taken:
-            number += 1
-            fresh = f"{name}_{number}"
-        return fresh
+        return unused_name(name, self.rows.buffers)
 
     # -- results ---------------------------------------------------------------------------------
 

@@ -8,14 +8,11 @@ order; and steps that may raise run before the inputs are written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..loops.expr import AxisVar, Expr, Integer, ValueIndex, leaves
 from ..loops.ir import (
     Alias,
-    BufferRef,
     Extern,
     Load,
     LoopProgram,
@@ -24,6 +21,7 @@ from ..loops.ir import (
     Store,
     Value,
     landmarks,
+    run_time_values,
 )
 from ..loops.ops.extern import has_side_effects
 from .deferred_writes import WriteConstraints, write_constraints
@@ -31,10 +29,8 @@ from .deferred_writes import WriteConstraints, write_constraints
 __all__ = [
     "Graph",
     "analyse",
-    "buffer_refs",
     "loads_of",
     "reads_of",
-    "run_time_values",
     "storages",
     "store_values",
     "writes_of",
@@ -69,28 +65,9 @@ def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
     return tuple(roots)
 
 
-def run_time_values(expr: Expr) -> list[Value]:
-    """Return the values of the run-time indexes directly inside an index expression."""
-    if isinstance(expr, (AxisVar, Integer)):
-        return []
-    return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
-
-
 def loads_of(stores: Sequence[Store]) -> list[Load]:
     """Return every distinct load below the stores."""
     return [node for node in landmarks(store_values(stores)) if isinstance(node, Load)]
-
-
-def buffer_refs(argument: Any) -> Iterator[str]:
-    """Return the buffer names inside one Extern argument."""
-    if isinstance(argument, BufferRef):
-        yield argument.name
-    elif isinstance(argument, (tuple, list)):
-        for part in argument:
-            yield from buffer_refs(part)
-    elif isinstance(argument, Mapping):
-        for part in argument.values():
-            yield from buffer_refs(part)
 
 
 def reads_of(step: Step) -> tuple[str, ...]:
@@ -99,8 +76,8 @@ def reads_of(step: Step) -> tuple[str, ...]:
         case Nest(stores=stores):
             adds = (store.buffer for store in stores if store.mode == "add")
             return tuple(dict.fromkeys((*(load.buffer for load in loads_of(stores)), *adds)))
-        case Extern(args=args, kwargs=kwargs):
-            return tuple(dict.fromkeys(buffer_refs((args, kwargs))))
+        case Extern():
+            return tuple(dict.fromkeys(step.references))
         case Alias(base=base):
             return (base,)
     return ()

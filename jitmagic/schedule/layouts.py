@@ -33,7 +33,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from .dependencies import buffer_refs, loads_of, reads_of, writes_of
+from .dependencies import loads_of, reads_of, writes_of
 from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
@@ -257,7 +257,7 @@ def _used_otherwise(step: Extern) -> set[str]:
     args = [part for n, part in enumerate(step.args) if n not in known]
     images = {*positions.results, positions.weight_result}
     results = [name for n, name in enumerate(step.results) if n not in images and name is not None]
-    return {*buffer_refs(args), *results}
+    return {*replace(step, args=tuple(args), kwargs={}).references, *results}
 
 
 def _is_row_major(buffer: Buffer) -> bool:

@@ -14,9 +14,9 @@ may also reuse the memory of an ATen result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, TypeVar
 
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
 from ..symbols.size import Dimension, is_same
@@ -24,10 +24,10 @@ from .dependencies import reads_of, storages, store_values, writes_of
 from .externs import out_overload
 
 __all__ = [
-    "ALIGNMENT", "MemoryPlan", "last_uses", "operand_to_overwrite", "plan_memory", "poolable",
-    "storage_bytes",
+    "ALIGNMENT", "MemoryPlan", "last_uses", "places_in", "plan_memory", "poolable", "storage_bytes",
 ]  # fmt: skip
 
+Bytes_contra = TypeVar("Bytes_contra", bound=Dimension, contravariant=True)
 # A cache line, and the widest vector register.
 ALIGNMENT = 64
 _QUICK = frozenset({"cuda"})  # devices whose caching allocator makes allocation cheap
@@ -104,15 +104,41 @@ def last_uses(program: LoopProgram) -> dict[str, int]:
 def plan_memory(program: LoopProgram) -> MemoryPlan:
     """Allocate and free the memory of temporaries in one walk over the steps."""
     last, owner = last_uses(program), storages(program)
-    pooled = poolable(program, owner)
+    pooled, pool = poolable(program, owner), _FreeList()
     separate = _separate(program, pooled, owner)
-    free = _FreeList()
-    pool: dict[str, int] = {}
-    reused: dict[str, str] = {}
     size = {name: storage_bytes(program.buffers[name]) for name in pooled | separate}
+    offsets, reused = places_in(pool, program, pooled, size, last, separate)
+    return MemoryPlan(offsets, pool.end, last, reused)
+
+
+class Places(Protocol[Bytes_contra]):
+    """Memory that is handed out and taken back."""
+
+    def take(self, size: Bytes_contra) -> int:
+        """Return a place of at least this size."""
+        ...
+
+    def give(self, place: int, size: Bytes_contra) -> None:
+        """Free a place."""
+        ...
+
+
+def places_in(
+    pool: Places[Bytes_contra],
+    program: LoopProgram,
+    pooled: Container[str],
+    size: Mapping[str, Bytes_contra],
+    last: Mapping[str, int],
+    separate: Container[str] = (),
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the place in the pool of each pooled temporary, and the operands that `separate` ones
+    overwrite. `size` has all that may be overwritten.
+    """
+    owner, places, reused = storages(program), dict[str, int](), dict[str, str]()
     placed: set[str] = set()
     for number, step in enumerate(program.steps):
-        fresh = [name for name in writes_of(step) if name in pooled and name not in placed]
+        written = dict.fromkeys(writes_of(step))
+        fresh = [name for name in written if name in pooled and name not in placed]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
             placed.add(name)
@@ -122,12 +148,12 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
             if name in separate:
                 reused.update({} if operand is None else {name: operand})
             else:
-                pool[name] = free.take(size[name]) if operand is None else pool[operand]
+                places[name] = pool.take(size[name]) if operand is None else places[operand]
         dead = [name for name in fresh if last[name] == number]
         for name in dict.fromkeys((*dying, *dead)):
-            if name in pool:
-                free.give(pool[name], size[name])
-    return MemoryPlan(pool, free.end, last, reused)
+            if name in places:
+                pool.give(places[name], size[name])
+    return places, reused
 
 
 def _separate(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) -> set[str]:
@@ -170,7 +196,7 @@ def operand_to_overwrite(
     name: str,
     dying: Sequence[str],
     owner: Mapping[str, str],
-    size: Mapping[str, Any],
+    size: Mapping[str, Dimension],
 ) -> str | None:
     """Return a dying operand of a pointwise nest that is read only at the points where `name` is
     written.

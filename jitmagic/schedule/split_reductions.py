@@ -87,6 +87,14 @@ class _Cut:
         return not is_same(self.axis.extent % self.offset.extent, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Combining:
+    """A nest that combines pieces: its name and its stores, of one value per row."""
+
+    name: str
+    stores: Sequence[Store]
+
+
 @dataclass(slots=True)
 class _Splitter:
     program: LoopProgram
@@ -94,7 +102,7 @@ class _Splitter:
     buffers: dict[str, Buffer]
     owner: dict[str, str] = field(init=False)
     taken: set[str] = field(init=False)
-    finishing: tuple[str, Sequence[Store]] = ("", ())  # name and stores of the last combining nest
+    finishing: _Combining | None = None  # the last nest that combines pieces
 
     def __post_init__(self) -> None:
         self.owner = storages(self.program)
@@ -251,11 +259,11 @@ class _Splitter:
             name = self._temporary(nest, nest.outer, result)
             stores.append(Store(name, (), point, result))
             loads[node] = Load(name, point, result.dtype)
-        if nests and nests[-1].name == self.finishing[0]:
-            nests[-1] = self._with_more_stores(stores, nest)
+        if (last := self._last_combining(nests)) is not None:
+            nests[-1] = self._with_more_stores(last, stores, nest)
         else:
-            self.finishing = self._name(f"{nest.name}_ends"), stores
-            nests.append(self._final(*self.finishing, nest))
+            self.finishing = _Combining(self._name(f"{nest.name}_ends"), stores)
+            nests.append(self._final(self.finishing.name, stores, nest))
         return dict(loads)
 
     # -- inner loops -------------------------------------------------------------------------------
@@ -276,8 +284,8 @@ class _Splitter:
             byaxes.setdefault(store.inner, []).append(replace(store, inner=()))
         if (order := self._in_order(byaxes)) is None:
             return [self._final(nest.name, nest.stores, nest)]
-        if order[0] == () and nests and nests[-1].name == self.finishing[0]:
-            nests[-1] = self._with_more_stores(byaxes[()], nest)
+        if order[0] == () and (last := self._last_combining(nests)) is not None:
+            nests[-1] = self._with_more_stores(last, byaxes[()], nest)
             order = order[1:]
         steps: list[Step] = []
         for inner in order:
@@ -285,13 +293,17 @@ class _Splitter:
             steps.append(self._final(name, byaxes[inner], nest, inner))
         return steps
 
-    def _with_more_stores(self, stores: Sequence[Store], nest: Nest) -> Nest:
+    def _last_combining(self, nests: Sequence[Nest]) -> _Combining | None:
+        """Return the last of the nests if it combines pieces."""
+        last = self.finishing
+        return last if last is not None and nests and nests[-1].name == last.name else None
+
+    def _with_more_stores(self, last: _Combining, stores: Sequence[Store], nest: Nest) -> Nest:
         """Return the last combining nest, with further stores of one value per row."""
-        name, finishing = self.finishing
-        values = {store.buffer: store.value for store in finishing}
+        values = {store.buffer: store.value for store in last.stores}
         use = Rebuilder(on_load=lambda load: values.get(load.buffer, load))
-        self.finishing = name, [*finishing, *map(use.store, stores)]
-        return self._final(*self.finishing, nest)
+        self.finishing = _Combining(last.name, [*last.stores, *map(use.store, stores)])
+        return self._final(last.name, self.finishing.stores, nest)
 
     def _final(
         self,

@@ -10,28 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
 
 from ..loops.expr import (
-    Add,
     Apply,
     Axis,
     AxisVar,
     Expr,
-    FloorDiv,
-    Integer,
-    Mod,
-    Mul,
     ValueIndex,
-    add,
     axes_of,
-    floordiv,
-    mod,
-    mul,
     reapply,
+    rebuild,
 )
 from ..loops.free_axes import value_axes
-from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
+from ..loops.ir import (
+    Cast,
+    Compute,
+    IndexValue,
+    Load,
+    Reduction,
+    Store,
+    Value,
+    run_time_values,
+    walk,
+)
+from ..symbols.expr import Leaf
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis"]
 
@@ -61,14 +63,10 @@ class Rebuilder:
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
         self._on_reduction, self._on_cast = on_reduction, on_cast
         self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
-        self._idle = not (self.bindings or made or any(self._hooks()))
+        hooks = on_load, on_expr, on_axes, on_reduction, on_cast
+        self._idle = not (self.bindings or made or any(hooks))
         self._done: dict[Value, Value] = dict(made or {})
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
-
-    def _hooks(self) -> tuple[Any, ...]:
-        """Return the callbacks in the order of the constructor's parameters."""
-        walks = (self._on_load, self._on_expr, self._on_axes)
-        return (*walks, self._on_reduction, self._on_cast)
 
     def store(self, store: Store) -> Store:
         """Rewrite a store; it binds its inner axes, as a reduction does."""
@@ -103,26 +101,19 @@ class Rebuilder:
 
     def expr(self, expr: Expr) -> Expr:
         """Rewrite an index expression."""
-        rewritten = self._substitute(expr) if self.bindings or _has_value(expr) else expr
+        changes = self.bindings or run_time_values(expr)
+        rewritten = rebuild(expr, self._substitute) if changes else expr
         return self._on_expr(rewritten) if self._on_expr is not None else rewritten
 
-    def _substitute(self, expr: Expr) -> Expr:
-        match expr:
+    def _substitute(self, leaf: Leaf) -> Expr:
+        match leaf:
             case AxisVar(axis):
-                return self.bindings.get(axis, expr)
-            case Add(a, b):
-                return add(self._substitute(a), self._substitute(b))
-            case Mul(a, Integer(k)):
-                return mul(self._substitute(a), k)
-            case FloorDiv(a, b):
-                return floordiv(self._substitute(a), b)
-            case Mod(a, b):
-                return mod(self._substitute(a), b)
+                return self.bindings.get(axis, leaf)
             case ValueIndex(value, extent):
                 return ValueIndex(self.value(value), extent)
             case Apply(args=args):
-                return reapply(expr, [self._substitute(part) for part in args])
-        return expr
+                return reapply(leaf, [rebuild(part, self._substitute) for part in args])
+        return leaf
 
     def _parts(self, node: Value) -> tuple[Value, ...]:
         return () if isinstance(node, Reduction) and self._clashes(node) else node.operands
@@ -178,30 +169,17 @@ class Rebuilder:
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}
             new = tuple(fresh_axis(a, a.extent) if a in captured else a for a in axes)
             bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
-            self._inner[axes, wanted] = (Rebuilder(bindings, *self._hooks()), new)
+            inside = Rebuilder(
+                bindings, on_load=self._on_load, on_expr=self._on_expr, on_axes=self._on_axes,
+                on_reduction=self._on_reduction, on_cast=self._on_cast,
+            )  # fmt: skip
+            self._inner[axes, wanted] = (inside, new)
         return self._inner[axes, wanted]
-
-
-def _has_value(expr: Expr) -> bool:
-    match expr:
-        case ValueIndex():
-            return True
-        case Add(a, b):
-            return _has_value(a) or _has_value(b)
-        case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
-            return _has_value(a)
-        case Apply(args=args):
-            return any(map(_has_value, args))
-    return False
 
 
 def expr_axes(expr: Expr) -> frozenset[Axis]:
     """Return all axes an expression depends on, through run-time indexes too."""
-    found = axes_of(expr)
-    if _has_value(expr):
-        for value in IndexValue(expr).operands:
-            found |= free_axes(value)
-    return found
+    return axes_of(expr).union(*map(free_axes, run_time_values(expr)))
 
 
 def free_axes(value: Value) -> frozenset[Axis]:

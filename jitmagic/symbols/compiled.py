@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from ..extension import runtime_module
+from ..torch_types import AnyFunction
 from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
 from .interval import INT64, Interval
@@ -24,7 +25,7 @@ __all__ = ["Relation", "SizeCode", "SizeProgram"]
 
 Relation = tuple[str, Expr, Expr]
 # Operators of normal forms. Native steps exist for ints; float operations call these functions.
-_PYTHON: Mapping[type[Expr], Callable[..., Any]] = {
+_PYTHON: Mapping[type[Expr], AnyFunction] = {
     Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
 }  # fmt: skip
 
@@ -36,7 +37,7 @@ class SizeProgram(Protocol):
         """Return whether the int values are in all ranges and satisfy all relations."""
         ...
 
-    def filled(self, structure: Any, values: tuple[int, ...]) -> Any:
+    def filled(self, structure: object, values: tuple[int, ...]) -> object:
         """Return the structure with numbers for its Registers."""
         ...
 
@@ -48,7 +49,7 @@ class SizeCode:
         """`count` is the number of values that the program will be called with."""
         self._count = count
         self._known: dict[Expr, int] = {}
-        self._code: list[tuple[Any, ...]] = []
+        self._code: list[tuple[object, ...]] = []
         self._numbers = count
 
     def set_symbols(self, symbols: Sequence[Symbol]) -> None:
@@ -65,12 +66,12 @@ class SizeCode:
             self._known[expr] = self._add(*self._operation(expr))
         return self._known[expr]
 
-    def _add(self, *step: Any) -> int:
+    def _add(self, *step: object) -> int:
         self._code.append(step)
         self._numbers += 1
         return self._numbers - 1
 
-    def _operation(self, expr: Expr) -> tuple[Any, ...]:
+    def _operation(self, expr: Expr) -> tuple[object, ...]:
         match expr:
             case Integer(value):
                 return "const", value
@@ -103,7 +104,7 @@ class SizeCode:
             answer = self._add("call", COMPARISONS[op], (a, b))
             self._code.append(("check", "!=", answer, self.expr(Integer(0))))
 
-    def with_registers(self, part: Any) -> Any:
+    def with_registers(self, part: object) -> object:
         """Return the structure with a Register for each Size; without any, the object itself."""
         if isinstance(part, Size):
             return runtime_module().Register(self.expr(part.expr))

@@ -41,12 +41,21 @@ def holds_for(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool
     return bool(COMPARISONS[op](evaluate(left, values), evaluate(right, values)))
 
 
-def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
+def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, object]) -> bool:
     """Return `holds_for` at later values, and False where an operand cannot be computed."""
     try:
         return holds_for(op, left, right, values)
     except (ArithmeticError, ValueError):  # a division by size 0, a root of -1
         return False
+
+
+def _all_hold(answers: Mapping[tuple[str, Expr, Expr], bool], values: dict[Expr, Any]) -> bool:
+    """Return whether the comparisons of symbols in `values` have these answers there."""
+    return all(
+        holds_for(op, left, right, dict(values)) is answer
+        for (op, left, right), answer in answers.items()
+        if all(symbol in values for symbol in (*symbols_of(left), *symbols_of(right)))
+    )
 
 
 Ranges = dict[Expr, Interval | None]
@@ -104,7 +113,7 @@ class Context:
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
-    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], Any]) -> Any:
+    def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], object]) -> object:
         """Return `infer()` assuming that two are equal; undo that if it returns None."""
         before = dict(self.expected), dict(self._examples)
         self.expect("==", left, right)
@@ -141,13 +150,10 @@ class Context:
                 values[symbol] = value
         return not apart
 
-    def _agree(self, values: dict[Expr, Any]) -> bool:
+    def _agree(self, values: dict[Expr, object]) -> bool:
         """Return whether all expected equalities hold at the values."""
-        return all(
-            holds_for(op, left, right, dict(values))
-            for op, left, right in self.expected
-            if op == "==" and all(s in values for s in (*symbols_of(left), *symbols_of(right)))
-        )
+        equalities = {asked: True for asked in self.expected if asked[0] == "=="}
+        return _all_hold(equalities, values)
 
     def count_of(self, kind: type) -> int:
         """Return the number of symbols whose origin is of this class."""
@@ -191,11 +197,7 @@ class Context:
     def allows(self, values: dict[Expr, Any]) -> bool:
         """Return whether these values of some symbols satisfy the assumptions so far."""
         ranges = (known.has(value) for s, value in values.items() if (known := self._ranges[s]))
-        return all(ranges) and all(
-            holds_for(op, left, right, dict(values)) is answer
-            for (op, left, right), answer in self._related.items()
-            if all(symbol in values for symbol in (*symbols_of(left), *symbols_of(right)))
-        )
+        return all(ranges) and _all_hold(self._related, values)
 
     # -- questions -------------------------------------------------------------------------------
 

@@ -274,6 +274,8 @@ def mod(a: Expr, b: int) -> Expr:
 def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
     """Replace every leaf by leaf(it) and simplify again."""
     match expr:
+        case Leaf():  # first: most expressions are leaves
+            return leaf(expr)
         case Integer():
             return expr
         case Add(a, b):
@@ -284,8 +286,6 @@ def rebuild(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
             return floordiv(rebuild(a, leaf), b)
         case Mod(a, b):
             return mod(rebuild(a, leaf), b)
-        case Leaf():
-            return leaf(expr)
     raise TypeError(f"not an integer expression: {expr!r}")
 
 

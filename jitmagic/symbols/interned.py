@@ -35,7 +35,7 @@ def _forget(reference: _Reference) -> None:
 class Interned(type):
     """The metaclass of interned nodes."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> object:
         names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
         if kwargs or len(args) != len(names):
             node = super().__call__(*args, **kwargs)

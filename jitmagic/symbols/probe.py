@@ -49,14 +49,14 @@ class Verdict:
     outcome: Literal["holds", "fails", "unknown"]
     found: Any = None
     reason: str | Exception = ""
-    example: Any = None
+    example: object = None
 
     @classmethod
-    def holds(cls, found: Any = None) -> Verdict:
+    def holds(cls, found: object = None) -> Verdict:
         return cls("holds", found)
 
     @classmethod
-    def fails(cls, reason: str | Exception, example: Any = None) -> Verdict:
+    def fails(cls, reason: str | Exception, example: object = None) -> Verdict:
         return cls("fails", None, reason, example)
 
     @classmethod

@@ -280,7 +280,7 @@ def _parts(expr: Expr) -> tuple[Expr, ...]:
     return () if parts is None else parts(expr)
 
 
-def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
+def _below(root: Expr, known: Mapping[Expr, object]) -> Iterator[Expr]:
     """Yield subexpressions and the expression, operands first, skipping those in `known`."""
     stack, seen = [root], set()
     while stack:

@@ -109,6 +109,36 @@ def is_tensor_symbol(symbol: Symbol) -> bool:
     return isinstance(symbol.origin, SizeOf | StrideOf)
 
 
+Combine = Callable[["Size", Expr, Expr], Expr]
+
+
+def _arithmetic(combine: Combine) -> Callable[[Size, object], Dimension]:
+    """Return the method that combines the expressions of a size and a number."""
+
+    def method(self: Size, other: object) -> Any:  # a Dimension, or NotImplemented
+        right = _expr(other)
+        if right is None:
+            return NotImplemented
+        return size_of(combine(self, self.expr, right), self.context)
+
+    return method
+
+
+def _comparison(op: str) -> Callable[[Size, object], bool]:
+    return lambda self, other: _decide(op, self, other)
+
+
+def _decide(op: str, size: Size, other: object) -> Any:
+    """Compare a size with a number, by what is known or by a guard; NotImplemented for another
+    object.
+    """
+    right = _expr(other)
+    if right is None:
+        return NotImplemented
+    known = size._known(op, right)
+    return size.context.decide(op, size.expr, right) if known is None else known
+
+
 class Size:
     """An integer expression over symbols, in one trace's Context."""
 
@@ -126,40 +156,17 @@ class Size:
 
     # -- arithmetic --------------------------------------------------------------------------------
 
-    def _with(self, other: object, combine: Callable[[Expr, Expr], Expr]) -> Any:
-        right = _expr(other)
-        if right is None:
-            return NotImplemented
-        return size_of(combine(self.expr, right), self.context)
-
-    def __add__(self, other: object) -> Any:
-        return self._with(other, add)
-
-    def __sub__(self, other: object) -> Any:
-        return self._with(other, lambda a, b: add(a, mul(b, -1)))
-
-    def __rsub__(self, other: object) -> Any:
-        return self._with(other, lambda a, b: add(b, mul(a, -1)))
-
-    def __mul__(self, other: object) -> Any:
-        return self._with(other, product)
+    __add__ = __radd__ = _arithmetic(lambda self, a, b: add(a, b))
+    __sub__ = _arithmetic(lambda self, a, b: add(a, mul(b, -1)))
+    __rsub__ = _arithmetic(lambda self, a, b: add(b, mul(a, -1)))
+    __mul__ = __rmul__ = _arithmetic(lambda self, a, b: product(a, b))
+    __floordiv__ = _arithmetic(lambda self, a, b: self._quotient(a, b))
+    __rfloordiv__ = _arithmetic(lambda self, a, b: self._quotient(b, a))
+    __mod__ = _arithmetic(lambda self, a, b: self._remainder(a, b))
+    __rmod__ = _arithmetic(lambda self, a, b: self._remainder(b, a))
 
     def __neg__(self) -> Dimension:
         return size_of(mul(self.expr, -1), self.context)
-
-    def __floordiv__(self, other: object) -> Any:
-        return self._with(other, self._quotient)
-
-    def __rfloordiv__(self, other: object) -> Any:
-        return self._with(other, lambda a, b: self._quotient(b, a))
-
-    def __mod__(self, other: object) -> Any:
-        return self._with(other, self._remainder)
-
-    def __rmod__(self, other: object) -> Any:
-        return self._with(other, lambda a, b: self._remainder(b, a))
-
-    __radd__, __rmul__ = __add__, __mul__
 
     def _quotient(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Integer) and b.value > 0:
@@ -183,32 +190,14 @@ class Size:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def _decide(self, op: str, other: object) -> Any:
-        right = _expr(other)
-        if right is None:
-            return NotImplemented
-        known = self._known(op, right)
-        return self.context.decide(op, self.expr, right) if known is None else known
-
     def __eq__(self, other: object) -> Any:
         if isinstance(other, Size) and other.expr is self.expr:  # keys of dictionaries, mostly
             return True
-        return self._decide("==", other)
+        return _decide("==", self, other)
 
-    def __ne__(self, other: object) -> Any:
-        return self._decide("!=", other)
-
-    def __lt__(self, other: object) -> Any:
-        return self._decide("<", other)
-
-    def __le__(self, other: object) -> Any:
-        return self._decide("<=", other)
-
-    def __gt__(self, other: object) -> Any:
-        return self._decide(">", other)
-
-    def __ge__(self, other: object) -> Any:
-        return self._decide(">=", other)
+    __ne__ = _comparison("!=")
+    __lt__, __le__ = _comparison("<"), _comparison("<=")
+    __gt__, __ge__ = _comparison(">"), _comparison(">=")
 
     def known(self, op: str, other: Dimension) -> bool | None:
         """Return `self op other` if it holds or fails in every call, else None."""
@@ -262,7 +251,7 @@ class Size:
         return difference
 
     def __bool__(self) -> bool:
-        return bool(self._decide("!=", 0))
+        return bool(_decide("!=", self, 0))
 
     def __index__(self) -> int:
         """Return the value if guards leave only one, else raise Specialize."""
@@ -318,13 +307,21 @@ def expr_of(dimension: Dimension) -> Expr:
     return dimension.expr if isinstance(dimension, Size) else integer(int(dimension))
 
 
+def _without_hint(op: str, a: Dimension, b: Dimension) -> tuple[Size, str, Dimension] | None:
+    """Return the comparison with a data-dependent size on the left; None if there is none."""
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            return left, asked, right
+    return None
+
+
 def usually(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b` for choices of layout. It is decided and guarded, except for data-dependent
     sizes, where it is the answer for most values.
     """
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size) and left.context.of_data(left.expr):
-            return left.usually(asked, right)
+    if (asked := _without_hint(op, a, b)) is not None:
+        size, op, other = asked
+        return size.usually(op, other)
     return bool(COMPARISONS[op](a, b))
 
 
@@ -332,24 +329,23 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b`, which eager requires to hold. It is decided and guarded, except for
     data-dependent sizes, where it is noted for the owner of the size to check.
     """
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size) and left.context.of_data(left.expr):
-            known = left.known(asked, right)
-            if known is None:
-                left.context.expect(asked, left.expr, expr_of(right))
-            return known is not False
-    return bool(COMPARISONS[op](a, b))
+    if (asked := _without_hint(op, a, b)) is None:
+        return bool(COMPARISONS[op](a, b))
+    size, op, other = asked
+    known = size.known(op, other)
+    if known is None:
+        size.context.expect(op, size.expr, expr_of(other))
+    return known is not False
 
 
 def supposed(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b` for a faster variant, see `Context.suppose`."""
-    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
-        if isinstance(left, Size):
-            known = left.known(asked, right)
-            if known is not None:
-                return known
-            return left.context.suppose(asked, left.expr, expr_of(right))
-    return bool(COMPARISONS[op](a, b))
+    if not isinstance(a, Size):
+        a, b, op = b, a, SWAPPED[op]
+    if not isinstance(a, Size):
+        return bool(COMPARISONS[op](a, b))
+    known = a.known(op, b)
+    return a.context.suppose(op, a.expr, expr_of(b)) if known is None else known
 
 
 def min_size(a: Dimension, b: Dimension) -> Dimension:

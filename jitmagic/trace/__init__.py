@@ -25,6 +25,7 @@
     python_loops/   loops that Python runs: unrolling takes too long, or the trip count varies
     residual/       emits the residual function, and the resume functions after a break
     machine         the interpreter; `state` has its frames and its guards
+    fresh_values    Values of objects that the trace creates
     result          the data that a trace returns
     assumptions     the facts and choices that a trace starts from
     attempts        what the next attempt assumes after one that could not be finished

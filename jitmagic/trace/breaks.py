@@ -13,7 +13,7 @@ values/base.py.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ..errors import UserLine
 from .result import BreakReason
@@ -96,7 +96,7 @@ class Reason(BreakReason):
     advice: ClassVar[str] = ""
 
     @classmethod
-    def of(cls, **facts: Any) -> Self:
+    def of(cls, **facts: object) -> Self:
         """Return the reason with its texts filled in."""
         return cls(cls.template.format(**facts), cls.advice.format(**facts))
 

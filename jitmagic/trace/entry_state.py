@@ -37,7 +37,7 @@ class Seeding(NamedTuple):
     number: Any
 
 
-def states_of(*generators: Any) -> States:
+def states_of(*generators: object) -> States:
     """Return functions that restore the current states; see `set_states`."""
     return [_setter(generator) for generator in generators]
 

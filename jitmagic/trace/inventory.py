@@ -23,13 +23,14 @@ _NAMES = {
         "attributes calls class_bodies comparisons containers control exceptions functions "
         "imports intrinsics locals patterns stack with_"
     ),
+    "values.caches": "lru_cache",
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
-    "values.contexts": ("context_vars contexts inference random_streams threads torch_contexts"),
+    "values.contexts": ("context_vars contexts inference threads torch_contexts"),
     "values.modules": "hook_handles new_modules nn_module",
     "values.numbers": "number residual_calls",
-    "values.numpy": "floats",
+    "values.numpy": "numbers random_streams",
     "values.objects": (
-        "class_statements enums exceptions functions instances lru_cache namespaces torchscript "
+        "class_statements enums exceptions functions instances namespaces torchscript "
         "weak_references"
     ),
     "values.tensors": "tensor_hooks tensor_inputs torch_function",

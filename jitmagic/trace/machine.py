@@ -41,10 +41,11 @@ from .breaks import (
 )
 from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, TooManyRecipes, distinct_objects
+from .fresh_values import fresh_value
 from .graph_notes import GraphNotes
 from .input_memory import check_histories
 from .knowledge import Knowledge, reached_again
-from .opcodes.registry import Returned, Signal, handler_for
+from .opcodes.registry import handler_for
 from .python_loops.peeled import check_peeled
 from .python_loops.plain import (
     LoopWatch,
@@ -63,7 +64,7 @@ from .restarts import (
     release_tracebacks,
 )
 from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trace
-from .state import Frame, GuardBook, Program, program_of, user_lines
+from .state import Frame, GuardBook, Program, Returned, Signal, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
 from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
@@ -74,7 +75,6 @@ from .values.objects.binding import bind_arguments
 from .values.objects.classes import ClassValue, class_value
 from .values.objects.constants import ATOMS
 from .values.objects.exceptions import ExceptionValue
-from .values.objects.fresh import fresh_value
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
@@ -312,11 +312,9 @@ class Machine:
         return any(frame.program.catches_at(frame.at) for frame in self.frames)
 
     def handled(self) -> Value | None:
-        """Return the exception being handled, which a bare `raise` raises again."""
         return next((one.handling[-1] for one in reversed(self.frames) if one.handling), None)
 
     def resume(self, frame: Frame) -> Signal:
-        """Run a frame until it returns or yields."""
         self.frames.append(frame)
         try:
             while True:
@@ -359,7 +357,6 @@ class Machine:
         check_head(self)
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
-        """Jump to the handler of the current instruction, or leave the frame."""
         handler = frame.program.handler_at(frame.at)
         if handler is None:
             raise observed
@@ -476,8 +473,8 @@ class Machine:
         assert isinstance(signal, Returned)
         return signal.value
 
-    def class_names(self, body: FunctionValue) -> dict[str, Value]:
-        """Return the names that the body of a class statement binds."""
+    def class_names(self, body: Value) -> dict[str, Value]:
+        assert isinstance(body, FunctionValue)
         frame = self._callee(body, [], {})
         self.resume(frame)
         return frame.names

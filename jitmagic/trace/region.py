@@ -39,7 +39,7 @@ class _InnerBuilder(GraphBuilder):
         outer: GraphNotes,
         name: str,
         grad_enabled: bool,
-        read: tuple[Any, Any] = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int),
+        read: tuple[object, object] = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int),
     ) -> None:
         around = outer.graph
         super().__init__(grad_enabled, around.step)
@@ -103,7 +103,7 @@ class _InnerBuilder(GraphBuilder):
     def call(
         self,
         target: Target,
-        args: Sequence[Any] = (),
+        args: Sequence[object] = (),
         kwargs: dict[str, Any] | None = None,
         lines: tuple[UserLine, ...] = (),
     ) -> Any:
@@ -152,7 +152,7 @@ class RegionBuilder(_InnerBuilder):
     ) -> tuple[Node | None, ...]:
         return super().call_function(call, map_nodes(args, self.local), lines, follow)
 
-    def call_transform(self, *args: Any) -> tuple[Any, ...]:
+    def call_transform(self, *args: object) -> tuple[Any, ...]:
         self._refuse("it transforms a function")
 
     def set_grad_enabled(self, mode: bool) -> None:
@@ -218,14 +218,18 @@ class TransformBuilder(_InnerBuilder):
         return any(node.meta.get("random") for node in self.graph.nodes)
 
     def call_transform(
-        self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
+        self,
+        target: object,
+        args: tuple[object, ...],
+        device: torch.device,
+        lines: tuple[UserLine, ...],
     ) -> tuple[Any, ...]:
         return super().call_transform(target, map_nodes(args, self.local), device, lines)
 
-    def call_function(self, *args: Any) -> tuple[Node | None, ...]:
+    def call_function(self, *args: object) -> tuple[Node | None, ...]:
         self._refuse("it calls an autograd function")
 
-    def differentiate(self, *args: Any) -> tuple[Node | None, ...]:
+    def differentiate(self, *args: object) -> tuple[Node | None, ...]:
         self._refuse("it calls torch.autograd.grad")
 
     def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:

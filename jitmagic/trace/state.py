@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
 
@@ -40,10 +40,14 @@ from ..guards.guard import (
 )
 from ..guards.source import Argument, FunctionPart, Source, describe
 from .library_files import is_library
+from .restarts import Stop
 from .result import BreakReason
-from .values.base import Lazy, Machine, Value
+from .values.base import Lazy, Machine, ObservedError, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of", "user_lines"]
+__all__ = [
+    "Frame", "GuardBook", "Interpreter", "Program", "Returned", "Signal", "Yielded", "kind_only",
+    "program_of", "user_lines",
+]  # fmt: skip
 
 
 class GuardBook:
@@ -410,6 +414,51 @@ class Frame:
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
         return UserLine(body.filename, lineno, body.name, module)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The frame has returned this value."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The frame is suspended at a `yield`; the value sent in is pushed when it resumes."""
+
+    value: Value
+
+
+Signal = Returned | Yielded | None
+
+
+class Interpreter(Machine, Protocol):
+    """The part of trace.machine.Machine for code that handles frames and exceptions."""
+
+    frames: list[Frame]
+    root: Frame
+    stop: Stop | None  # the attempt ends there
+
+    @property
+    def frame(self) -> Frame: ...
+    def handled(self) -> Value | None:
+        """Return the exception being handled, which a bare `raise` raises again."""
+
+    def resume(self, frame: Frame) -> Signal:
+        """Run a frame until it returns or yields."""
+
+    def execute(self, frame: Frame) -> Signal:
+        """Interpret one instruction of a frame."""
+
+    def unwind(self, frame: Frame, observed: ObservedError) -> None:
+        """Jump to the handler of the current instruction, or leave the frame."""
+
+    def relies_on(self, guard: Guard) -> bool:
+        """Return whether the guards imply a fact."""
+
+    def class_names(self, body: Value) -> dict[str, Value]:
+        """Run the body of a class statement; return the names it has bound."""
 
 
 def user_lines(frames: Sequence[Frame]) -> Iterator[UserLine]:

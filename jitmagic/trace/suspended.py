@@ -10,12 +10,9 @@ anything visible, the trace may end without running them.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..bytecode.instruction import Instruction
 from .opcodes.intrinsics import STOPITERATION_ERROR
-from .opcodes.registry import Returned, Yielded
-from .state import Frame
+from .state import Frame, Interpreter, Returned, Yielded
 from .values.base import ObservedError, Value
 from .values.containers.generators import GeneratorValue
 
@@ -29,7 +26,7 @@ _QUIET = frozenset(
 )
 
 
-def suspended(machine: Any, frame: Frame) -> GeneratorValue:
+def suspended(machine: Interpreter, frame: Frame) -> GeneratorValue:
     """Return the generator of a frame; the caller then runs it up to RETURN_GENERATOR."""
 
     def advance(sent: Value) -> Value | None:
@@ -48,7 +45,7 @@ def suspended(machine: Any, frame: Frame) -> GeneratorValue:
     return generator
 
 
-def _closes_quietly(machine: Any, frame: Frame) -> bool:
+def _closes_quietly(machine: Interpreter, frame: Frame) -> bool:
     """Return whether the handlers that catch GeneratorExit only test the type of the exception.
 
     The handlers are interpreted in `frame`, which cannot be used afterwards.

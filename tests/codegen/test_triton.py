@@ -13,7 +13,8 @@ import torch
 
 from jitmagic.codegen import render, triton_tile
 from jitmagic.codegen.plan import KernelSource, Plan
-from jitmagic.codegen.triton import _parameters
+from jitmagic.codegen.scoped_text import argument_names
+from jitmagic.codegen.triton import is_reserved
 from jitmagic.codegen.triton_ops import TL_DTYPES
 from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run
@@ -263,7 +264,7 @@ def test_a_reduction_inside_another():
 def test_names_that_kernels_use_themselves_are_not_parameters():
     source = check(lambda x: x + 1, torch.randn(40))
     names = ["i0", "r0", "v1", "tl", "pid", "sum0", "class", "_x", "0a", "libdevice", "x0"]
-    taken = _parameters([n for n in [*names, "s0"] if n != "class"], ["s0"])
+    taken = argument_names([n for n in [*names, "s0"] if n != "class"], ["s0"], is_reserved)
     assert len(set(taken.values())) == len(taken)
     assert taken["x0"] == "x0"
     assert taken["s0"] == "s0_", "a size has the name"

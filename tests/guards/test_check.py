@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import dataclasses
 import itertools
 import math
 import random
@@ -84,7 +85,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.ArrayMemory(entry("array")), s.IntOf(entry("whole")),
+    s.ArrayMemory(entry("array")), s.NumberOf(entry("whole")), s.NumberOf(entry("single")),
     s.Referent(entry("weak")), s.Referent(entry("dead")), s.Item(s.Referent(entry("shown")), "a"),
     *(s.Length(entry(name)) for name in ("layers", "few", "queue", "output", "dims")),
     s.ItemAt(entry("layers"), s.Item(entry("dims"), 0)),
@@ -104,9 +105,9 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     made: list[g.Guard] = [g.TypeIs(source, type(value)), g.IdentityIs(source, value)]
     if isinstance(value, torch.Tensor):
         keys = torch._C._dispatch_keys(value).raw_repr()
-        made.append(g.TensorMatch(source, spec_of(value), keys))
-        made.append(g.TensorKind(source, type(value), keys))
-        made.append(g.InRange(source, 0.0, 10.0))
+        match = g.TensorMatch(source, spec_of(value), keys)
+        made += [match, dataclasses.replace(match, hiding=("relu",))]
+        made += [g.TensorKind(source, type(value), keys), g.InRange(source, 0.0, 10.0)]
     elif isinstance(value, int | float | str | tuple | type(None)):
         made.append(g.ValueEquals(source, value))
         made += [g.InRange(source, 0.5, 1.0), g.InRange(source, 0.6, 1.0)]
@@ -133,10 +134,7 @@ def all_guards(world: World) -> list[g.Guard]:
     hooks = s.InstanceDict(entry("model"))
     return [
         *made,
-        g.GlobalMissing(s.Global("len")),
-        g.GlobalMissing(s.Global("FACTOR")),
-        g.GlobalMissing(s.Builtin("len")),
-        g.GlobalMissing(s.Builtin("FACTOR")),
+        *(g.GlobalMissing(of(name)) for of in (s.Global, s.Builtin) for name in ("len", "FACTOR")),
         g.ClassFacts.about(Thing, g.ClassFact("absent", "other")),
         g.ClassFacts.about(Thing, g.ClassFact("absent", "__hash__")),
         g.StateRead(abc.get_cache_token, abc.get_cache_token(), True),

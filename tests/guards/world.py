@@ -161,6 +161,7 @@ def make_world() -> World:
         "partial": functools.partial(user, 1),
         "array": np.zeros(2),
         "whole": np.int64(3),
+        "single": np.float32(0.75),
         "weak": weakref.ref(user),
         "shown": types.MappingProxyType({"a": 1}),
         **made_caches(),

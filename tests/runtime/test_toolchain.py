@@ -18,6 +18,7 @@ from jitmagic.runtime.compilers import run
 from jitmagic.runtime.memory_loading import load_image
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library, header_folder
+from jitmagic.target import _compilers
 
 from .processes import is_alive
 
@@ -220,3 +221,18 @@ def test_kernels_of_dropped_functions_are_unloaded(program, target, tmp_path):
 
 def test_headers_are_where_generated_code_looks(target):
     assert (header_folder() / "jitmagic" / "vec.h").is_file()
+
+
+def test_compilers_are_tried_in_their_order_and_once(tmp_path, monkeypatch):
+    for name in ("g++", "clang++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "c++").symlink_to("g++")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _compilers.cache_clear()
+    try:
+        found = [_compilers(None, variable) for variable in ("", "clang++")]
+    finally:
+        _compilers.cache_clear()
+    gcc, clang = str(tmp_path / "g++"), str(tmp_path / "clang++")
+    assert found == [(gcc, clang), (clang, gcc)]

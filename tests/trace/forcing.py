@@ -19,12 +19,11 @@ from jitmagic.options import Options
 from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.breaks import UserGraphBreak
 from jitmagic.trace.machine import Machine, trace
-from jitmagic.trace.opcodes.registry import Signal
 from jitmagic.trace.python_loops.loop_facts import known_loops
 from jitmagic.trace.residual.emit import CannotRestore, FrameScope, emit
 from jitmagic.trace.residual.resume import FlatCode
 from jitmagic.trace.restarts import Stop
-from jitmagic.trace.state import Frame
+from jitmagic.trace.state import Frame, Signal
 
 from .agreement import plain
 

@@ -295,4 +295,29 @@ def test_the_operators_that_a_function_uses_on_a_tensor_are_read_from_its_byteco
 
     wanted = {"__le__", "__ge__", "__sub__", "__rsub__", "__isub__", "__eq__", "__lshift__"}
     found = {name for name in attributes(function.__code__) if name.startswith("__")}
-    assert found == wanted | {"__rlshift__", "__getitem__"}
+    assert found == wanted | {"__rlshift__", "__getitem__", "__bool__"}
+
+
+@pytest.mark.parametrize(
+    ("function", "method"),
+    [
+        (lambda x: 1 in x, "__contains__"),
+        (lambda x: not x, "__bool__"),
+        (lambda x: x or 1, "__bool__"),
+        (lambda x: x if x else 1, "__bool__"),
+        (lambda x: [y for y in x], "__iter__"),  # noqa: C416
+        (lambda x: [*x], "__iter__"),
+        (lambda x: len(x), "__len__"),
+        (lambda x: +x, "__pos__"),
+        (lambda x: f"{x}", "__format__"),
+    ],
+)
+def test_special_methods_that_instructions_and_builtins_look_up(function: Any, method: str) -> None:
+    assert method in attributes(function.__code__)
+
+
+def test_deleting_an_item_looks_up_its_method() -> None:
+    def function(x: Any) -> None:
+        del x[0]
+
+    assert "__delitem__" in attributes(function.__code__)

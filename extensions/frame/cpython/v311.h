@@ -70,6 +70,9 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return *_PyObject_ValuesPointer(object);
 }
 
+// The number of inline values that are set.
+static inline int jm_values_used(const PyDictValues* values) { return ((const uint8_t*)values)[-2]; }
+
 static inline PyObject* jm_dict_of_type(PyTypeObject* type) { return type->tp_dict; }
 
 // PEP 509.

@@ -73,6 +73,9 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return NULL;
 }
 
+// The number of inline values that are set.
+static inline int jm_values_used(const PyDictValues* values) { return ((const uint8_t*)values)[-2]; }
+
 // The interpreter stores the dictionaries of built-in classes. The result is borrowed from the
 // class.
 static inline PyObject* jm_dict_of_type(PyTypeObject* type) {

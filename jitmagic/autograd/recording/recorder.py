@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -20,12 +19,11 @@ from ...budget import check
 from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
 from ...graph.operators.device_layouts import laid_out_on
-from ...graph.operators.foreign import has_side_effects, is_foreign, without_data
-from ...graph.operators.kernel_probing import in_kernel_format, kernel_result
+from ...graph.operators.foreign import has_side_effects
+from ...graph.operators.meta_functions import infer_without_rule, takes_device
 from ...graph.operators.shapes import infer
-from ...graph.operators.symbolic_shapes import infer_symbolic, shapes_by_sampling
 from ...graph.operators.tensor_iterator import has_insignificant_strides
-from ...graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_in
+from ...graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
 from ..nodes import alias_root, is_view_op, runs_once
@@ -77,30 +75,6 @@ def _entered(node: Node) -> Node:
     """Mark a value that enters a checkpointed region: the partition saves it for the second run."""
     alias_root(node).meta["entered"] = True
     return node
-
-
-def _infer_by_torch(op: Any, args: Any, kwargs: dict[str, Any], has_sizes: bool) -> Any:
-    """Infer the result by torch's meta function. If that refuses symbolic sizes, run it at several
-    size tuples. Such a shape is a guess, which the plan checks in each call (plan.cpp).
-    """
-    try:
-        made = op(*args, **kwargs)
-    except Exception:  # perhaps only because sizes are symbolic: try ints
-        sampled = (
-            shapes_by_sampling(partial(_infer_at_ints, op), (args, kwargs)) if has_sizes else None
-        )
-        if sampled is None:
-            raise
-        return sampled
-    return in_kernel_format(op, args, kwargs, made)
-
-
-def _infer_at_ints(op: Any, arguments: tuple[Any, Any]) -> tuple[Any, tuple[int, ...]]:
-    args, kwargs = arguments
-    made = infer(op, args, kwargs)
-    if made is None:
-        made = in_kernel_format(op, args, kwargs, op(*args, **kwargs))
-    return made, ()
 
 
 def _layout(sym: Sym) -> tuple[Any, ...]:
@@ -257,24 +231,14 @@ class Recorder:
         """Return the results of the operation on `device` as meta tensors."""
         metas = to_meta(args)
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
-        if "device" in kwargs or _is_factory(op):
+        if "device" in kwargs or takes_device(op):
             meta_kwargs["device"] = META
         # A symbolic meta tensor takes torch 110 to 200 us to make, one of ints 1 to 4 us.
         with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
             outcome = infer(op, metas, meta_kwargs)
-        has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
-        if outcome is None and has_sizes:
-            outcome = infer_symbolic(op, metas, meta_kwargs)
-        # The kernel comes before torch's meta function, whose strides may differ from it.
-        if outcome is None and device.type == "cpu":
-            outcome = kernel_result(op, metas, meta_kwargs)
-        if outcome is not None:
-            return laid_out_on(device, op, metas, outcome)
-        made = _infer_by_torch(op, metas, meta_kwargs, has_sizes)
-        by_torch = laid_out_on(device, op, metas, made)
-        # Factories and custom operators may return a tensor with memory.
-        alone = next(_syms(args, kwargs.values()), None) is None
-        return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
+        if outcome is None:
+            outcome = infer_without_rule(op, metas, meta_kwargs, infer, device)
+        return laid_out_on(device, op, metas, outcome)
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
         """Return a recorded view of the same memory in the same order, e.g. for t(t(x))."""
@@ -403,13 +367,6 @@ def _has_strides(sym: Sym, strides: tuple[int, ...]) -> bool:
     """Compare strides, ignoring dimensions of size 1."""
     sides = zip(sym.shape, sym.strides, strides, strict=True)
     return all((type(n) is int and n == 1) or a == b for n, a, b in sides)
-
-
-@lru_cache(maxsize=4096)
-def _is_factory(op: Any) -> bool:
-    return any(
-        argument.name == "device" and argument.kwarg_only for argument in op._schema.arguments
-    )
 
 
 def _to_node(value: object) -> Any:

@@ -13,8 +13,8 @@ from torch.fx import Node
 
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
-from ...loops.ir import Extern, Load, LoopProgram, Nest
-from ...schedule.dependencies import loads_of, reads_of, run_time_values, writes_of
+from ...loops.ir import Extern, Load, LoopProgram, Nest, run_time_values
+from ...schedule.dependencies import loads_of, reads_of, writes_of
 from ...schedule.score import buffer_bytes, extent_product, value_cost
 from ..builds import Build, nodes_of
 

@@ -16,6 +16,7 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     without_meta      operators for which torch has no meta function
     symbolic_shapes   symbolic shapes by a checked rule, or by running a call at several sizes
     kernel_probing    shapes and image formats of results from the CPU kernel
+    meta_functions    results of calls without a rule: by a kernel or torch's meta function
     device_layouts    layouts that differ on a GPU
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ...errors import UserLine
+from ...torch_types import AnyFunction, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
@@ -28,6 +29,7 @@ from ..nested import frozen, map_leaves, map_tensors
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .kernel_refusals import check_dtypes
+from .meta_functions import takes_device
 from .strictness import check_as_kernels_do
 from .symbolic_shapes import shapes_by_sampling
 
@@ -188,7 +190,7 @@ def preserving_autocast() -> Iterator[None]:
             torch.set_autocast_dtype(device, dtype)
 
 
-def restoring_modes(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+def restoring_modes(gm: torch.fx.GraphModule, run: AnyFunction) -> AnyFunction:
     """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
     if not any(map(changes_mode, gm.graph.nodes)):
         return run
@@ -225,13 +227,7 @@ class _DeviceTensor(torch.Tensor):
         return shown
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: object, *rest: object) -> NoReturn:  # type: ignore[override]
         raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside the trace"))
 
 
@@ -248,13 +244,9 @@ class _RecordedRun:
 class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
         return args[0]
 
 
@@ -276,31 +268,26 @@ class _CallRecorder(DispatchMode):
         super().__init__()
         self.seen = seen
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = dict(kwargs or {})
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        named = dict(kwargs)
         shown = [t for t in tensors_in((args, named)) if isinstance(t, _DeviceTensor)]
         asked = named.get("device")
         device = torch.device(asked) if asked is not None else _device_of(shown)
-        makes = not shown and any(a.name == "device" for a in func._schema.arguments)
-        if asked is not None or makes:
+        if asked is not None or (not shown and takes_device(op)):
             named["device"] = META
         positional, named = map_leaves((args, dict(sorted(named.items()))), _held)
-        self.seen.calls.append((func, frozen((positional, named), _described)))
-        check_as_kernels_do(func._opname, positional, named, (), device)
-        check_dtypes(func, func._opname, positional, named, device)
+        self.seen.calls.append((op, frozen((positional, named), _described)))
+        check_as_kernels_do(op._opname, positional, named, (), device)
+        check_dtypes(op, op._opname, positional, named, device)
         owners = {id(t.held): t for t in shown}
 
         def show(made: torch.Tensor) -> _DeviceTensor:
             known = owners.get(id(made))
             return _DeviceTensor.make(made, device, False) if known is None else known
 
-        return map_tensors(func(*positional, **named), show)
+        return map_tensors(op(*positional, **named), show)
 
 
 def _device_of(shown: list[_DeviceTensor]) -> torch.device:
@@ -308,7 +295,7 @@ def _device_of(shown: list[_DeviceTensor]) -> torch.device:
     return sized[0].device if sized else torch.device("cpu")
 
 
-def _held(value: object) -> Any:
+def _held(value: object) -> object:
     if isinstance(value, _DeviceTensor):
         return value.held
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
@@ -330,12 +317,12 @@ def cast_result(
     mode: Autocast,
     kept: CastCache,
     target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None = None,
-) -> Any:
+) -> object:
     """Return the call's results under `mode`, as new meta tensors; None if casts change nothing.
 
     Raises what the call raises, StaleCast, and EagerRaises if casts make results share memory.
@@ -366,11 +353,11 @@ def cast_result(
 def _sampled_cast(
     mode: Autocast,
     target: Target,
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    arguments: tuple[tuple[object, ...], dict[str, object]],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     error: Exception,
-) -> Any:
+) -> object:
     """Sample the cast results of a call that fails on symbolic sizes, at several sizes.
 
     Raises `error` if sampling fails too.
@@ -382,8 +369,10 @@ def _sampled_cast(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        at_ints = mode, CastCache(), target, args, kwargs  # a new cache: the sampled leaves are new
-        made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
+        cache = CastCache()  # a new one: the sampled leaves are new
+        made = cast_result(
+            mode, cache, target, args, kwargs, lambda tensor: known[id(tensor)], grad
+        )
         is_cast = made is not None
         if not is_cast:
             raise error
@@ -408,7 +397,7 @@ def _watch(
     seen = _RecordedRun()
     shown: dict[int, _DeviceTensor] = {}
 
-    def show(value: Any) -> Any:
+    def show(value: object) -> object:
         if isinstance(value, torch.Tensor):
             if id(value) not in shown:
                 shown[id(value)] = _shown_like(value, device_of(value))
@@ -419,8 +408,10 @@ def _watch(
         with torch.inference_mode(False), preserving_autocast():
             _set(mode)
             positional, named = map_leaves((args, kwargs), show)
-            watched = grad, seen.written, _CallRecorder(seen), line
-            seen.result = call_on_meta(target, positional, named, *watched)
+            recorder = _CallRecorder(seen)
+            seen.result = call_on_meta(
+                target, positional, named, grad, seen.written, recorder, line
+            )
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
     return seen

@@ -10,7 +10,7 @@ channels_last float64), on versions and on whether cuDNN is enabled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -121,12 +121,12 @@ class _StandIn(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, *rest: object) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: object, *rest: object) -> NoReturn:  # type: ignore[override]
         raise NotImplementedError(f"{func} of a tensor without data")
 
 
 def _chosen(
-    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[Any]
+    device: torch.device, tensors: Sequence[torch.Tensor], settings: Sequence[object]
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Return image and weight without data, on `device`, and the library that convolves them
     there.

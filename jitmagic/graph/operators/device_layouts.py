@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...torch_types import OpOverload
 from .convolution import convolution_layout
 
 __all__ = ["differs_by_device", "laid_out_on"]
@@ -19,7 +20,7 @@ __all__ = ["differs_by_device", "laid_out_on"]
 aten = torch.ops.aten
 
 
-def _row_major(device: torch.device, args: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
+def _row_major(device: torch.device, args: Sequence[object], made: torch.Tensor) -> torch.Tensor:
     return torch.empty(made.shape, dtype=made.dtype, device="meta")
 
 
@@ -32,7 +33,9 @@ _LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
 _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 
-def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: object) -> Any:
+def laid_out_on(
+    device: torch.device, op: OpOverload, args: Sequence[object], made: object
+) -> object:
     """Return the meta results `made` of an operator in the layout of the device's kernel."""
     layout = None if device.type == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import same_shape
 
 __all__ = ["FACTORY_RULES", "counted"]
@@ -52,12 +53,12 @@ def _is_single_or_index(dtype: torch.dtype) -> bool:
     return dtype in (torch.float32, torch.float64, torch.int64)
 
 
-def _drawn(size: Sequence[int], *args: object, **options: Any) -> Tensor | None:
+def _drawn(size: Sequence[int], *args: object, **options: object) -> Tensor | None:
     """Infer rand, randn."""
     return _made(size, _is_float, torch.get_default_dtype(), options)
 
 
-def _normal(mean: float, std: float, size: Sequence[int], **options: Any) -> Tensor | None:
+def _normal(mean: float, std: float, size: Sequence[int], **options: object) -> Tensor | None:
     return _drawn(size, **options) if std >= 0 else None
 
 
@@ -69,36 +70,38 @@ def _integers(*bounds_and_size: Any, **options: Any) -> Tensor | None:
     return _made(size, _is_single_or_index, torch.int64, options)
 
 
-def _permutation(n: int, **options: Any) -> Tensor | None:
+def _permutation(n: int, **options: object) -> Tensor | None:
     return _made((n,), _is_index, torch.int64, options)
 
 
-def _identity(n: int, m: int | None = None, **options: Any) -> Tensor | None:
+def _identity(n: int, m: int | None = None, **options: object) -> Tensor | None:
     size = (n, n if m is None else m)
     return _made(size, _is_single_or_index, torch.get_default_dtype(), options)
 
 
-def _spaced(start: Any, end: Any, steps: int, *base: float, **options: Any) -> Tensor | None:
+def _spaced(
+    start: object, end: object, steps: int, *base: float, **options: object
+) -> Tensor | None:
     """Infer linspace, logspace."""
     if isinstance(start, complex) or isinstance(end, complex):
         return None
     return _made((steps,), _is_float, torch.get_default_dtype(), options)
 
 
-def _window(length: int, *args: object, **options: Any) -> Tensor | None:
+def _window(length: int, *args: object, **options: object) -> Tensor | None:
     return _made((length,), _is_float, torch.get_default_dtype(), options)
 
 
-def _frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+def _frequencies(n: int, d: float = 1.0, **options: object) -> Tensor | None:
     return _made((n,), _is_float, torch.get_default_dtype(), options) if n > 0 else None
 
 
-def _frequencies_from_zero(n: int, d: float = 1.0, **options: Any) -> Tensor | None:
+def _frequencies_from_zero(n: int, d: float = 1.0, **options: object) -> Tensor | None:
     return _frequencies(n // 2 + 1, d, **options) if n > 0 else None
 
 
 def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
-    def rule(rows: int, columns: int, offset: int = 0, **options: Any) -> Tensor | None:
+    def rule(rows: int, columns: int, offset: int = 0, **options: object) -> Tensor | None:
         if rows < 0 or columns < 0:
             return None
         below = _below(rows, columns, offset - upper)
@@ -146,7 +149,7 @@ def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *a
     return torch.empty(x.shape, dtype=x.dtype, device=META)
 
 
-def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:
+def _integers_like(x: Tensor, *bounds: int, **options: object) -> Tensor | None:
     low, high = (0, *bounds)[-2:]
     if options.pop("memory_format", None) not in (None, torch.preserve_format):
         return None
@@ -155,7 +158,7 @@ def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:
     return _made(x.shape, _is_single_or_index, x.dtype, {"device": META, **options})
 
 
-def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor | None:
+def _normal_around(mean: object, std: Any = 1.0, *, generator: object = None) -> Tensor | None:
     """Infer normal of a tensor and a number, or of two tensors of one shape."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
     alike = all((t.shape, t.dtype) == (tensors[0].shape, tensors[0].dtype) for t in tensors)
@@ -203,7 +206,7 @@ def _unviewed(grad: Tensor, size: Sequence[int], *args: object) -> Tensor:
 def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
     """Return a rule of an in-place draw, which returns the tensor itself."""
 
-    def rule(x: Tensor, *args: object, generator: object = None, **named: Any) -> Tensor | None:
+    def rule(x: Tensor, *args: object, generator: object = None, **named: object) -> Tensor | None:
         writable = _is_float(x.dtype) and x.is_contiguous()
         return x if writable and legal(*args, **named) else None
 
@@ -213,7 +216,7 @@ def _filled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
 def _refilled(legal: Callable[..., bool]) -> Callable[..., Tensor | None]:
     """Return a rule of the functional form of an in-place draw, which returns a new tensor."""
 
-    def rule(x: Tensor, *args: object, generator: object = None, **named: Any) -> Tensor | None:
+    def rule(x: Tensor, *args: object, generator: object = None, **named: object) -> Tensor | None:
         return _alike(x) if legal(*args, **named) else None
 
     return rule
@@ -257,7 +260,7 @@ def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None
     return torch.empty((count,), dtype=dtype, device=META)
 
 
-def _single(value: object, **kwargs: Any) -> Tensor | None:
+def _single(value: object, **kwargs: object) -> Tensor | None:
     return _made((), lambda dtype: True, None, kwargs)
 
 
@@ -269,7 +272,7 @@ _DISTRIBUTIONS: Sequence[tuple[Callable[..., bool], Any, Any]] = (
     (_has_width, aten.cauchy_.default, aten.cauchy.default),
     (_is_chance, aten.geometric_.default, aten.geometric.default),
 )
-_FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
+_FAMILIES: Mapping[Any, tuple[Any, ...]] = {
     _drawn: tuple(getattr(aten, n).default for n in ("rand", "randn"))
     + tuple(getattr(aten, n).generator for n in ("rand", "randn")),
     _normal: (aten.normal.float_float,),
@@ -297,7 +300,7 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
         getattr(aten, f"{name}_backward").default for name in ("slice", "select", "diagonal")
     ),
 }
-FACTORY_RULES: Mapping[Any, Callable[..., Any]] = {
+FACTORY_RULES: Mapping[OpOverload, AnyFunction] = {
     **{op: rule for rule, ops in _FAMILIES.items() for op in ops},
     **{in_place: _filled(legal) for legal, in_place, _ in _DISTRIBUTIONS},
     **{functional: _refilled(legal) for legal, _, functional in _DISTRIBUTIONS},

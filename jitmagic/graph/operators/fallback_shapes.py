@@ -7,11 +7,12 @@ None otherwise: torch's own function is asked then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
 from ..symbolic.sym_node import expected_to_hold, is_dense_in
 
@@ -35,7 +36,7 @@ def refuse_repeated(dims: Sequence[int]) -> None:
         raise RuntimeError("a dimension appears multiple times in the list of dims")
 
 
-def _same(x: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
+def _same(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
     """Return a result of the first argument's shape and dtype."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
@@ -75,7 +76,9 @@ def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | 
     return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))
 
 
-def _scattered(x: Tensor, dim: int, index: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
+def _scattered(
+    x: Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
+) -> Tensor | None:
     source = args[0] if args else None
     fits = index.dim() == x.dim() and _in_range(dim, x) and index.dtype is torch.int64
     fits = fits and _no_longer(index, x, dim % max(x.dim(), 1))
@@ -272,7 +275,7 @@ def _entropy(
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: Any
+    query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: object
 ) -> tuple[Tensor, Tensor] | None:
     """Infer the CPU's flash attention: query's layout, log-sum-exp as (batch, length, heads)."""
     batch, heads, length, _ = query.shape
@@ -294,7 +297,7 @@ def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _attention_gradient(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: object
 ) -> tuple[Tensor, ...]:
     return tuple(
         _swapped((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype)
@@ -317,7 +320,7 @@ def _angle(x: Tensor) -> Tensor | None:
     return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
-def _found(x: Tensor, *args: object, **kwargs: Any) -> Tensor:
+def _found(x: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Return row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
     return fresh_meta(x.shape, torch.bool)
 
@@ -342,7 +345,7 @@ def _singular_values(
     return u, fresh_meta((*batch, k), x.dtype), vh
 
 
-_FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
+_FAMILIES: Mapping[Any, tuple[Any, ...]] = {
     _same: (
         aten.softshrink.default,
         aten.sgn.default,
@@ -386,6 +389,6 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _kept_layout: (aten.native_dropout_backward.default,),
     _singular_values: (aten._linalg_svd.default,),
 }
-FALLBACK_RULES: Mapping[Any, Callable[..., Any]] = {
+FALLBACK_RULES: Mapping[OpOverload, AnyFunction] = {
     op: rule for rule, ops in _FAMILIES.items() for op in ops
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import TypeGuard
 from weakref import ref
 
 import torch
@@ -110,7 +110,7 @@ def _lacks_fake(op: OpOverload) -> bool:
     return definition._abstract_fn is None and not known
 
 
-def without_data(made: object, device: torch.device | None = None) -> Any:
+def without_data(made: object, device: torch.device | None = None) -> object:
     """Return the results of a fake kernel as meta tensors: `torch.empty(...)` in it is on the CPU.
 
     Raises ValueError if it should be on another device.

@@ -14,7 +14,7 @@ or on a batch of two; only the memory format of its results is used, which does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
@@ -66,15 +67,15 @@ class _OnDevice(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         return func(*map(self._moved, args), **named)
 
-    def _moved(self, argument: Any) -> Any:
+    def _moved(self, argument: object) -> object:
         return self._device if isinstance(argument, torch.device) else argument
 
 
@@ -93,9 +94,9 @@ def running_alone(device: str, grad: bool) -> Iterator[None]:
 
 
 def call_on_fresh(
-    call: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    call: AnyFunction,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     fresh: Callable[[torch.Tensor], torch.Tensor],
     is_differentiated: bool = True,
 ) -> Callable[[], None]:
@@ -103,7 +104,7 @@ def call_on_fresh(
     leaves: list[torch.Tensor] = []
     known: dict[int, torch.Tensor] = {}
 
-    def made(value: Any) -> Any:
+    def made(value: object) -> Any:
         if isinstance(value, torch.Generator):
             raise TypeError("drawing from the program's generator would change its state")
         if not isinstance(value, torch.Tensor):
@@ -149,7 +150,7 @@ def small_stand_in(
 
 def kernel_result(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
-) -> Any:
+) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
     """
@@ -174,7 +175,7 @@ def kernel_result(
         return None  # the table may be empty, and kernels of gradients write to the indexed row
     stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
 
-    def on_cpu(value: Any) -> Any:
+    def on_cpu(value: object) -> object:
         if isinstance(value, torch.Tensor):
             return stand_ins[id(value)]
         return CPU if value == META else value
@@ -196,13 +197,15 @@ def _counts(t: torch.Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
-def _named(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[str, object]:
     """Return the arguments by their names in the schema."""
     names = (argument.name for argument in op._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _pivots_in(named: Mapping[str, Any]) -> set[int]:
+def _pivots_in(named: Mapping[str, object]) -> set[int]:
     """Return the ids of LAPACK pivots, which count from 1 and are not checked.
 
     Other indexes are filled with 0, which every table has: some kernels do not check them either.
@@ -210,7 +213,7 @@ def _pivots_in(named: Mapping[str, Any]) -> set[int]:
     return {id(value) for name, value in named.items() if "pivots" in name.lower()}
 
 
-def _has_no_rows(named: Mapping[str, Any]) -> bool:
+def _has_no_rows(named: Mapping[str, object]) -> bool:
     """Return whether a number says that a table is empty: `num_weights` of a gradient."""
     return any(value == 0 for name, value in named.items() if name.startswith("num_"))
 
@@ -222,12 +225,12 @@ def _can_be_asked(op: Any) -> bool:
     return all(info is None or info.is_write for info in _alias_infos(op._schema))
 
 
-def _is_elementwise(op: Any) -> bool:
+def _is_elementwise(op: OpOverload) -> bool:
     """Return whether integers are operands, not indexes; they are filled with 1 then."""
     return is_pointwise(op) or torch.Tag.pointwise in op.tags or op._opname.startswith("_foreach_")
 
 
-def _has_slow_meta(op: Any) -> bool:
+def _has_slow_meta(op: OpOverload) -> bool:
     return torch._C.DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
 
 
@@ -268,7 +271,7 @@ def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ma
     return map_tensors(made, lambda tensor: _in_format(tensor, next(laid_out)))
 
 
-def _kernel_formats(op: Any, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
+def _kernel_formats(op: object, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
     """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):
@@ -287,7 +290,7 @@ def _has_batch(t: torch.Tensor, batch: int) -> bool:
     return t.dim() in CHANNELS_LAST and t.shape[0] == batch
 
 
-def _cut(value: Any, batch: int, few: int) -> Any:
+def _cut(value: Any, batch: int, few: int) -> object:
     """Return `few` images in place of `batch`."""
     is_cut = few < batch and isinstance(value, torch.Tensor) and _has_batch(value, batch)
     return value[:few] if is_cut else value

@@ -28,6 +28,7 @@ import torch
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
 from ...symbols.scalar import symbols_of
+from ...torch_types import AnyFunction
 from ..attribution import Silence, call_from
 from ..nested import frozen
 from ..node_meta import tensors_in
@@ -158,7 +159,7 @@ _UNKNOWN = Verdict.unknown("it cannot be run on stand-ins")
 
 
 def check_dtypes(
-    target: Callable[..., Any] | str,
+    target: AnyFunction | str,
     name: str,
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -199,7 +200,7 @@ def _refuse_by_dtype(name: str, tensors: list[torch.Tensor]) -> None:
 
 
 def kernel_refusal(
-    target: Callable[..., Any] | str,
+    target: AnyFunction | str,
     name: str,
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -222,7 +223,7 @@ def kernel_refusal(
 
 
 def kernel_accepts(
-    target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any], grad: bool
+    target: AnyFunction | str, args: Sequence[object], kwargs: dict[str, object], grad: bool
 ) -> bool:
     """Return whether CPU kernels certainly accept the call and its backward, on small tensors."""
     large = sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST
@@ -289,7 +290,7 @@ class _Trial:
         return ask()
 
     @property
-    def _given(self) -> Sequence[Any]:
+    def _given(self) -> Sequence[object]:
         """Return the arguments; the size of a factory's result is cut down, which always fits."""
         at = _FILLS.get(self.name, len(self.args))
         if at >= len(self.args):
@@ -302,7 +303,7 @@ class _Trial:
         shape = tensor.shape
         return _few(shape) if self.is_elementwise else tuple(min(n, self.extent) for n in shape)
 
-    def _described(self, value: Any, seen: dict[int, int]) -> Hashable:
+    def _described(self, value: object, seen: dict[int, int]) -> Hashable:
         if isinstance(value, torch.Tensor):
             if id(value) in seen:
                 return seen[id(value)]
@@ -320,7 +321,7 @@ class _Trial:
                 return torch.ones(shape, dtype=dtype, device=device)
             return small_stand_in(shape, dtype, device, integer)
 
-        def call(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def call(args: Sequence[object], kwargs: dict[str, object]) -> Any:
             if isinstance(self.target, str):
                 return call_from(Silence(), getattr(args[0], self.target), args[1:], kwargs)
             return call_from(Silence(), self.target, args, kwargs)
@@ -334,7 +335,7 @@ class _Trial:
         return Verdict.holds()
 
 
-def _is_of_torch(target: Callable[..., Any] | str) -> bool:
+def _is_of_torch(target: AnyFunction | str) -> bool:
     """Return whether the process has one such function, which may be cached."""
     module = getattr(target, "__module__", None) or type(target).__module__
     return isinstance(target, str) or module.partition(".")[0] in ("torch", "_operator", "builtins")
@@ -348,7 +349,7 @@ def _few(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_suspect(
-    target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+    target: AnyFunction | str, name: str, args: Sequence[object], kwargs: dict[str, object]
 ) -> bool:
     """Return whether to probe: integer, bool or complex tensors, several dtypes, or a number that a
     dtype cannot hold; and stand-ins can answer.
@@ -407,7 +408,7 @@ def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
     return True, frozenset(n for n, _ in places), frozenset(name for _, name in places)
 
 
-def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
+def _numbers(name: str, args: Sequence[object], kwargs: dict[str, object]) -> Iterator[object]:
     """Yield the number arguments, and each float: composites may pass it on as a Scalar."""
     _, positions, names = _number_places(name)
     given = [arg for n, arg in enumerate(args) if n in positions or type(arg) is float]

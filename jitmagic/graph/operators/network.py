@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
 from .tensor_iterator import CHANNELS_LAST, is_of_images, like, strides_along
 
@@ -81,15 +82,15 @@ def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | No
     return torch.float32 if kinds == {torch.float32} and narrow else None
 
 
-def _batch_norm_without_statistics(x: Tensor, weight: Any, bias: Any, *how: Any) -> Any:
+def _batch_norm_without_statistics(x: Tensor, weight: Any, bias: Any, *how: Any) -> object:
     return _batch_norm(x, weight, bias, None, None, *how)
 
 
-def _batch_norm_by_statistics(x: Tensor, *args: Any) -> Any:
+def _batch_norm_by_statistics(x: Tensor, *args: Any) -> object:
     return _batch_norm(x, *(*args[:4], False, *args[4:]))
 
 
-def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
+def _batch_norm_with_reserve(training: bool) -> AnyFunction:
     """Return the rule of the overloads with cuDNN's `reserve` result."""
 
     def rule(x: Tensor, *args: Any) -> Any:
@@ -99,7 +100,7 @@ def _batch_norm_with_reserve(training: bool) -> Callable[..., Any]:
     return rule
 
 
-def _updated(rule: Callable[..., Any]) -> Callable[..., Any]:
+def _updated(rule: AnyFunction) -> AnyFunction:
     """Return the rule of the functional form, which returns new running statistics."""
 
     def functional(x: Tensor, weight: object, bias: object, mean: Tensor, *args: object) -> Any:
@@ -140,24 +141,24 @@ def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
 
 
 def _variance(
-    x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
 ) -> Tensor | None:
     return _reduced(x, dims, keepdim)
 
 
 def _variance_and_mean(
-    x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor] | None:
     variance, mean = _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
     return None if variance is None or mean is None else (variance, mean)
 
 
-def _logsumexp(x: Tensor, dims: Any, keepdim: bool = False) -> Tensor | None:
+def _logsumexp(x: Tensor, dims: object, keepdim: bool = False) -> Tensor | None:
     return _reduced(x, dims, keepdim) if dims else None
 
 
 def _vector_norm(
-    x: Tensor, order: object = 2, dims: Any = None, keepdim: bool = False, **kwargs: Any
+    x: Tensor, order: object = 2, dims: object = None, keepdim: bool = False, **kwargs: object
 ) -> Tensor | None:
     return None if kwargs.get("dtype") is not None else _reduced(x, dims, keepdim)
 
@@ -265,12 +266,12 @@ def _resized_gradient(
     return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
 
 
-def _resizing() -> Mapping[Any, Callable[..., Tensor | None]]:
+def _resizing() -> Mapping[OpOverload, Callable[..., Tensor | None]]:
     """Return the rules of each way to resize and of its gradient, whose names end alike."""
     ways = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
     near = (f"{kind}{n}d" for kind in ("nearest", "nearest_exact") for n in (1, 2, 3))
     smooth = ("bilinear2d_aa", "bicubic2d_aa")
-    rules: dict[Any, Callable[..., Tensor | None]] = {}
+    rules: dict[OpOverload, Callable[..., Tensor | None]] = {}
     for way in (*ways, *near, *smooth):
         name = f"{'_' * (way in smooth or 'exact' in way)}upsample_{way}"
         rules[getattr(aten, name).default] = _resized
@@ -406,7 +407,7 @@ def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
     return same_shape((grid.shape[0], grid.shape[-1]), (x.shape[0], spatial))
 
 
-NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
+NETWORK_RULES: Mapping[OpOverload, AnyFunction] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit.default: _batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,

@@ -33,7 +33,7 @@ _MOST = 1 << 20  # elements compared one by one; for larger tensors, meeting spa
 
 
 def why_order_matters(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
+    name: str, args: Sequence[Any], kwargs: dict[str, object], written: Sequence[torch.Tensor]
 ) -> str | None:
     """Return why the call's result depends on the order of its writes, or None."""
     if not written:
@@ -67,7 +67,7 @@ def _reads_elsewhere(name: str) -> bool:
     return not any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
+def _regions(name: str, args: Sequence[object]) -> Sequence[object]:
     """Return the arguments, with the assigned part in place of the whole tensor for setitem."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args

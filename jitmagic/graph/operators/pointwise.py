@@ -7,9 +7,10 @@ for shape rules and by the partitioner, to find operations that are cheap to rec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
+
+from ...torch_types import OpOverload
 
 __all__ = [
     "BOOLEAN",
@@ -19,6 +20,7 @@ __all__ = [
     "is_pointwise",
     "is_transcendental",
     "overloads",
+    "promoted_categories",
     "takes_wrapped_number",
 ]
 
@@ -50,7 +52,7 @@ KEEPING: Mapping[str, int] = {
 _OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")
 
 
-def overloads(names: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
+def overloads(names: Mapping[str, int]) -> Iterator[tuple[OpOverload, int]]:
     """Yield the functional tensor-first overloads of the named packets."""
     for name, operands in names.items():
         packet = getattr(aten, name)
@@ -72,16 +74,36 @@ _TRANSCENDENTAL = {
 }
 
 
-def is_pointwise(op: Any) -> bool:
+def is_pointwise(op: object) -> bool:
     return op in _POINTWISE
 
 
-def is_transcendental(op: Any) -> bool:
+def is_transcendental(op: object) -> bool:
     """Return whether it costs tens of instructions an element rather than one or two."""
     return op in _TRANSCENDENTAL
 
 
-def takes_wrapped_number(op: Any, args: Sequence[Any]) -> bool:
+def promoted_categories(
+    sized: torch.dtype | None, scalar: torch.dtype | None, number: torch.dtype | None
+) -> torch.dtype | None:
+    """Return the common dtype of c10's categories: tensors with dimensions, 0-dim tensors, Python
+    numbers; None for those without operands.
+    """
+    return _over(sized, _over(scalar, number))
+
+
+def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def takes_wrapped_number(op: OpOverload, args: Sequence[object]) -> bool:
     """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
 
     jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.

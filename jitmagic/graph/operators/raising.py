@@ -61,7 +61,7 @@ def may_raise_on_data(node: Node) -> bool:
 
 
 def call_may_raise(
-    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype | None
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], dtype: torch.dtype | None
 ) -> bool:
     """Do `may_raise_on_data` for a call whose first result has this dtype. Only ints, floats and
     complex numbers among its arguments count as numbers.
@@ -95,7 +95,7 @@ def _is_integer(dtype: torch.dtype | None) -> bool:
     return not fractional and dtype is not torch.bool
 
 
-def _divisor(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _divisor(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Return the divisor: a number was checked when recorded, a tensor may contain a zero."""
     if "other" in kwargs:
         return kwargs["other"]

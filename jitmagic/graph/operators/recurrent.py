@@ -11,12 +11,13 @@ runs with it off. `jitmagic::lstm_layer` is that kernel in its training form.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
 from .operator_library import LIBRARY, is_registered
@@ -35,7 +36,7 @@ __all__ = [
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-RECURRENT: Mapping[Any, Any] = {  # function -> the operator that it calls
+RECURRENT: Mapping[object, Any] = {  # function -> the operator that it calls
     torch.lstm: aten.lstm.input,
     torch.gru: aten.gru.input,
     torch.rnn_tanh: aten.rnn_tanh.input,
@@ -45,7 +46,7 @@ RECURRENT: Mapping[Any, Any] = {  # function -> the operator that it calls
 _SCHEMA = str(aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::mkldnn_rnn_layer")
 
 
-def _train_layer(*args: object) -> Any:
+def _train_layer(*args: object) -> object:
     with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args)
 
@@ -66,7 +67,7 @@ def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> 
     return bool(enabled and usual and not projected)
 
 
-def takes_packed_sequence(function: Any, args: Sequence[Any]) -> bool:
+def takes_packed_sequence(function: object, args: Sequence[object]) -> bool:
     """Return whether a layer is called with a packed sequence: counts as second argument."""
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 
@@ -171,7 +172,7 @@ def _layer_backward(*args: Any) -> tuple[Tensor, ...]:
     return _empty(*args[:7])
 
 
-RECURRENT_RULES: Mapping[Any, Callable[..., Any]] = {
+RECURRENT_RULES: Mapping[OpOverload, AnyFunction] = {
     **dict.fromkeys(RECURRENT.values(), _all_layers),
     **dict.fromkeys((aten.mkldnn_rnn_layer.default, LSTM_LAYER), _layer),
     aten.mkldnn_rnn_layer_backward.default: _layer_backward,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
@@ -23,7 +24,15 @@ from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .network import NETWORK_RULES
-from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads, takes_wrapped_number
+from .pointwise import (
+    BOOLEAN,
+    FLOATING,
+    KEEPING,
+    PROMOTING,
+    overloads,
+    promoted_categories,
+    takes_wrapped_number,
+)
 from .recurrent import RECURRENT_RULES
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
@@ -40,7 +49,7 @@ __all__ = [
 
 aten = torch.ops.aten
 _MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
-Rule = Callable[..., Any]
+Rule = AnyFunction
 
 
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -66,7 +75,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return args[0]
 
 
-def infer_accepted(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_accepted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
     if not _accepts(op, tensors_of(args), kwargs):
         return None
@@ -74,7 +83,7 @@ def infer_accepted(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return infer_in_place(op, args, kwargs) if made is None else made
 
 
-def _accepts(op: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
+def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Mapping[str, object]) -> bool:
     """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
     if op in _ANY_DTYPE:
         return True
@@ -91,7 +100,7 @@ def _accepts(op: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) ->
     return all(t.is_floating_point() for t in tensors)
 
 
-def tensors_of(values: Any) -> list[torch.Tensor]:
+def tensors_of(values: object) -> list[torch.Tensor]:
     """Return the tensors in nested tuples and lists."""
     if isinstance(values, torch.Tensor):
         return [values]
@@ -103,18 +112,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
 #  type promotion ----------------------------------------------------------------------------------
 
 
-def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
-    if higher is None or lower is None:
-        return lower if higher is None else higher
-    if higher.is_floating_point:
-        return higher
-    if higher is torch.bool or lower.is_floating_point:
-        return torch.promote_types(higher, lower)
-    return higher
-
-
-def promoted(values: Sequence[Any]) -> torch.dtype:
+def promoted(values: Sequence[object]) -> torch.dtype:
     """Return the common dtype of tensors and Python numbers, by category."""
     sized: torch.dtype | None = None
     scalar: torch.dtype | None = None
@@ -129,7 +127,7 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
         else:
             kind = number_dtype(value)
             number = kind if number is None else torch.promote_types(number, kind)
-    result = _over(sized, _over(scalar, number))
+    result = promoted_categories(sized, scalar, number)
     assert result is not None
     return result
 
@@ -146,7 +144,7 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int | torch.SymInt | Size)
 
 
-def _real(values: Sequence[Any]) -> bool:
+def _real(values: Sequence[object]) -> bool:
     return not any(
         value.dtype.is_complex if isinstance(value, torch.Tensor) else isinstance(value, complex)
         for value in values
@@ -156,10 +154,10 @@ def _real(values: Sequence[Any]) -> bool:
 #  rules -------------------------------------------------------------------------------------------
 
 
-def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:
+def _pointwise(dtype_of: Callable[[Sequence[object]], torch.dtype], operands: int) -> Rule:
     """Return the elementwise rule over the first `operands` arguments (tensors or numbers)."""
 
-    def rule(*args: object, **kwargs: Any) -> torch.Tensor | None:
+    def rule(*args: object, **kwargs: object) -> torch.Tensor | None:
         values = [value for value in args[:operands] if value is not None]
         values += [v for k, v in kwargs.items() if k in ("other", "min", "max") and v is not None]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -176,7 +174,7 @@ def _gradient(values_first: bool) -> Rule:
     """
 
     def rule(
-        grad: torch.Tensor, values: torch.Tensor, *args: object, **kwargs: Any
+        grad: torch.Tensor, values: torch.Tensor, *args: object, **kwargs: object
     ) -> torch.Tensor | None:
         if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
             return None
@@ -185,12 +183,12 @@ def _gradient(values_first: bool) -> Rule:
     return rule
 
 
-def _floating(values: Sequence[Any]) -> torch.dtype:
+def _floating(values: Sequence[object]) -> torch.dtype:
     dtype = promoted(values)
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
-def _boolean(values: Sequence[Any]) -> torch.dtype:
+def _boolean(values: Sequence[object]) -> torch.dtype:
     return torch.bool
 
 
@@ -199,7 +197,7 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
     return dtype
 
 
-def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tensor | None:
+def _divided(a: object, b: object, *, rounding_mode: str | None = None) -> torch.Tensor | None:
     made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
     return made
 
@@ -244,7 +242,7 @@ def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
 def _reduction(kind: str) -> Rule:
     def rule(
         x: torch.Tensor,
-        dims: Any = None,
+        dims: object = None,
         keepdim: bool = False,
         *,
         dtype: torch.dtype | None = None,
@@ -306,7 +304,7 @@ def _scattered(x: torch.Tensor, *args: object) -> torch.Tensor:
 
 
 def _gathered(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *args: object, **kw: Any
+    x: torch.Tensor, dim: int, index: torch.Tensor, *args: object, **kw: object
 ) -> torch.Tensor | None:
     if index.dim() != x.dim() or not x.dim():
         return None
@@ -337,7 +335,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     return fresh_meta(shape, promoted(tensors))
 
 
-def _same_layout(x: torch.Tensor, *args: object, **kwargs: Any) -> torch.Tensor:
+def _same_layout(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """Infer activations with parameters: elementwise over the first argument."""
     return elementwise([x], x.dtype)
 
@@ -377,7 +375,7 @@ def _layer_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
 
 
-def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
+def _count(end: object, **kwargs: object) -> torch.Tensor | None:
     return counted(0, end, **kwargs)
 
 
@@ -392,7 +390,7 @@ _ACTIVATIONS = tuple(
 _POINTWISE = (PROMOTING, FLOATING, KEEPING)
 
 # The layouts of these rules hold if all strides are significant (see `has_insignificant_strides`).
-_BY_LAYOUT: Mapping[Any, Rule] = {
+_BY_LAYOUT: Mapping[OpOverload, Rule] = {
     **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
     **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
     aten.threshold_backward.default: _gradient(True),
@@ -438,7 +436,7 @@ _BY_LAYOUT: Mapping[Any, Rule] = {
     **NETWORK_RULES,
 }
 
-_RULES: Mapping[Any, Rule] = {
+_RULES: Mapping[OpOverload, Rule] = {
     **_BY_LAYOUT,
     **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
     **{op.default: like for op in (aten.empty_like, aten.zeros_like, aten.ones_like)},
@@ -449,7 +447,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.convolution_backward.default: convolution_backward,
 }
 
-_IN_PLACE: Mapping[Any, Any] = {
+_IN_PLACE: Mapping[OpOverload, OpOverload] = {
     getattr(getattr(aten, name + "_"), op._overloadname): op
     for op in (*_ACTIVATIONS, *(op for table in _POINTWISE for op, _ in overloads(table)))
     for name in (op._opname,)
@@ -477,7 +475,9 @@ _ANY_REAL = frozenset(
         *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
     }
 )
-_OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the tensors, its dtype
+_OTHER_DTYPES: Mapping[
+    OpOverload, tuple[int, torch.dtype]
+] = {  # position among the tensors, its dtype
     aten.embedding.default: (1, torch.int64),
     aten.where.self: (0, torch.bool),
     aten.bitwise_not.default: (0, torch.bool),

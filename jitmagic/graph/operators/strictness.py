@@ -53,7 +53,7 @@ _FILLED_AT_RANDOM = frozenset(
 _DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_noise"))
 
 
-def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def check_for_meta(name: str, args: Sequence[object], kwargs: dict[str, object]) -> None:
     """Raise EagerRaises if a meta function would end the process by dividing by an integer 0."""
     shuffles = name in ("channel_shuffle", "native_channel_shuffle")
     if shuffles and _argument(args, kwargs, 1, "groups") == 0:
@@ -112,8 +112,8 @@ def check_as_kernels_do(
 
 def _check_arguments(
     name: str,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
     tensors: list[torch.Tensor],
     device: torch.device,
 ) -> None:
@@ -194,13 +194,13 @@ def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> Non
         _reject("the device's kernel chooses the layout of its result")
 
 
-def _check_dim(first: torch.Tensor, dim: Any) -> None:
+def _check_dim(first: torch.Tensor, dim: object) -> None:
     rank = max(first.dim(), 1)
     if type(dim) is int and not -rank <= dim < rank:
         _reject(f"dimension {dim} is out of range", IndexError)
 
 
-def _check_elements(first: torch.Tensor, dim: Any) -> None:
+def _check_elements(first: torch.Tensor, dim: object) -> None:
     if isinstance(dim, torch.Tensor):  # the larger of two tensors
         return
     try:
@@ -226,9 +226,9 @@ def _check_slice(
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
     _check_dim(whole, dim)
-    call = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
-    part = symbolic_view(*call, {})
-    if (part if part is not None else call[0](*call[1])).shape != src.shape:
+    op, bounds = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
+    part = symbolic_view(op, bounds, {})
+    if (part if part is not None else op(*bounds)).shape != src.shape:
         _reject("the source does not have the shape of the slice")
 
 
@@ -273,7 +273,11 @@ def _check_draws(
 
 
 def _argument(
-    args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: object = None
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    position: int,
+    name: str,
+    default: object = None,
 ) -> Any:
     return args[position] if len(args) > position else kwargs.get(name, default)
 

@@ -37,6 +37,7 @@ from ...symbols.probe import (
 )
 from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
+from ...torch_types import OpOverload
 from ..attribution import Silence
 from ..linked_history import link_history
 from ..memory import storages_in
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
-Run = Callable[[Any], tuple[Any, Collection[int]]]
+Run = Callable[[object], tuple[object, Collection[int]]]
 # Errors by which torch refuses arguments; before 2.13 some meta functions use assert.
 _REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
 _MOST_PAIRS = 8  # of sizes that a call may require to be equal
@@ -68,7 +69,7 @@ _MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimens
 # -- by rule ---------------------------------------------------------------------------------------
 
 
-def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_symbolic(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
     if (view := symbolic_view(op, args, kwargs)) is not None:
         return view
@@ -77,7 +78,7 @@ def infer_symbolic(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return infer_checked(op, args, kwargs)
 
 
-def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None
@@ -95,7 +96,7 @@ def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 @lru_cache(maxsize=4096)
-def _is_elementwise(op: Any) -> bool:
+def _is_elementwise(op: OpOverload) -> bool:
     """Return whether TensorIterator alone decides the layout of a fresh result."""
     return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
@@ -171,7 +172,9 @@ class _SampledCall:
         return map_tensors(self.like, lambda _: next(after))
 
 
-def shapes_by_sampling(run: Run, arguments: object, signature: CallSignature | None = None) -> Any:
+def shapes_by_sampling(
+    run: Run, arguments: object, signature: CallSignature | None = None
+) -> object:
     """Return the result of `run(arguments)` with Sizes, or None. `run` returns results and the
     memory written to.
     """
@@ -277,7 +280,7 @@ class _Sampling:
         layouts = [(as_dimensions(t.shape), as_dimensions(t.stride())) for t in tensors_in(made)]
         return Verdict.holds(_SampledCall(results[0], layouts))
 
-    def _outcomes(self, samples: list[SizeValues]) -> dict[int, Any]:
+    def _outcomes(self, samples: list[SizeValues]) -> dict[int, object]:
         """Return the call's result for each size tuple, by index. Raises ResultsDiffer.
 
         The smallest run first: where the number of results depends on a size (`unbind`), large
@@ -298,7 +301,7 @@ class _Sampling:
             raise ResultsDiffer("the call refuses most sizes")
         return dict(sorted(made.items()))
 
-    def _outcome(self, known: SizeValues) -> Any:
+    def _outcome(self, known: SizeValues) -> object:
         given = _at(self.arguments, known)
         held = storages_in(given)
         result, written = self.run(given)
@@ -306,7 +309,7 @@ class _Sampling:
             raise ResultsDiffer("it is a view or writes")  # symbolic_views.py has rules of views
         return result
 
-    def _size(self, formulas: Formulas, numbers: Sequence[int]) -> Any:
+    def _size(self, formulas: Formulas, numbers: Sequence[int]) -> object:
         is_known = all(type(number) is int for number in numbers)  # others are data-dependent
         expr = formulas.read(numbers) if is_known else None
         if expr is None:
@@ -379,11 +382,11 @@ def with_sizes_of_call(arguments: object) -> Any:
     return _at(arguments, known)
 
 
-def _at(arguments: object, known: SizeValues) -> Any:
+def _at(arguments: object, known: SizeValues) -> object:
     """Return the nested arguments at these sizes; a tensor that occurs twice stays one tensor."""
     made: dict[int, torch.Tensor] = {}
 
-    def at(value: Any) -> Any:
+    def at(value: object) -> Any:
         if isinstance(value, torch.SymInt):
             return value_of(as_dimension(value), dict(known))
         if not isinstance(value, torch.Tensor):

@@ -8,7 +8,6 @@ of the normalisations); and whether it is a factory, which reads no numbers.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -49,7 +48,7 @@ _OFF_BY_DEFAULT = frozenset(
 )
 
 
-def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def draws(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call may draw random numbers."""
     name = target_name(target)
     if name in _ALWAYS:
@@ -98,7 +97,7 @@ _FLAGS = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats"
 
 
 def statistics_written(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], written: tuple[Node, ...]
+    target: Target, args: tuple[object, ...], kwargs: dict[str, object], written: tuple[Node, ...]
 ) -> tuple[Node, ...]:
     """Return running statistics that a normalisation updates and that are not in `written`."""
     name = target_name(target).removeprefix("native_")

@@ -6,13 +6,14 @@ kernel may refuse; the operators are extern calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta
 from .foreign import is_foreign
 
@@ -33,7 +34,7 @@ _KNOWN_BY = (
 
 
 @lru_cache(maxsize=4096)
-def only_writes(op: Any) -> bool:
+def only_writes(op: OpOverload) -> bool:
     """Return whether a torch operator has no results and no meta function, like the updates of
     `fused=True`: the tensors that it writes to keep their size.
     """
@@ -87,7 +88,7 @@ def _histogram_between(
     return fresh_meta((len(edges) - 1,), x.dtype), fresh_meta(edges.shape, x.dtype)
 
 
-def _points(x: Tensor, bins: Sequence[Any], weight: Tensor | None) -> bool:
+def _points(x: Tensor, bins: Sequence[object], weight: Tensor | None) -> bool:
     """Return whether x has rows of one coordinate per axis, each with one weight."""
     rows = x.shape[:-1]
     return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
@@ -207,7 +208,7 @@ def _fake_quantized_by_tensors(
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
 
-WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
+WITHOUT_META: Mapping[OpOverload, AnyFunction] = {
     aten.multi_margin_loss_backward.default: _gradient,
     aten.multilabel_margin_loss_backward.default: _gradient,
     aten.fractional_max_pool3d_backward.default: _gradient,

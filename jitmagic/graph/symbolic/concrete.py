@@ -26,7 +26,7 @@ from ..node_meta import mutated_by
 
 __all__ = ["ScalarInput", "Values", "graph_at", "results_of", "sized_graph", "spec_at"]
 
-Values = Mapping[Expr, Any]
+Values = Mapping[Expr, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
     return _moved_spec(spec, dict(values))
 
 
-def _moved_spec(spec: TensorSpec, known: dict[Expr, Any]) -> TensorSpec:
+def _moved_spec(spec: TensorSpec, known: dict[Expr, object]) -> TensorSpec:
     """Do `spec_at` and cache intermediate values in `known`."""
     numbers = *spec.shape, *spec.stride, spec.storage_offset
     if not any(isinstance(number, Size) for number in numbers):
@@ -97,7 +97,7 @@ def sized_graph(
     graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | ScalarInput]()
     known = dict(values)
 
-    def use(node: Node) -> Any:
+    def use(node: Node) -> object:
         value = made[node]
         if not isinstance(value, SizeFloat):
             return value
@@ -137,7 +137,7 @@ def sized_graph(
     return LazyModule(gm, graph), tuple(kept.values())
 
 
-def _describe(copy: Node, node: Node, made: dict[Node, Any], known: dict[Expr, Any]) -> None:
+def _describe(copy: Node, node: Node, made: dict[Node, object], known: dict[Expr, object]) -> None:
     def moved(part: object) -> Any:
         return _moved_spec(part, known) if isinstance(part, TensorSpec) else part
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Dimension, Size, lower_bound, upper_bound
+from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
@@ -46,12 +47,12 @@ class _Sizes:
 
 
 def infer_data_dependent(
-    op: Any,
+    op: OpOverload,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     fresh: NewSize,
     call: Callable[..., Any],
-) -> Any:
+) -> object:
     """Return the operator's results on the meta device, or None. `call` runs an operator there."""
     sizes = _Sizes(fresh)
     try:
@@ -89,8 +90,8 @@ def _masked_select(sizes: _Sizes, x: Tensor, mask: Tensor) -> Tensor | None:
 
 
 def _by_masks(
-    sizes: _Sizes, call: Callable[..., Any], x: Tensor, indices: Sequence[Tensor | None]
-) -> Any:
+    sizes: _Sizes, call: AnyFunction, x: Tensor, indices: Sequence[Tensor | None]
+) -> object:
     """Infer indexing by masks: a mask becomes one index of the true coordinates per dimension."""
     if not any(one is not None and one.dtype in _MASKS for one in indices):
         return None
@@ -167,7 +168,7 @@ def _packed(
 
 
 def infer_padded_sequence(
-    fresh: NewSize, rows: Tensor, counts: Tensor, batch_first: bool, padding: Any, steps: Any
+    fresh: NewSize, rows: Tensor, counts: Tensor, batch_first: bool, padding: object, steps: Any
 ) -> tuple[Tensor, Tensor] | None:
     """Infer `_pad_packed_sequence`, which torch decomposes before a dispatch mode sees it: there
     are as many sequences as the first step has rows.
@@ -182,7 +183,7 @@ def infer_padded_sequence(
     return made.transpose(0, 1) if batch_first else made, fresh_meta((batch,), torch.int64)
 
 
-_RULES: Mapping[Any, Callable[..., Any]] = {
+_RULES: Mapping[OpOverload, AnyFunction] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
     aten._unique2.default: _unique,

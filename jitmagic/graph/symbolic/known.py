@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...torch_types import OpOverload
 from ..builder import GraphBuilder
 from ..dispatch_mode import DispatchMode
 from ..nested import map_nodes
@@ -38,16 +39,12 @@ class _Unknown(Exception):
 class _Pure(DispatchMode):
     """Lets through operators with one possible result; raises _Unknown for others."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if is_random_op(func) or "empty" in func._schema.name:
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        if is_random_op(op) or "empty" in op._schema.name:
             raise _Unknown
-        return func(*args, **(kwargs or {}))
+        return super().run_operator(op, args, kwargs)
 
 
 def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
@@ -78,7 +75,7 @@ class _Computation:
     def __init__(self, graph: GraphBuilder, most_elements: int) -> None:
         self._graph = graph
         self._most_elements = most_elements
-        self._known: dict[Node, Any] = {}
+        self._known: dict[Node, object] = {}
 
     def of(self, node: Node) -> torch.Tensor | None:
         if not isinstance(node.meta["val"], torch.Tensor) or self._graph.modes_vary:

@@ -20,7 +20,7 @@ from ..lazy_module import LazyModule
 
 __all__ = ["GraphsDiffer", "merge_graphs", "same"]
 
-Join = Callable[[Any, Any], Any]
+Join = Callable[[object, object], object]
 Counterparts = dict[Node, Node]
 _COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FEW = 4096  # elements of constants that are compared by value
@@ -100,7 +100,7 @@ def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
     return join(a, b)
 
 
-def same(a: Any, b: Any) -> Any:
+def same(a: object, b: object) -> Any:
     """Return the value if both are indistinguishable, else raise GraphsDiffer. Objects of other
     types are compared by identity.
     """

@@ -35,6 +35,7 @@ from ...symbols.probe import (
     value_at,
 )
 from ...symbols.scalar import Symbol
+from ...torch_types import OpOverload
 from ..devices import place
 from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
@@ -81,12 +82,12 @@ Steps = list[tuple[Any, list[float]]]
 """The operators that a call runs, in order, and its result, each with its float arguments."""
 
 
-def _step(what: Any) -> tuple[Any, list[float]]:
+def _step(what: object) -> tuple[object, list[float]]:
     floats: list[float] = []
     return _described(what, floats), floats
 
 
-def _described(value: object, floats: list[float]) -> Any:
+def _described(value: object, floats: list[float]) -> object:
     """Return a comparable form without the floats, which are appended to `floats`."""
     if type(value) is float:
         floats.append(value)
@@ -107,33 +108,30 @@ class _Noted(DispatchMode):
         super().__init__()
         self._steps = steps
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        self._steps.append(_step((func, _all_arguments(func, args, kwargs))))
-        return func(*args, **kwargs)
+    def run_operator(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> object:
+        self._steps.append(_step((op, _all_arguments(op, args, kwargs))))
+        return super().run_operator(op, args, kwargs)
 
 
-def _all_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _all_arguments(
+    op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> list[object]:
     """Return the arguments in the schema's order, with ints for floats converted.
 
     A dispatch mode does not see arguments that equal their default.
     """
     given = []
-    for n, argument in enumerate(func._schema.arguments):
+    for n, argument in enumerate(op._schema.arguments):
         default = argument.default_value
         value = args[n] if n < len(args) else kwargs.get(argument.name, default)
-        is_number = type(value) is int and str(argument.type) in ("number", "float")
-        given.append(float(value) if is_number else value)
+        takes_float = str(argument.type) in ("number", "float")
+        given.append(float(value) if takes_float and type(value) is int else value)
     return given
 
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[object, ...], dict[str, object]]
 Call = Callable[[float], Arguments]
 """Returns the arguments of a call, on meta tensors, with the given number in one of them."""
 
@@ -259,12 +257,12 @@ def _is_same(a: float | None, b: float) -> bool:
     return is_same_float(a, b) or a == b == 0
 
 
-def _run(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Steps:
+def _run(target: Target, args: tuple[object, ...], kwargs: dict[str, object], grad: bool) -> Steps:
     """Run forward and backward on fresh meta tensors and return the operators."""
     steps: Steps = []
     noted = _Noted(steps)
 
-    def call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call(given: tuple[object, ...], named: dict[str, object]) -> Any:
         placed = place(target_name(target), given, named, lambda tensor: CPU)
         run = placed.method or target
         result = call_on_meta(run, placed.args, placed.kwargs, grad, set(), noted)

@@ -61,7 +61,7 @@ class SizeNodes:
     def __init__(
         self,
         graph: Graph,
-        read: tuple[Any, Any] = (aten.sym_size.int, aten.sym_stride.int),
+        read: tuple[object, object] = (aten.sym_size.int, aten.sym_stride.int),
         outer: SizeNodes | None = None,
         capture: Callable[[Node], Node] = lambda node: node,
     ) -> None:
@@ -85,7 +85,7 @@ class SizeNodes:
             if isinstance(size, Size) and isinstance(size.expr, Symbol):
                 self.inputs.setdefault(size.expr, (node, place))
 
-    def add_result(self, node: Node, shape: Sequence[Any]) -> None:
+    def add_result(self, node: Node, shape: Sequence[object]) -> None:
         """Add a call's result; data-dependent sizes that occur in it first are read from it."""
         for dim, size in enumerate(shape):
             symbol = None if type(size) is int else expr_of(as_dimension(size))
@@ -122,7 +122,7 @@ class SizeNodes:
                     raise Specialize(symbols_of(size.expr), f"an argument of {call_name(target)}()")
         return self._in_arguments(arguments, lines, step)
 
-    def _in_arguments(self, value: Any, lines: tuple[UserLine, ...], step: int) -> Any:
+    def _in_arguments(self, value: Any, lines: tuple[UserLine, ...], step: int) -> object:
         if isinstance(value, torch.SymInt):
             value = as_dimension(value)
         if isinstance(value, Size):
@@ -166,7 +166,7 @@ class SizeNodes:
         return (size, found) if place >= 0 else (stride, (node, stride_place(place)))
 
 
-def run_on_history(target: Target, args: tuple[Any, ...], grad: bool, sizes: SizeNodes) -> Any:
+def run_on_history(target: Target, args: tuple[object, ...], grad: bool, sizes: SizeNodes) -> Any:
     """Run a call on meta tensors that follows their autograd history, which may have symbolic sizes
     that no argument has. If it fails, Specialize restarts the trace without symbols.
     """

@@ -22,6 +22,7 @@ from ...symbols.context import Specialize
 from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
+from .symbolic_views import symbolic_view
 
 __all__ = ["call_with_sizes"]
 
@@ -65,7 +66,7 @@ def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _interpolate(
     x: torch.Tensor,
-    size: Any = None,
+    size: object = None,
     scale_factor: object = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
@@ -96,7 +97,9 @@ def _interpolate(
     return made
 
 
-def _max_pool1d(x: torch.Tensor, *args: object, return_indices: bool = False, **kwargs: Any) -> Any:
+def _max_pool1d(
+    x: torch.Tensor, *args: object, return_indices: bool = False, **kwargs: object
+) -> Any:
     """Run max_pool2d over rows of height one (ATen/native/Pooling.cpp), which reads no size."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -113,7 +116,7 @@ def _max_pool1d(x: torch.Tensor, *args: object, return_indices: bool = False, **
     return tuple(one.squeeze(-2) for one in made) if return_indices else made.squeeze(-2)
 
 
-def _times(n: Any, factor: Any) -> Any:
+def _times(n: Any, factor: object) -> object:
     """Return int(n * factor) of a size in exact integers; None if float64 rounds to another integer
     for this size, or may.
     """
@@ -170,24 +173,15 @@ def _diagonal(
     return part.diagonal(0, dim1, dim2)
 
 
-def _unfold(x: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.Tensor | None:
+def _unfold(x: torch.Tensor, dimension: int, size: object, step: object) -> torch.Tensor | None:
     """Build the view directly: torch reads both numbers as ints."""
     if not any(isinstance(number, torch.SymInt) for number in (size, step)):
         return None
-    rank = x.dim()
-    if not -rank <= dimension < rank:
-        return None
-    dim = dimension % rank
-    if size < 0 or step <= 0 or size > x.shape[dim]:
-        return None  # torch raises
-    shape, stride = list(x.shape), list(x.stride())
-    shape[dim] = (shape[dim] - size) // step + 1
-    strides = [*stride, stride[dim]]
-    strides[dim] = strides[dim] * step
-    return x.as_strided([*shape, size], strides, x.storage_offset())
+    view: torch.Tensor | None = symbolic_view(aten.unfold.default, (x, dimension, size, step), {})
+    return view
 
 
-def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Sequence[torch.Tensor] | None:
     """Split as ATen/native/TensorShape.cpp does, which reads the size."""
     if type(chunks) is not int or chunks <= 0 or not -x.dim() <= dim < x.dim():
         return None
@@ -216,7 +210,7 @@ def _tensor(
     return (torch.cat(parts) if len(parts) > 1 else parts[0]).reshape(shape)
 
 
-def _flat(data: Any) -> tuple[list[Any], tuple[int, ...]] | None:
+def _flat(data: object) -> tuple[list[Any], tuple[int, ...]] | None:
     """Return the numbers in nested lists and their shape; None for other data."""
     if isinstance(data, int | float | torch.SymInt):
         return [data], ()
@@ -229,7 +223,7 @@ def _flat(data: Any) -> tuple[list[Any], tuple[int, ...]] | None:
 
 
 # Rules that run other operators; a rule returns None if the function can be called unchanged.
-_BY_OPERATORS: Mapping[Any, Callable[..., Any]] = {
+_BY_OPERATORS: Mapping[object, Callable[..., Any]] = {
     interpolate: _interpolate,
     torch.as_tensor: _tensor,
     torch.tensor: _tensor,

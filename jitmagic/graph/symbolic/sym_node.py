@@ -55,7 +55,7 @@ def as_dimension(value: object) -> Any:
     return value.node.value if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
-def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
+def as_dimensions(values: Iterable[object]) -> tuple[Any, ...]:
     return tuple([one if type(one) is int else as_dimension(one) for one in values])
 
 
@@ -73,7 +73,7 @@ def in_layout(op: str, a: Any, b: Any) -> bool:
     return usually(op, as_dimension(a), as_dimension(b))
 
 
-def is_data_dependent(size: Any) -> bool:
+def is_data_dependent(size: object) -> bool:
     """Return whether the size is data-dependent."""
     size = as_dimension(size)
     return isinstance(size, Size) and size.context.of_data(size.expr)
@@ -131,6 +131,21 @@ def with_hints(value: Any) -> Any:
     if isinstance(value, slice):
         return slice(*map(with_hints, (value.start, value.stop, value.step)))
     return value
+
+
+def _comparison(op: str) -> Callable[[SizeNode, SizeNode], ConditionNode]:
+    """Return the method of torch's protocol for this comparison."""
+    return lambda one, other: Comparison(op, one.value, other.value)
+
+
+Ask = Callable[[Sequence[int], list[Dimension], list[Dimension]], bool]
+
+
+def _layout_question(
+    ask: Ask, order: Sequence[int]
+) -> Callable[[SizeNode, list[SizeNode], list[SizeNode]], ConditionNode]:
+    """Return the method for a question that torch asks with all sizes and strides."""
+    return lambda _, sizes, strides: _layout(ask, order, sizes, strides)
 
 
 class SizeNode(SymbolicNode):
@@ -228,45 +243,23 @@ class SizeNode(SymbolicNode):
 
     float_truediv = float_pow = guard_float = _refused
 
-    def eq(self, other: SizeNode) -> ConditionNode:
-        return Comparison("==", self.value, other.value)
-
-    def ne(self, other: SizeNode) -> ConditionNode:
-        return Comparison("!=", self.value, other.value)
-
-    def lt(self, other: SizeNode) -> ConditionNode:
-        return Comparison("<", self.value, other.value)
-
-    def le(self, other: SizeNode) -> ConditionNode:
-        return Comparison("<=", self.value, other.value)
-
-    def gt(self, other: SizeNode) -> ConditionNode:
-        return Comparison(">", self.value, other.value)
-
-    def ge(self, other: SizeNode) -> ConditionNode:
-        return Comparison(">=", self.value, other.value)
+    eq, ne = _comparison("=="), _comparison("!=")
+    lt, le, gt, ge = map(_comparison, ("<", "<=", ">", ">="))
 
     # -- layouts, which torch asks with all sizes and strides -----------------------------------
 
     def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> ConditionNode:
         return _layout(is_dense_along, range(len(sizes) - 1, -1, -1), sizes, strides)
 
-    def is_channels_last_contiguous_2d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(is_dense_along, (1, 3, 2, 0), sizes, strides)
+    is_channels_last_contiguous_2d = _layout_question(is_dense_along, (1, 3, 2, 0))
+    is_channels_last_contiguous_3d = _layout_question(is_dense_along, (1, 4, 3, 2, 0))
+    is_channels_last_strides_2d = _layout_question(has_strides_along, (1, 3, 2, 0))
+    is_channels_last_strides_3d = _layout_question(has_strides_along, (1, 4, 3, 2, 0))
+    is_non_overlapping_and_dense = _layout_question(is_dense, ())
 
-    def is_channels_last_contiguous_3d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(is_dense_along, (1, 4, 3, 2, 0), sizes, strides)
-
-    def is_channels_last_strides_2d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(has_strides_along, (1, 3, 2, 0), sizes, strides)
-
-    def is_channels_last_strides_3d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(has_strides_along, (1, 4, 3, 2, 0), sizes, strides)
-
-    def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(is_dense, (), sizes, strides)
-
-    def is_non_overlapping_and_dense_indicator(self, sizes: Any, strides: Any) -> SizeNode:
+    def is_non_overlapping_and_dense_indicator(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> SizeNode:
         return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
 
 
@@ -304,10 +297,9 @@ def _known(op: str, a: Dimension, b: Dimension) -> bool | None:
 
 
 def _layout(
-    ask: Callable[..., bool], order: Iterable[int], sizes: list[SizeNode], strides: list[SizeNode]
+    ask: Ask, order: Sequence[int], sizes: list[SizeNode], strides: list[SizeNode]
 ) -> ConditionNode:
-    answer = ask(order, [n.value for n in sizes], [n.value for n in strides])
-    return Answer(answer)
+    return Answer(ask(order, [n.value for n in sizes], [n.value for n in strides]))
 
 
 def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:

@@ -6,6 +6,7 @@ which also says why torch's own are not used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...symbols.context import COMPARISONS, Context, Specialize
@@ -246,6 +247,24 @@ class _FloatComparison(ConditionNode):
         return self._context.decide(*self._asked)
 
 
+def _applied(op: str) -> Callable[..., FloatNode]:
+    """Return the method of torch's protocol for an operation of OPERATIONS."""
+    return lambda self, *others: self._apply(op, *others)
+
+
+def _compared(op: str) -> Callable[[FloatNode, FloatNode], ConditionNode]:
+    """Return the method of torch's protocol for this comparison."""
+
+    def compare(one: FloatNode, other: FloatNode) -> ConditionNode:
+        a, b = one.value, other.value
+        context = next((size.context for size in (a, b) if isinstance(size, Size)), None)
+        if context is None:
+            return Answer(bool(COMPARISONS[op](a, b)))
+        return _FloatComparison(context, (op, _float_expr(a), _float_expr(b)))
+
+    return compare
+
+
 class FloatNode(SymbolicNode):
     """A float: `value` is one, or a SizeFloat. Autograd's formulas divide by products of sizes; a
     value that C++ reads is refused.
@@ -283,55 +302,15 @@ class FloatNode(SymbolicNode):
             return FloatNode(OPERATIONS[op].python(*values))
         return FloatNode(SizeFloat(Apply(op, tuple(map(_float_expr, values))), context))
 
-    def add(self, other: FloatNode) -> FloatNode:
-        return self._apply("+", other)
-
-    def sub(self, other: FloatNode) -> FloatNode:
-        return self._apply("-", other)
-
-    def mul(self, other: FloatNode) -> FloatNode:
-        return self._apply("*", other)
-
-    def truediv(self, other: FloatNode) -> FloatNode:
-        return self._apply("/", other)
-
-    float_truediv = truediv
-
-    def neg(self) -> FloatNode:
-        return self._apply("neg")
-
-    def sqrt(self) -> FloatNode:
-        return self._apply("sqrt")
+    add, sub, mul, truediv, float_truediv = map(_applied, ("+", "-", "*", "/", "/"))
+    neg, sqrt = _applied("neg"), _applied("sqrt")
 
     def pow(self, other: FloatNode) -> FloatNode:
         return self.sqrt() if other.value == 0.5 else self._apply("**", other)
 
     float_pow = pow
 
-    def _compared(self, op: str, other: FloatNode) -> ConditionNode:
-        a, b = map(_float_expr, (self.value, other.value))
-        context = next((n.value.context for n in (self, other) if isinstance(n.value, Size)), None)
-        if context is None:
-            return Answer(bool(COMPARISONS[op](self.value, other.value)))
-        return _FloatComparison(context, (op, a, b))
-
-    def eq(self, other: FloatNode) -> ConditionNode:
-        return self._compared("==", other)
-
-    def ne(self, other: FloatNode) -> ConditionNode:
-        return self._compared("!=", other)
-
-    def lt(self, other: FloatNode) -> ConditionNode:
-        return self._compared("<", other)
-
-    def le(self, other: FloatNode) -> ConditionNode:
-        return self._compared("<=", other)
-
-    def gt(self, other: FloatNode) -> ConditionNode:
-        return self._compared(">", other)
-
-    def ge(self, other: FloatNode) -> ConditionNode:
-        return self._compared(">=", other)
+    eq, ne, lt, le, gt, ge = map(_compared, ("==", "!=", "<", "<=", ">", ">="))
 
 
 def _float_expr(value: float | Size) -> Expr:

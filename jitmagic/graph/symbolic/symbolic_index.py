@@ -39,7 +39,7 @@ def select_by_sizes(args: Sequence[Any]) -> tuple[Any] | None:
 _SIMPLE = (int, slice, torch.SymInt)
 
 
-def _dim(x: torch.Tensor, parts: Sequence[Any], place: int) -> int:
+def _dim(x: torch.Tensor, parts: Sequence[object], place: int) -> int:
     """Return the dimension of the result that a part is about, before symbolic ints are
     selected.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
 from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
+from ...torch_types import AnyFunction, OpOverload
 from .sym_node import (
     as_dimension,
     as_dimensions,
@@ -33,7 +34,7 @@ Dimensions = Sequence[Dimension]
 _NOT_NEGATIVE = Interval(0, math.inf)
 
 
-def symbolic_view(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def symbolic_view(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
@@ -95,7 +96,7 @@ def _quotient(total: Dimension, part: Dimension) -> Dimension | None:
     return total // part if expected_to_hold("==", total % part, 0) else None
 
 
-def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
+def _view(x: torch.Tensor, size: Sequence[object]) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     wanted = _whole(size, _product(shape))
     strides = None if wanted is None else view_strides(shape, stride, wanted)
@@ -205,7 +206,7 @@ def _length(first: Dimension, last: Dimension) -> Dimension:
     return length
 
 
-def _is_open(end: Any) -> bool:
+def _is_open(end: object) -> bool:
     return end is None or (type(end) is int and end >= 2**63 - 1)
 
 
@@ -320,12 +321,12 @@ def _alias(x: torch.Tensor) -> torch.Tensor:
     return _strided(x, *_layout(x))
 
 
-def _copied(rule: Callable[..., Any]) -> Callable[..., Any]:
+def _copied(rule: AnyFunction) -> AnyFunction:
     """Return the rule of `split_copy` and similar: the view's results, each in memory of its
     own.
     """
 
-    def copies(*args: object) -> Any:
+    def copies(*args: object) -> object:
         made = rule(*args)
         if made is None or isinstance(made, torch.Tensor):
             return made if made is None else _fresh(made)
@@ -338,7 +339,7 @@ def _fresh(view: torch.Tensor) -> torch.Tensor:
     return torch.empty(view.shape, dtype=view.dtype, device=view.device)
 
 
-_RULES: Mapping[Any, Callable[..., Any]] = {
+_RULES: Mapping[OpOverload, AnyFunction] = {
     aten.view.default: _view,
     aten._unsafe_view.default: _view,
     aten._reshape_alias.default: _reshape_alias,

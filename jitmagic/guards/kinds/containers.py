@@ -25,7 +25,7 @@ class _LengthIs(OfSource[LengthIs]):
     def step(self, guard: LengthIs, register: int) -> Step:
         return ("LENGTH", register, guard.length)
 
-    def value_differs(self, guard: LengthIs, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: LengthIs, name: str, value: object) -> str | None:
         if not issubclass(type(value), SIZED):
             return f"{name} is a {type(value).__name__}, which has no plain length"
         length = length_of(value)
@@ -34,7 +34,7 @@ class _LengthIs(OfSource[LengthIs]):
     def show(self, guard: LengthIs) -> str:
         return f"len({describe(guard.source)}) == {guard.length}"
 
-    def keep(self, guard: LengthIs, name: str, value: Any) -> str:
+    def keep(self, guard: LengthIs, name: str, value: object) -> str:
         return f"give {name} the same length in all calls, or make it one tensor (torch.stack)"
 
 
@@ -60,7 +60,7 @@ class _DictKeysAre(OfSource[DictKeysAre]):
     def step(self, guard: DictKeysAre, register: int) -> Step:
         return ("DICT_KEYS", register, tuple(guard.keys), ANY_KEY)
 
-    def value_differs(self, guard: DictKeysAre, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: DictKeysAre, name: str, value: object) -> str | None:
         if not issubclass(type(value), dict):
             return _no_dict(name, value)
         now = [key for key, _ in entries_of(value)]
@@ -70,7 +70,7 @@ class _DictKeysAre(OfSource[DictKeysAre]):
     def show(self, guard: DictKeysAre) -> str:
         return f"list({describe(guard.source)}) == {short(list(guard.keys))}"
 
-    def keep(self, guard: DictKeysAre, name: str, value: Any) -> str:
+    def keep(self, guard: DictKeysAre, name: str, value: object) -> str:
         return f"give {name} the same keys in the same order in all calls"
 
 
@@ -99,7 +99,7 @@ class _KeyAbsent(OfSource[KeyAbsent]):
     def show(self, guard: KeyAbsent) -> str:
         return f"{short(guard.key)} not in {describe(guard.source)}"
 
-    def keep(self, guard: KeyAbsent, name: str, value: Any) -> str:
+    def keep(self, guard: KeyAbsent, name: str, value: object) -> str:
         return f"set {name}[{short(guard.key)}] before the first call, or never"
 
 

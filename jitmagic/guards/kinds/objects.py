@@ -52,14 +52,14 @@ class _TypeIs(OfSource[TypeIs]):
     def step(self, guard: TypeIs, register: int) -> Step:
         return ("TYPE_IS", register, guard.type)
 
-    def value_differs(self, guard: TypeIs, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: TypeIs, name: str, value: object) -> str | None:
         now, before = class_name(type(value)), short(guard.type)
         return difference(f"type({name})", now, before, type(value) is guard.type)
 
     def show(self, guard: TypeIs) -> str:
         return f"type({describe(guard.source)}) is {short(guard.type)}"
 
-    def keep(self, guard: TypeIs, name: str, value: Any) -> str:
+    def keep(self, guard: TypeIs, name: str, value: object) -> str:
         if isinstance(guard.source.root, Global):
             return _keep_object(guard.source, name, value)
         return f"have one type of {name} in all calls, or a tagged function for each"
@@ -72,14 +72,14 @@ class _ValueEquals(OfSource[ValueEquals]):
             return ("EQUALS", register, guard.value)
         return _identical(register, guard.value)
 
-    def value_differs(self, guard: ValueEquals, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: ValueEquals, name: str, value: object) -> str | None:
         same = same_constant(value, guard.value)
         return difference(name, short(value), short(guard.value), same)
 
     def show(self, guard: ValueEquals) -> str:
         return f"{describe(guard.source)} == {short(guard.value)}"
 
-    def keep(self, guard: ValueEquals, name: str, value: Any) -> str:
+    def keep(self, guard: ValueEquals, name: str, value: object) -> str:
         wanted = guard.value
         if isinstance(wanted, bool) and name.endswith(".training"):
             owner = name.removesuffix(".training")
@@ -96,7 +96,7 @@ class _IdentityIs(OfSource[IdentityIs]):
     def step(self, guard: IdentityIs, register: int) -> Step:
         return _identical(register, guard.value)
 
-    def value_differs(self, guard: IdentityIs, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: IdentityIs, name: str, value: object) -> str | None:
         now, before = short(value), short(guard.value)
         before = before if now != before else f"another {type(guard.value).__name__}"
         return difference(name, now, before, value is guard.value)
@@ -104,7 +104,7 @@ class _IdentityIs(OfSource[IdentityIs]):
     def show(self, guard: IdentityIs) -> str:
         return f"{describe(guard.source)} is {short(guard.value)}"
 
-    def keep(self, guard: IdentityIs, name: str, value: Any) -> str:
+    def keep(self, guard: IdentityIs, name: str, value: object) -> str:
         return _keep_object(guard.source, name, value)
 
 
@@ -134,7 +134,7 @@ class _InRange(OfSource[InRange]):
         whole = ", a whole number" if guard.whole else ""
         return f"{range_end(guard.low)} <= {name} <= {range_end(guard.high)}{whole}"
 
-    def keep(self, guard: InRange, name: str, value: Any) -> str:
+    def keep(self, guard: InRange, name: str, value: object) -> str:
         return _keep_number(name, value)
 
 
@@ -178,7 +178,7 @@ class _CellEmpty(OfSource[CellEmpty]):
     def step(self, guard: CellEmpty, register: int) -> Step:
         return ("CELL_EMPTY", register)
 
-    def value_differs(self, guard: CellEmpty, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: CellEmpty, name: str, value: object) -> str | None:
         if type(value) is not types.CellType:
             return f"{name} is a {type(value).__name__}, was an empty cell"
         try:
@@ -189,7 +189,7 @@ class _CellEmpty(OfSource[CellEmpty]):
     def show(self, guard: CellEmpty) -> str:
         return f"{describe(guard.source)} is an empty cell"
 
-    def keep(self, guard: CellEmpty, name: str, value: Any) -> str:
+    def keep(self, guard: CellEmpty, name: str, value: object) -> str:
         return f"give {name} its value before the first call"
 
 
@@ -198,7 +198,7 @@ class _CacheLacks(OfSource[CacheLacks]):
     def step(self, guard: CacheLacks, register: int) -> Step:
         return ("CACHE_LACKS", register, guard.key, guard.allowed)
 
-    def value_differs(self, guard: CacheLacks, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: CacheLacks, name: str, value: object) -> str | None:
         try:
             found = cached_result(value, guard.key)
         except UNREADABLE:
@@ -278,7 +278,7 @@ def _identical(register: int, value: object) -> Step:
 # ------------------------------------------------------------------------------------------- advice
 
 
-def _keep_number(name: str, value: Any) -> str:
+def _keep_number(name: str, value: object) -> str:
     if not issubclass(type(value), int | float):
         return ""
     return f"pass it as a tensor: {name} = torch.tensor({short(value)})"

@@ -59,9 +59,9 @@ class OfSource(Kind[G]):
     def step(self, guard: G, register: int) -> Step: ...
 
     @abstractmethod
-    def value_differs(self, guard: G, name: str, value: Any) -> str | None: ...
+    def value_differs(self, guard: G, name: str, value: object) -> str | None: ...
 
-    def keep(self, guard: G, name: str, value: Any) -> str:
+    def keep(self, guard: G, name: str, value: object) -> str:
         """Return the result of `advise`, given the path as text and the value at it."""
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..source import Source, describe
 from ..words import class_name, short
 from .row import Kind, OfSource, Registers, Step, row
 
-__all__ = ["has_forward_gradient"]
+__all__ = ["has_forward_gradient", "hiding_entries"]
 
 
 @row(TensorMatch, rank=2)
@@ -31,9 +32,10 @@ class _TensorMatch(OfSource[TensorMatch]):
         shape = _fixed(spec.shape, guard.free_sizes)
         stride = _fixed(spec.stride, guard.free_strides)
         facts = (spec.cls, spec.dtype, spec.device, shape, stride)
-        return ("TENSOR", register, *facts, spec.requires_grad, spec.is_leaf, guard.keys)
+        flags = (spec.requires_grad, spec.is_leaf, guard.keys)
+        return ("TENSOR", register, *facts, *flags, guard.hiding)
 
-    def value_differs(self, guard: TensorMatch, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: TensorMatch, name: str, value: object) -> str | None:
         if type(value) is not guard.spec.cls:
             return f"type({name}) is {class_name(type(value))}, was {class_name(guard.spec.cls)}"
         return _facts_differ(guard, name, value)
@@ -73,7 +75,7 @@ class _Unhooked(OfSource[Unhooked]):
     def step(self, guard: Unhooked, register: int) -> Step:
         return ("UNHOOKED", register)
 
-    def value_differs(self, guard: Unhooked, name: str, value: Any) -> str | None:
+    def value_differs(self, guard: Unhooked, name: str, value: object) -> str | None:
         tensor = issubclass(type(value), torch.Tensor)
         if tensor and not runtime_module().has_gradient_hooks(value):
             return None
@@ -168,7 +170,25 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
         return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
     if has_forward_gradient(value):
         return f"{name} carries a gradient of forward-mode differentiation"
+    if (now := hiding_entries(value)) != guard.hiding:
+        return f"{name}.__dict__ hides {_names(now)} of its class, hid {_names(guard.hiding)}"
     return None
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def hiding_entries(tensor: torch.Tensor) -> tuple[str, ...]:
+    """Return the names in a tensor's `__dict__` that Python finds before those of its class."""
+    names = (name for name in vars(tensor) if isinstance(name, str))
+    return tuple(
+        name for name in names if _is_hidden(inspect.getattr_static(type(tensor), name, None))
+    )
+
+
+def _is_hidden(member: object) -> bool:
+    return member is not None and not inspect.isdatadescriptor(member)
 
 
 def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:

@@ -16,11 +16,11 @@ from ..live_objects import (
     attribute_at,
     in_classes,
     instance_dict,
-    int_of,
-    integer_classes,
+    number_of,
     of_kind,
     part_of,
     referent_of,
+    scalar_classes,
     slot_of,
 )
 from .row import Code, Derived, Residual, Source
@@ -33,8 +33,8 @@ __all__ = [
     "FunctionPart",
     "Gradient",
     "InstanceDict",
-    "IntOf",
     "ModuleAttr",
+    "NumberOf",
     "Referent",
     "SlotAttr",
     "TypeAttr",
@@ -48,7 +48,7 @@ class CellContents(Derived):
 
     TEXT, STEP = "{0}", "CELL"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return of_kind(types.CellType, base).cell_contents
 
     def code(self, base: Code) -> Code:
@@ -84,7 +84,7 @@ class ModuleAttr(_Named):
 
     STEP = "MODULE_ITEM"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return instance_dict(of_kind(types.ModuleType, base))[self.name]
 
     def code(self, base: Code) -> Code:
@@ -98,7 +98,7 @@ class TypeAttr(_Named):
 
     STEP = "TYPE_ATTR"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return in_classes(of_kind(type, base), self.name)
 
 
@@ -108,7 +108,7 @@ class SlotAttr(_Named):
 
     STEP = "SLOT"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return slot_of(base, self.name)
 
     def code(self, base: Code) -> Code:
@@ -125,7 +125,7 @@ class FunctionPart(Derived):
 
     TEXT, STEP = "{0}.{self.part}", "FUNCTION_PART"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return part_of(base, self.part)
 
     def code(self, base: Code) -> Code:
@@ -148,7 +148,7 @@ class AttributeAt(Derived):
     def bases(self) -> tuple[Source, ...]:
         return self.base, self.index
 
-    def follow(self, base: Any, name: Any) -> Any:
+    def follow(self, base: object, name: object) -> Any:
         return attribute_at(base, name, self.tables)
 
 
@@ -161,14 +161,14 @@ class TypeOf(Derived):
 
 
 @dataclass(frozen=True, slots=True)
-class IntOf(Derived):
-    """The value of a numpy integer."""
+class NumberOf(Derived):
+    """The int or float that a scalar of numpy holds."""
 
-    TEXT, STEP = "int({0})", "INT_OF"
-    follow = staticmethod(int_of)
+    TEXT, STEP = "{0}.item()", "NUMBER_OF"
+    follow = staticmethod(number_of)
 
     def operands(self) -> tuple[Any, ...]:
-        return (integer_classes(),)
+        return (scalar_classes(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Gradient(Derived):
 
     TEXT, STEP = "{0}.grad", "GRADIENT"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return slot_of(of_kind(torch.Tensor, base), "grad")
 
     def operands(self) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ class CacheEntry(Derived):
         shown = ", ".join(repr(part) for part in parts if type(part) is not object)
         return f"{self.base.describe()}({shown})"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: object) -> Any:
         return cached_result(base, self.key)
 
 

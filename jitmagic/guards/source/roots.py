@@ -157,5 +157,5 @@ def has_users_name(source: Source) -> bool:
     return not isinstance(root, Argument) or root.name.isidentifier()
 
 
-def _entry(table: Mapping[str, Any], name: str) -> Code:
+def _entry(table: Mapping[str, object], name: str) -> Code:
     return [*build.load_const(table), *build.load_const(name), *build.binary_subscr()]

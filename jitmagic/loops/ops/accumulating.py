@@ -15,13 +15,12 @@ from collections.abc import Sequence
 import torch
 
 from ..builder import Decline, LoopBuilder, Out
-from ..expr import Expr, Integer
+from ..expr import Integer
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView, broadcast_shapes
 from ..values import Number, cast, compute, constant, where
-from .indexing import at_indices, require_extent, require_index, run_time_index
-from .views import wrap_dim
+from .indexing import at_index, at_indices, require_index, run_time_index
 
 __all__: list[str] = []
 
@@ -48,22 +47,20 @@ def index_add(
     alpha: Number = 1,
 ) -> TensorView:
     _require_atomics(builder, out)
-    require_index(index)
-    if not x.shape or len(source.shape) != len(x.shape) or len(index.shape) != 1:
+    if len(source.shape) != len(x.shape) or len(index.shape) != 1:
         raise Decline("index_add of a scalar")
-    dim = wrap_dim(dim, len(x.shape))
-    require_extent(x, dim)
-
-    def index_of(point: Point) -> Sequence[Expr]:
-        picked = builder.load(index, point[dim : dim + 1])
-        return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
+    at, moved = at_index(builder, x, dim, index)
 
     def value(point: Point) -> Value:
         added = builder.load(source, point)
         return added if alpha == 1 else compute("mul", added, constant(alpha, added.dtype))
 
     return builder.accumulate(
-        out, lambda point: builder.load(x, point), source.shape, index_of, value
+        out,
+        lambda point: builder.load(x, point),
+        source.shape,
+        lambda point: moved(point, point[at : at + 1]),
+        value,
     )
 
 
@@ -72,21 +69,14 @@ def scatter_add(
     builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, source: TensorView
 ) -> TensorView:
     _require_atomics(builder, out)
-    require_index(index)
-    if not x.shape or not (len(index.shape) == len(source.shape) == len(x.shape)):
+    if not len(index.shape) == len(source.shape) == len(x.shape):
         raise Decline("scatter_add of a scalar")
-    dim = wrap_dim(dim, len(x.shape))
-    require_extent(x, dim)
-
-    def index_of(point: Point) -> Sequence[Expr]:
-        picked = builder.load(index, point)
-        return _with(point, dim, run_time_index(picked, x.shape[dim], negative=False))
-
+    _, moved = at_index(builder, x, dim, index)
     return builder.accumulate(
         out,
         lambda point: builder.load(x, point),
         index.shape,
-        index_of,
+        lambda point: moved(point, point),
         lambda point: builder.load(source, point),
     )
 
@@ -173,7 +163,3 @@ def embedding_dense_backward(
         lambda point: (run_time_index(row(point), rows, negative=False), point[-1]),
         value,
     )
-
-
-def _with(point: Point, dim: int, at: Expr) -> Sequence[Expr]:
-    return (*point[:dim], at, *point[dim + 1 :])

@@ -54,7 +54,7 @@ def logit(x: Value, eps: float | None = None) -> Value:
 
 
 @lowers("logit_backward.default")
-def logit_backward(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+def logit_backward(builder: LoopBuilder, out: Out, *args: Any, **kwargs: object) -> TensorView:
     lowering = _SLOPE_OF_LOGIT_ON_GPU if args[0].device.type == "cuda" else _SLOPE_OF_LOGIT
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made

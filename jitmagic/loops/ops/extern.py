@@ -18,6 +18,7 @@ from ...errors import VerifyError
 from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
 from ...spec import TensorSpec, contiguous_strides
+from ...torch_types import OpOverload
 from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
@@ -27,7 +28,7 @@ __all__ = ["call_may_raise", "fallback_to_aten", "has_side_effects", "is_foreign
 def fallback_to_aten(
     builder: LoopBuilder,
     out: Out,
-    op: Any,
+    op: OpOverload,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     reason: str,
@@ -50,19 +51,19 @@ def _row_major(spec: TensorSpec) -> TensorSpec:
 
 
 @lru_cache(maxsize=1024)
-def _returns_one_tensor(op: Any) -> bool:
+def _returns_one_tensor(op: OpOverload) -> bool:
     returns = op._schema.returns
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
 @lru_cache(maxsize=1024)
-def returns_view(op: Any) -> bool:
+def returns_view(op: OpOverload) -> bool:
     """Return whether a result shares memory with an argument, by the schema."""
     return any(result.alias_info is not None for result in op._schema.returns)
 
 
 @lru_cache(maxsize=1024)
-def _without_aliasing(op: Any) -> Any:
+def _without_aliasing(op: OpOverload) -> OpOverload:
     if op._schema.is_mutable:
         raise VerifyError(f"{op} mutates its arguments: the graph is not functional")
     if not returns_view(op):
@@ -71,4 +72,5 @@ def _without_aliasing(op: Any) -> Any:
     packet = getattr(torch.ops.aten, f"{name}_copy", None)
     if packet is None or overload not in packet.overloads():
         raise VerifyError(f"{op} returns a view and has no _copy variant")
-    return getattr(packet, overload)
+    copying: OpOverload = getattr(packet, overload)
+    return copying

@@ -16,7 +16,7 @@ from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
 from ..registry import lowers, operand_value
 from ..tensor_view import NumberView, Point, TensorView
-from ..values import FLOATS, Number, cast, compute, constant, where
+from ..values import FLOATS, Number, cast, compute, constant, number, where
 
 __all__: list[str] = []
 
@@ -37,7 +37,7 @@ def full(
 
 @lowers("fill.Scalar")
 def fill_scalar(
-    builder: LoopBuilder, out: Out, x: TensorView, value: Number, **_: Any
+    builder: LoopBuilder, out: Out, x: TensorView, value: Number, **_: object
 ) -> TensorView:
     return _fill(builder, out, value)
 
@@ -50,7 +50,7 @@ def fill_tensor(builder: LoopBuilder, out: Out, x: TensorView, value: TensorView
 
 
 @lowers("zero.default")
-def zero(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
+def zero(builder: LoopBuilder, out: Out, *_: object, **__: object) -> TensorView:
     return _fill(builder, out, 0)
 
 
@@ -86,16 +86,9 @@ def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point],
 
 @lowers("arange.start_step")
 def arange(
-    builder: LoopBuilder, out: Out, start: Number, end: Number, step: Number, **_: Any
+    builder: LoopBuilder, out: Out, start: Number, end: Number, step: Number, **_: object
 ) -> TensorView:
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
-
-
-def _float(number: Number | Size, dtype: torch.dtype) -> Value:
-    """Return a number, which may be a size, in a floating-point dtype."""
-    if isinstance(number, Size):
-        return cast(IndexValue(number.expr), dtype)
-    return constant(number, dtype)
 
 
 def _number(size: Dimension) -> Any:
@@ -114,9 +107,9 @@ def linspace(
     if dtype not in (torch.float32, torch.float64):
         raise Decline("a linspace in a dtype other than float32 and float64")
     parts: Dimension = max(steps - 1, 1)
-    first, last = _float(start, dtype), _float(end, dtype)
+    first, last = number(start, dtype), number(end, dtype)
     if isinstance(parts, Size) or isinstance(start, Size) or isinstance(end, Size):
-        step = compute("truediv", compute("sub", last, first), _float(parts, dtype))
+        step = compute("truediv", compute("sub", last, first), number(parts, dtype))
     else:
         step = constant((end - start) / parts, dtype)
     half = _number(max(steps // 2, 1))
@@ -132,7 +125,7 @@ def linspace(
 
 
 @lowers("eye.default", "eye.m")
-def eye(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
+def eye(builder: LoopBuilder, out: Out, *_: object, **__: object) -> TensorView:
     def value(point: Point) -> Value:
         on = compute("eq", IndexValue(point[0]), IndexValue(point[1]))
         return cast(on, out.spec.dtype)

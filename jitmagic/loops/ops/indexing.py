@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import torch
 
@@ -40,7 +39,14 @@ from ..tensor_view import (
 from ..values import INTEGERS, Number, cast, compute, constant, where
 from .views import clamp_index, wrap_dim
 
-__all__ = ["at_indices", "on_diagonal", "require_extent", "require_index", "run_time_index"]
+__all__ = [
+    "at_index",
+    "at_indices",
+    "on_diagonal",
+    "require_extent",
+    "require_index",
+    "run_time_index",
+]
 
 _MOST_JOINED = 8  # a cat of more is left to ATen, which copies each tensor at once
 
@@ -105,28 +111,36 @@ def require_extent(x: TensorView, *dims: int) -> None:
         raise Decline("a run-time index into a dimension of fewer than two elements")
 
 
+def at_index(
+    builder: LoopBuilder, x: TensorView, dim: int, index: TensorView
+) -> tuple[int, Callable[[Point, Point], Point]]:
+    """Return `dim` counted from the front, and a function that puts the index read at its second
+    point into the first. Negative indexes are out of range.
+    """
+    require_index(index)
+    if not x.shape:
+        raise Decline("a run-time index into a scalar")
+    dim = wrap_dim(dim, len(x.shape))
+    require_extent(x, dim)
+
+    def moved(point: Point, where: Point) -> Point:
+        at = run_time_index(builder.load(index, where), x.shape[dim], negative=False)
+        return (*point[:dim], at, *point[dim + 1 :])
+
+    return dim, moved
+
+
 @lowers("index_select.default")
 def index_select(
     builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView
 ) -> TensorView:
-    require_index(index)
-    if not x.shape:
-        raise Decline("index_select of a scalar")
-    dim = wrap_dim(dim, len(x.shape))
-    require_extent(x, dim)
-
-    def value(point: Point) -> Value:
-        at = list(point)
-        picked = builder.load(index, point[dim : dim + 1])
-        at[dim] = run_time_index(picked, x.shape[dim], negative=False)
-        return builder.load(x, at)
-
-    return builder.pointwise(out, value)
+    at, moved = at_index(builder, x, dim, index)
+    return builder.pointwise(out, lambda point: builder.load(x, moved(point, point[at : at + 1])))
 
 
 @lowers("embedding.default")
 def embedding(
-    builder: LoopBuilder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
+    builder: LoopBuilder, out: Out, weight: TensorView, index: TensorView, *_: object, **__: object
 ) -> TensorView:
     require_index(index)
     require_extent(weight, 0)
@@ -140,20 +154,12 @@ def embedding(
 
 @lowers("gather.default")
 def gather(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
+    builder: LoopBuilder, out: Out, x: TensorView, dim: int, index: TensorView, **_: object
 ) -> TensorView:
-    require_index(index)
-    if not x.shape or not index.shape:
-        raise Decline("gather of a scalar")
-    dim = wrap_dim(dim, len(x.shape))
-    require_extent(x, dim)
-
-    def value(point: Point) -> Value:
-        at = list(point)
-        at[dim] = run_time_index(builder.load(index, point), x.shape[dim], negative=False)
-        return builder.load(x, at)
-
-    return builder.pointwise(out, value)
+    if not index.shape:
+        raise Decline("a gather by a scalar")
+    moved = at_index(builder, x, dim, index)[1]
+    return builder.pointwise(out, lambda point: builder.load(x, moved(point, point)))
 
 
 @lowers("scatter.value", "scatter.src")
@@ -164,7 +170,7 @@ def scatter(
     dim: int,
     index: TensorView,
     source: TensorView | Number,
-    **options: Any,
+    **options: object,
 ) -> TensorView:
     """Lower a scatter of one index per row: test at every element whether it is the one written."""
     require_index(index)

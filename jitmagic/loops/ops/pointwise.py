@@ -188,7 +188,7 @@ _TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
 @lowers("div.Tensor_mode", "div.Scalar_mode", numbers=True)
 def div_mode(
     builder: LoopBuilder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
-) -> Any:
+) -> object:
     kinds = {None: _TRUE_DIVIDE, "floor": _FLOOR_DIVIDE, "trunc": _TRUNC_DIVIDE}
     return kinds[rounding_mode](builder, out, x, y)
 
@@ -197,7 +197,7 @@ def div_mode(
 
 
 @lowers("pow.Tensor_Scalar")
-def pow_scalar(builder: LoopBuilder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+def pow_scalar(builder: LoopBuilder, out: Out, *args: Any, **kwargs: object) -> TensorView:
     lowering = _POWER_ON_GPU if args[0].device.type == "cuda" else _POWER
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made
@@ -462,7 +462,7 @@ def rshift(x: Value, y: Value) -> Value:
 @lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
 @lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
 def convert(
-    builder: LoopBuilder, out: Out, x: TensorView | Number, *_: Any, **__: Any
+    builder: LoopBuilder, out: Out, x: TensorView | Number, *_: object, **__: object
 ) -> TensorView:
     """Copy to the result's dtype and strides. Between devices only CPU scalars; ATen copies
     others.
@@ -477,5 +477,7 @@ def convert(
 
 
 @lowers("copy.default")
-def copy(builder: LoopBuilder, out: Out, x: TensorView, source: TensorView, *_: Any) -> TensorView:
+def copy(
+    builder: LoopBuilder, out: Out, x: TensorView, source: TensorView, *_: object
+) -> TensorView:
     return convert(builder, out, source)

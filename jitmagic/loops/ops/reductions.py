@@ -13,6 +13,7 @@ from math import prod
 
 import torch
 
+from ...torch_types import AnyFunction
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr
 from ..ir import Constant, Reduction, Value
@@ -102,21 +103,28 @@ def _sum(
     return compute("add", total, 0.0)  # eager adds even a single element to 0.0, which loses -0.0
 
 
-@lowers("sum.default", "sum.dim_IntList")
-def sum_(
-    builder: LoopBuilder,
-    out: Out,
-    x: TensorView,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> TensorView:
-    reduced = ReducedTensor.over(builder, x, dims, keepdim)
-    wide = _accumulator(out)
-    return builder.pointwise(
-        out, lambda point: _sum(reduced, point, _through(reduced, out, wide), wide)
-    )
+def _summed(
+    finish: Callable[[ReducedTensor, Point, Callable[[Point], Value], torch.dtype], Value],
+) -> AnyFunction:
+    """Return the lowering of a sum or product; `finish` gives the result at a point, from a reader
+    of elements and the dtype in which they accumulate.
+    """
+
+    def lowering(
+        builder: LoopBuilder,
+        out: Out,
+        x: TensorView,
+        dims: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> TensorView:
+        reduced = ReducedTensor.over(builder, x, dims, keepdim)
+        wide = _accumulator(out)
+        read = _through(reduced, out, wide)
+        return builder.pointwise(out, lambda point: finish(reduced, point, read, wide))
+
+    return lowering
 
 
 def _through(reduced: ReducedTensor, out: Out, wide: torch.dtype) -> Callable[[Point], Value]:
@@ -129,146 +137,88 @@ def _through(reduced: ReducedTensor, out: Out, wide: torch.dtype) -> Callable[[P
     return lambda point: cast(read(point), wide)
 
 
-@lowers("mean.default", "mean.dim")
-def mean(
-    builder: LoopBuilder,
-    out: Out,
-    x: TensorView,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> TensorView:
-    reduced = ReducedTensor.over(builder, x, dims, keepdim)
-    wide = _accumulator(out)
-
-    def value(point: Point) -> Value:
-        total = _sum(reduced, point, _through(reduced, out, wide), wide)
-        return compute("truediv", total, number(reduced.count, wide))
-
-    return builder.pointwise(out, value)
+def _mean(
+    reduced: ReducedTensor, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
+) -> Value:
+    total = _sum(reduced, point, value, dtype)
+    return compute("truediv", total, number(reduced.count, dtype))
 
 
-@lowers("prod.default", "prod.dim_int")
-def prod_(
-    builder: LoopBuilder,
-    out: Out,
-    x: TensorView,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> TensorView:
-    reduced = ReducedTensor.over(builder, x, dim, keepdim)
-    wide = _accumulator(out)
-    return builder.pointwise(
-        out,
-        lambda point: reduced.combine(
-            "prod", point, _through(reduced, out, wide), constant(1, wide)
-        ),
-    )
+def _product(
+    reduced: ReducedTensor, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
+) -> Value:
+    return reduced.combine("prod", point, value, constant(1, dtype))
+
+
+lowers("sum.default", "sum.dim_IntList")(_summed(_sum))
+lowers("mean.default", "mean.dim")(_summed(_mean))
+lowers("prod.default", "prod.dim_int")(_summed(_product))
 
 
 # -- extremes -------------------------------------------------------------------------------------
 
 
-def _extreme(
-    builder: LoopBuilder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
-) -> TensorView:
-    reduced = ReducedTensor.over(builder, x, dims, keepdim)
-    return builder.pointwise(
-        out, lambda point: reduced.combine(op, point, reduced.load(opmath(x.dtype)))
-    )
+def _extreme(op: str) -> AnyFunction:
+    def lowering(
+        builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    ) -> TensorView:
+        reduced = ReducedTensor.over(builder, x, dims, keepdim)
+        return builder.pointwise(
+            out, lambda point: reduced.combine(op, point, reduced.load(opmath(x.dtype)))
+        )
+
+    return lowering
 
 
-@lowers("amax.default")
-def amax(
-    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
-) -> TensorView:
-    return _extreme(builder, out, x, "max", dims, keepdim)
+def _with_indices(op: str) -> AnyFunction:
+    """Return the lowering that gives values and positions, as two stores of one nest."""
+
+    def lowering(
+        builder: LoopBuilder, out: Out, x: TensorView, dim: int, keepdim: bool = False
+    ) -> list[TensorView | None]:
+        reduced = ReducedTensor.over(builder, x, dim, keepdim)
+        read = reduced.load(opmath(x.dtype))
+        ops = (op, f"arg{op}")
+        made: list[TensorView | None] = [None, None]
+        wanted = [n for n in (0, 1) if out.part(n) is not None]
+
+        def reader(which: str) -> Callable[[Point], Value]:
+            return lambda point: reduced.combine(which, point, read)
+
+        parts = [(part, reader(ops[n]), ()) for n in wanted if (part := out.part(n)) is not None]
+        for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
+            made[n] = view
+        return made
+
+    return lowering
 
 
-@lowers("amin.default")
-def amin(
-    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
-) -> TensorView:
-    return _extreme(builder, out, x, "min", dims, keepdim)
-
-
-@lowers("argmax.default")
-def argmax(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
-) -> TensorView:
-    return _extreme(builder, out, x, "argmax", dim, keepdim)
-
-
-@lowers("argmin.default")
-def argmin(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
-) -> TensorView:
-    return _extreme(builder, out, x, "argmin", dim, keepdim)
-
-
-def _with_indices(
-    builder: LoopBuilder, out: Out, x: TensorView, op: str, dim: int, keepdim: bool
-) -> list[TensorView | None]:
-    """Return values and positions as two stores of one nest."""
-    reduced = ReducedTensor.over(builder, x, dim, keepdim)
-    read = reduced.load(opmath(x.dtype))
-    ops = (op, f"arg{op}")
-    made: list[TensorView | None] = [None, None]
-    wanted = [n for n in (0, 1) if out.part(n) is not None]
-
-    def reader(which: str) -> Callable[[Point], Value]:
-        return lambda point: reduced.combine(which, point, read)
-
-    parts = [(part, reader(ops[n]), ()) for n in wanted if (part := out.part(n)) is not None]
-    for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
-        made[n] = view
-    return made
-
-
-@lowers("max.dim")
-def max_dim(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int, keepdim: bool = False
-) -> list[TensorView | None]:
-    return _with_indices(builder, out, x, "max", dim, keepdim)
-
-
-@lowers("min.dim")
-def min_dim(
-    builder: LoopBuilder, out: Out, x: TensorView, dim: int, keepdim: bool = False
-) -> list[TensorView | None]:
-    return _with_indices(builder, out, x, "min", dim, keepdim)
+for _name, _op in (("amax", "max"), ("amin", "min"), ("argmax", "argmax"), ("argmin", "argmin")):
+    lowers(f"{_name}.default")(_extreme(_op))
+for _op in ("max", "min"):
+    lowers(f"{_op}.dim")(_with_indices(_op))
 
 
 # -- truth ----------------------------------------------------------------------------------------
 
 
-def _truth(
-    builder: LoopBuilder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
-) -> TensorView:
-    if dims is not None and not isinstance(dims, int) and not dims:
-        raise Decline("an empty list of dimensions, which reduces nothing here")
-    reduced = ReducedTensor.over(builder, x, dims, keepdim)
-    identity = constant(op == "all", torch.bool)
-    return builder.pointwise(
-        out, lambda point: reduced.combine(op, point, reduced.load(torch.bool), identity)
-    )
+def _truth(op: str) -> AnyFunction:
+    def lowering(
+        builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+    ) -> TensorView:
+        if dims is not None and not isinstance(dims, int) and not dims:
+            raise Decline("an empty list of dimensions, which reduces nothing here")
+        reduced = ReducedTensor.over(builder, x, dims, keepdim)
+        identity = constant(op == "all", torch.bool)
+        return builder.pointwise(
+            out, lambda point: reduced.combine(op, point, reduced.load(torch.bool), identity)
+        )
+
+    return lowering
 
 
-@lowers("any.default", "any.dim", "any.dims")
-def any_(
-    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
-) -> TensorView:
-    return _truth(builder, out, x, "any", dims, keepdim)
-
-
-@lowers("all.default", "all.dim", "all.dims")
-def all_(
-    builder: LoopBuilder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
-) -> TensorView:
-    return _truth(builder, out, x, "all", dims, keepdim)
+for _op in ("any", "all"):
+    lowers(f"{_op}.default", f"{_op}.dim", f"{_op}.dims")(_truth(_op))
 
 
 @lowers("count_nonzero.default", "count_nonzero.dim_IntList")

@@ -56,13 +56,13 @@ def same(builder: LoopBuilder, out: Out, x: TensorView) -> TensorView:
     "unflatten.int",
     "flatten.using_ints",
 )
-def view(builder: LoopBuilder, out: Out, x: TensorView, *_: Any) -> TensorView:
+def view(builder: LoopBuilder, out: Out, x: TensorView, *_: object) -> TensorView:
     shape = out.spec.shape
     return x.remap(shape, reshape_point(x.shape, shape, formal_point(shape)))
 
 
 @lowers("reshape.default")
-def reshape(builder: LoopBuilder, out: Out, x: TensorView, *_: Any) -> TensorView:
+def reshape(builder: LoopBuilder, out: Out, x: TensorView, *_: object) -> TensorView:
     found = view(builder, out, x)
     if builder.layout_of(found) is not None:
         return found
@@ -219,7 +219,7 @@ def as_strided_scatter(
         raise VerifyError(f"as_strided_scatter of {out.name}'s argument, which is a view")
     op, reason = torch.ops.aten.as_strided_scatter.default, "it writes through given strides"
     start = 0 if storage_offset is None else storage_offset - builder.offset(here)
-    args: tuple[Any, ...] = (x, source, size, stride)
+    args: tuple[object, ...] = (x, source, size, stride)
     if start:
         spec = TensorSpec(x.shape, builder.stride(x), x.dtype, x.device)
         if spec.stride != builder.buffers[here].stride:

@@ -3,7 +3,10 @@
     @handles(len)                     def _len(machine, args, kwargs) -> Value
     @handles_named("torch.onnx", "is_in_onnx_export")   of a module that is slow to import
     @method(list, "append", ...)      def _append(machine, owner, args, kwargs) -> Value
-    calls({len: act}), methods(list, {"append": act})   act(machine, [owner,] *args) -> Any
+
+A handler may instead name the parameters of the call, `def _len(machine, value)`, and return a
+Python constant; tables of such handlers are `calls({len: ...})` and `methods(list, {"append":
+...})`. Arguments that the parameters do not take are a graph break: Python may raise there.
 
 Lazy arguments are realized (read and guarded) before the call, except with `lazy=True`: a handler
 that only stores its arguments should not cause guards on them.
@@ -44,7 +47,7 @@ __all__ = [
 CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
 Act = Callable[..., Any]
-_H = TypeVar("_H", bound=Callable[..., Value])
+_H = TypeVar("_H", bound=Callable[..., object])
 _Bind = Callable[[Machine, Args, Kwargs], tuple[Args, Kwargs]]
 
 
@@ -62,7 +65,8 @@ def handles(*callables: object, lazy: bool = False, like: Act | None = None) -> 
 
     def register(handler: _H) -> _H:
         for one in callables:
-            entry = _entry(handler, _binder(partial(_itself, one), like), lazy)
+            act = _with_whole_call(handler, one)
+            entry = _entry(act, _binder(partial(_itself, one), like), lazy)
             # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
             assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
             _FUNCTIONS[id(one)] = (one, entry)
@@ -143,12 +147,18 @@ def _refused(callable_: object) -> GraphBreak:
 
 
 def calls(rows: Mapping[Any, Act], like: Act | None = None) -> None:
-    """Register functions by a table of short acts, whose result may be a Python constant.
-
-    A call with arguments that an act does not take is a graph break: Python may raise there.
-    """
+    """Register functions by a table of short handlers."""
     for function, act in rows.items():
-        handles(function, like=like)(partial(_act, function.__name__, act))
+        handles(function, like=like)(act)
+
+
+def _with_whole_call(handler: Act, called: object) -> Act:
+    """Return a handler of `args` and `kwargs`."""
+    function = handler.func if isinstance(handler, partial) else handler
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_varnames[: code.co_argcount][-2:] == ("args", "kwargs"):
+        return handler
+    return partial(_act, str(getattr(called, "__name__", called)), handler)
 
 
 def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
@@ -177,7 +187,7 @@ def handles_named(module: str, name: str) -> Callable[[_H], _H]:
 
     def register(handler: _H) -> _H:
         bind = _binder(lambda: vars(sys.modules[module])[name], None)
-        _NAMED[name] = module, _entry(handler, bind, lazy=False)
+        _NAMED[name] = module, _entry(_with_whole_call(handler, name), bind, lazy=False)
         return handler
 
     return register
@@ -239,16 +249,16 @@ def method(
     def register(handler: _H) -> _H:
         for name in names:
             bind = _binder(partial(getattr, owner, name), like, of_owner=True)
-            _METHODS[owner, name] = _entry(handler, bind, lazy)
+            _METHODS[owner, name] = _entry(_with_whole_call(handler, name), bind, lazy)
         return handler
 
     return register
 
 
 def methods(owner: type, rows: Mapping[str, Act], lazy: bool = False) -> None:
-    """Register methods by a table of short acts; see `calls`."""
+    """Register methods by a table of short handlers."""
     for name, act in rows.items():
-        method(owner, name, lazy=lazy)(partial(_act, name, act))
+        method(owner, name, lazy=lazy)(act)
 
 
 def method_of(owner: type, name: str) -> MethodHandler | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..python_loops.plain import go_back
-from ..state import Frame
+from ..state import Frame, Returned, Yielded
 from ..values.base import Machine, Value
 from ..values.containers.generators import GeneratorValue
 from ..values.objects.operators import is_none
-from .registry import Returned, Yielded, opcode
+from .registry import opcode
 
 __all__: list[str] = []
 

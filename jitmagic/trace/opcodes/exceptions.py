@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
-from ..state import Frame
-from ..values.base import ObservedError, Value
+from ..state import Frame, Interpreter
+from ..values.base import Machine, ObservedError, Value
 from ..values.containers.sequences import TupleValue
 from ..values.objects.class_facts import guard_bases
 from ..values.objects.classes import ClassValue
@@ -18,7 +16,7 @@ __all__: list[str] = []
 
 
 @opcode("RAISE_VARARGS")
-def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def raise_varargs(machine: Interpreter, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, int)
     parts = frame.pop_many(instruction.arg)
     if not parts:
@@ -30,7 +28,7 @@ def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
     raise ObservedError(_exception(machine, parts[0].realize(machine)))
 
 
-def _exception(machine: Any, value: Value) -> Value:
+def _exception(machine: Machine, value: Value) -> Value:
     """Return the exception to raise; a class is called."""
     # `raise Error` without parentheses calls the class, so its `__init__` is traced as well.
     if isinstance(value, ClassValue):
@@ -41,13 +39,13 @@ def _exception(machine: Any, value: Value) -> Value:
 
 
 @opcode("RERAISE")
-def reraise(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def reraise(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     # The instruction's argument, the position to restore in `f_lasti`, has no meaning for a trace.
     raise ObservedError(frame.pop(machine))
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def push_exc_info(machine: Interpreter, frame: Frame, instruction: Instruction) -> None:
     error = frame.pop_lazy()
     # POP_EXCEPT restores this entry as the exception being handled.
     frame.push(machine.handled() or machine.constant(None))
@@ -56,19 +54,19 @@ def push_exc_info(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def pop_except(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.pop_raw()
     frame.handling.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(machine: Any, frame: Frame, instruction: Instruction) -> None:
+def check_exc_match(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     wanted = frame.pop(machine)
     error = frame.peek(1, machine)
     frame.push(machine.constant(_matches(machine, error, wanted)))
 
 
-def _matches(machine: Any, error: Any, wanted: Value) -> bool:
+def _matches(machine: Machine, error: Value, wanted: Value) -> bool:
     if isinstance(wanted, TupleValue):
         return any(_matches(machine, error, one) for one in wanted.realized(machine))
     if not isinstance(wanted, ClassValue) or BaseException not in wanted.live.__mro__:
@@ -76,4 +74,5 @@ def _matches(machine: Any, error: Any, wanted: Value) -> bool:
         raise machine.error(TypeError, message)
     # A class may get other bases (`__bases__` is writable), which changes what it catches.
     guard_bases(machine, wanted.live)
-    return bool(error.matches(machine, wanted.live))
+    assert isinstance(error, ExceptionValue)
+    return error.matches(machine, wanted.live)

@@ -14,42 +14,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOpcode
-from ..state import Frame
-from ..values.base import Value
+from ..state import Frame, Interpreter, Signal
 
 __all__ = [
     "UNSUPPORTED",
     "OpcodeHandler",
-    "Returned",
-    "Signal",
-    "Yielded",
     "handler_for",
     "handlers_of_version",
     "opcode",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The frame has returned this value."""
-
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Yielded:
-    """The frame is suspended at a `yield`; the value sent in is pushed when it resumes."""
-
-    value: Value
-
-
-Signal = Returned | Yielded | None
-OpcodeHandler = Callable[[Any, Frame, Instruction], Signal]  # Any: trace.machine.Machine
-_H = TypeVar("_H", bound=Callable[..., Any])
+OpcodeHandler = Callable[[Interpreter, Frame, Instruction], Signal]
+_H = TypeVar("_H", bound=OpcodeHandler)
 _Version = tuple[int, int]
 
 

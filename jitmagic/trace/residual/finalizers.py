@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from ...guards.guard import LengthIs, TypeIs
 from ...guards.source import Argument, CellContents, Item, Source
 from ..breaks import Finalizer
 from ..restarts import Restart, Stop
+from ..state import Interpreter
 from ..values.base import Args, Kwargs, Lazy, Value
 from ..values.objects.constants import ATOMS, ConstantValue
 from ..values.objects.functions import CellValue
@@ -46,14 +46,13 @@ class _References:
         self.line: UserLine | None = None
 
 
-def start_watching(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def start_watching(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """Start to watch references; traced as the first call in such a resume function."""
     machine.notes.root.of(_References).watches = True
-    result: Value = machine.constant(None)
-    return result
+    return machine.constant(None)
 
 
-def check_dropped(machine: Any) -> None:
+def check_dropped(machine: Interpreter) -> None:
     """Break if the root frame's last instruction has dropped a reference to an object."""
     held = machine.notes.root.of(_References)
     if not held.watches:
@@ -67,18 +66,18 @@ def check_dropped(machine: Any) -> None:
     held.objects, held.line = objects, machine.root.line()
 
 
-def names_kept_bound(machine: Any) -> frozenset[str]:
+def names_kept_bound(machine: Interpreter) -> frozenset[str]:
     """Return the variables that stay bound after a graph break even if they are not read again."""
     held = machine.notes.root.of(_References)
     # Eager keeps variables bound until the frame returns. Liveness would drop an object with a
     # finalizer after its last read.
-    if not held.watches and not isinstance(machine.stop.reason, Finalizer):
+    if not held.watches and not isinstance(machine.stop and machine.stop.reason, Finalizer):
         return frozenset()
     slots = machine.root.slots.items()
     return frozenset(name for name, value in slots if not _may_end_here(machine, value))
 
 
-def passes_last_reference(machine: Any) -> bool:
+def passes_last_reference(machine: Interpreter) -> bool:
     """Return whether the call that ends the graph takes the frame's last reference to an object.
 
     Then the object dies when the callee drops it. A hooked callee would be too late: the
@@ -95,7 +94,7 @@ def passes_last_reference(machine: Any) -> bool:
     )
 
 
-def _may_end_here(machine: Any, value: Value) -> bool:
+def _may_end_here(machine: Interpreter, value: Value) -> bool:
     if _is_plain(machine, value):
         return True
     if not isinstance(value, Lazy) or value.real is None or value.real.is_changed(machine):
@@ -104,7 +103,7 @@ def _may_end_here(machine: Any, value: Value) -> bool:
     return _is_plain_container(machine, value.obj, value.source)
 
 
-def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
+def _lives(machine: Interpreter) -> Iterator[tuple[object, Source]]:
     """Yield objects from before the call that the root frame references and whose death shows."""
     for value in (*machine.root.slots.values(), *machine.root.stack):
         for one in (value, _contents(value)):
@@ -113,7 +112,7 @@ def _lives(machine: Any) -> Iterator[tuple[object, Source]]:
                 yield live, one.source
 
 
-def _held_object(machine: Any, value: Value) -> object:
+def _held_object(machine: Interpreter, value: Value) -> object:
     """Return the live object of a value if the frame may hold its last reference, else None.
 
     An object inside an argument is referenced by its container, until that is mutated.
@@ -138,13 +137,13 @@ def _contents(value: Value | None) -> Value | None:
     return cell.contents if isinstance(cell, CellValue) else None
 
 
-def _is_plain(machine: Any, value: Value) -> bool:
+def _is_plain(machine: Interpreter, value: Value) -> bool:
     if isinstance(value, Lazy):
         return _is_plain_object(machine, value.obj, value.source)
     return isinstance(value, ConstantValue) or value.python_type(machine) in _PLAIN
 
 
-def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
+def _is_plain_object(machine: Interpreter, obj: object, source: Source | None) -> bool:
     if type(obj) not in _PLAIN:
         return False
     if source is not None:
@@ -152,7 +151,7 @@ def _is_plain_object(machine: Any, obj: object, source: Source | None) -> bool:
     return True
 
 
-def _is_plain_container(machine: Any, obj: object, source: Source) -> bool:
+def _is_plain_container(machine: Interpreter, obj: object, source: Source) -> bool:
     """Return whether it is a list or tuple of guarded length whose items may all die unnoticed."""
     if not isinstance(obj, list | tuple) or type(obj) not in (list, tuple):
         return False

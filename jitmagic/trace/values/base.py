@@ -255,6 +255,7 @@ class Value:
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
     holds_data: ClassVar[bool] = False  # a tensor or a numpy array
     opaque: ClassVar[bool] = False  # its contents are unknown
+    always_true: ClassVar[bool] = False  # its class has neither `__bool__` nor `__len__`
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -295,6 +296,10 @@ class Value:
 
     def as_index(self, machine: Machine) -> Value:
         """Return the value that torch uses when this is an index of a tensor."""
+        return self
+
+    def as_array(self, machine: Machine) -> Value:
+        """Return the value that numpy's functions take: a 0-dim array for a float of numpy."""
         return self
 
     def identity(self) -> object:
@@ -404,7 +409,7 @@ class Value:
 
     def truth(self, machine: Machine) -> bool:
         """Return `bool(self)`; a tensor breaks with TensorBranch."""
-        self.refuse(machine, "bool()")
+        return self.always_true or self.refuse(machine, "bool()")
 
     # -- calls and contexts ----------------------------------------------------------------------
 

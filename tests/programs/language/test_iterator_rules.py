@@ -171,3 +171,21 @@ def test_an_entry_of_a_tensor_hides_a_method_but_no_property(inside: bool) -> No
             hide(x)
         results.append(repr(run(x, torch.ones(2))))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("materialised", [False, True])
+@pytest.mark.parametrize("name", ["relu", "note"])
+def test_a_tensor_that_hides_a_compiled_method_is_compiled_anew(
+    name: str, materialised: bool
+) -> None:
+    fn = jitmagic.jit(lambda x: x.relu(), options={"on_error": "raise"})
+    plain, other = torch.tensor([-1.0, 2.0]), torch.tensor([-1.0, 2.0])
+    fn(plain)
+    setattr(other, name, lambda: 5)
+    if materialised:  # inline values are compared without making a dictionary of them
+        vars(other)
+    for x in (plain, other, plain, other):
+        assert repr(fn(x)) == repr(x.relu())
+    delattr(other, name)
+    assert repr(fn(other)) == repr(plain.relu())
+    assert len(jitmagic.api.handle_of(fn).journal) == (2 if name == "relu" else 1)

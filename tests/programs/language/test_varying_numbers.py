@@ -229,9 +229,11 @@ OF_NUMPY: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
     "functions": (lambda x, s: x * np.sqrt(s) + x * math.cos(math.pi * s), 2),
     "passed on": (lambda x, s: (x, s, [s, {"s": s}]), 1),
     "module": (lambda x, s: torch.nn.functional.leaky_relu(x, s), 2),
-    "compared": (lambda x, s: x if s > 0.4 else x + 1, 5),
-    "clipped": (lambda x, s: x * min(1.0, s * 2), 5),
-    "text": (lambda x, s: (x * s, f"{s:.2f}"), 5),
+    "compared": (lambda x, s: x if s > 0.4 else x + 1, 3),
+    "clipped": (lambda x, s: x * min(1.0, s + s), 5),
+    "text": (lambda x, s: (x * s, f"{s:.2f}"), 2),
+    "remainder": (lambda x, s: (x * (s % 0.2), 1.0 / s, s**2, 2.0**s), 2),
+    "of two classes": (lambda x, s: (x * (s * np.float64(0.5)), np.float32(2) * s + np.int8(3)), 2),
 }
 
 
@@ -252,8 +254,8 @@ OF_NUMPY_INTS: dict[str, tuple[Callable[[Tensor, Any], Any], int]] = {
     "numbers": (lambda x, n: (int(n), n.item(), f"{n}", x[:1] * math.sqrt(n), abs(int(n))), 2),
     "compared": (lambda x, n: (x if n > 6 else x + 1, n == 7, not n), 4),
     "extremes": (lambda x, n: x[: max(n, 2)] * min(n, 4), 4),
-    "quotient": (lambda x, n: x * (n / 4), 5),
-    "key": (lambda x, n: x * {5: 2.0}.get(n, 1.0), 5),
+    "quotient": (lambda x, n: x * (n / 4), 2),
+    "key": (lambda x, n: x * {5: 2.0}.get(n, 1.0), 2),
 }
 
 

@@ -151,9 +151,9 @@ methods(
 
 
 @method(list, "pop")
-def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _pop(machine: Machine, owner: Value, at: Value | None = None) -> Value:
     target = _as_list(owner)
-    index = index_of(machine, args[0]) if args else -1
+    index = -1 if at is None else index_of(machine, at)
     # A queue that is consumed from the front must not guard all of its items.
     if index == 0 and (first := target.take_first(machine)) is not None:
         return first
@@ -166,28 +166,26 @@ def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(list, "remove")
 @method(collections.deque, "remove")
-def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _remove(machine: Machine, owner: Value, wanted: Value) -> None:
     assert isinstance(owner, StoredItems)
     for position, item in enumerate(owner.walk(machine)):
-        if equal(machine, item, args[0]):
+        if equal(machine, item, wanted):
             owner.take(machine, position)
-            return machine.constant(None)
+            return
     raise machine.error(ValueError, f"{owner.kind.__name__}.remove(x): x not in it")
 
 
 @method(list, "index")
 @method(tuple, "index")
 @method(collections.deque, "index")
-def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _index(machine: Machine, owner: Value, sought: Value, *limits: Value) -> int:
     assert isinstance(owner, ItemsValue)
     # list.index() clamps its bounds to the list, as a slice does.
-    bounds = slice(*(index_of(machine, one) for one in args[1:])) if args[1:] else slice(None)
-    if len(args) == 2:
-        bounds = slice(index_of(machine, args[1]), None)
-    wanted = range(len(owner.items))[bounds]
+    start, stop = [*(index_of(machine, one) for one in limits), None, None][:2]
+    wanted = range(len(owner.items))[start:stop]
     for position, item in enumerate(owner.walk(machine)):
-        if position in wanted and equal(machine, item, args[0]):
-            return machine.constant(position)
+        if position in wanted and equal(machine, item, sought):
+            return position
     raise machine.error(ValueError, f"the value is not in the {owner.kind.__name__}")
 
 
@@ -234,38 +232,37 @@ methods(
 
 
 @method(dict, "setdefault")
-def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _setdefault(machine: Machine, owner: Value, key: Value, default: Value | None = None) -> Value:
     target = _accessible(machine, owner, "setdefault")
-    found = target.find(machine, args[0])
-    if found is not None:
-        return found
-    default = args[1] if len(args) > 1 else machine.constant(None)
-    target.set_item(machine, args[0], default)
-    return default
+    found = target.find(machine, key)
+    if found is None:
+        found = default or machine.constant(None)
+        target.set_item(machine, key, found)
+    return found
 
 
 @method(dict, "pop")
-def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _pop_key(machine: Machine, owner: Value, key: Value, default: Value | None = None) -> Value:
     target = _accessible(machine, owner, "pop")
-    found = target.find(machine, args[0])
+    found = target.find(machine, key)
     if found is None:
         # pop() never calls `__missing__`, not even that of a defaultdict.
-        return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
-    target.del_item(machine, args[0])
+        return default or DictValue.missing(target, machine, key)
+    target.del_item(machine, key)
     return found
 
 
 # Of dict.popitem() too, which OrderedDict's handler is.
 @method(dict, "popitem", like=lambda self, last=True: None)
-def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _popitem(machine: Machine, owner: Value, last: Value | None = None) -> Value:
     target = _accessible(machine, owner, "popitem")
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
-    last = args[0] if args else machine.constant(True)
     # dict.popitem() takes no arguments, so Python raises its TypeError.
-    if args and target.kind is not collections.OrderedDict:
+    if last is not None and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
-    token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
+    backwards = last is None or last.truth(machine)
+    token = next(reversed(target.pairs) if backwards else iter(target.pairs))
     pair = target.pairs[token]
     target.store.erase(token, pair[0])
     target.changed(machine)
@@ -273,7 +270,7 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 
 
 @method(dict, "__reversed__")
-def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _reversed_keys(machine: Machine, owner: Value) -> Value:
     target = _as_dict(machine, owner)
 
     def steps() -> Iterator[Value]:
@@ -310,18 +307,16 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 
 @handles(collections._count_elements)  # type: ignore[attr-defined]
-def _count_elements(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _count_elements(machine: Machine, counts: Value, items: Value) -> None:
     """Count items in a mapping, as the Python version of this function in `collections` does."""
-    counts, items = args
     get = counts.get_attr(machine, "get").realize(machine)
     for item in unpack(machine, items):
         known = get.call(machine, [item, machine.constant(0)], {}).realize(machine)
         counts.set_item(machine, item, binary(machine, "+", known, machine.constant(1)))
-    return machine.constant(None)
 
 
 @method(dict, "copy")
-def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _copy_dict(machine: Machine, owner: Value) -> Value:
     target = _as_dict(machine, owner)
     pairs = dict(target.pairs)
     if isinstance(target, DefaultDictValue):
@@ -335,17 +330,17 @@ def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Va
 
 
 @method(dict, "fromkeys")
-def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    default = args[1] if len(args) > 1 else machine.constant(None)
+def _fromkeys(machine: Machine, owner: Value, keys: Value, default: Value | None = None) -> Value:
+    value = default or machine.constant(None)
     kind = owner.live if isinstance(owner, ClassValue) else owner.python_type(machine)
     if kind not in (dict, collections.OrderedDict):
         owner.refuse(machine, "fromkeys()")
-    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
+    return DictValue.of(machine, ((key, value) for key in unpack(machine, keys)), kind)
 
 
 @method(dict, "__eq__")
-def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    other = args[0].as_dictionary(machine)
+def _equals(machine: Machine, owner: Value, right: Value) -> Value:
+    other = right.as_dictionary(machine)
     if other is None:
         return machine.constant(NotImplemented)
     same = _as_dict(machine, owner).compare(machine, "==", other)
@@ -354,26 +349,23 @@ def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 
 @method(dict, "__ne__")
-def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    same = _equals(machine, owner, args, kwargs)
-    value = same.as_constant(machine)
-    return same if value is NotImplemented else machine.constant(not value)
+def _differs(machine: Machine, owner: Value, right: Value) -> object:
+    same = _equals(machine, owner, right).as_constant(machine)
+    return same if same is NotImplemented else not same
 
 
 @method(dict, "__ior__")
-def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _update(machine, owner, args, kwargs)
+def _update_in_place(machine: Machine, owner: Value, right: Value) -> Value:
+    _update(machine, owner, [right], {})
     return owner
 
 
 @method(collections.OrderedDict, "move_to_end")
-def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _move_to_end(machine: Machine, owner: Value, key: Value, last: Value | None = None) -> None:
     target = _as_dict(machine, owner)
-    token = args[0].hash_key(machine)
+    token = key.hash_key(machine)
     # As in pop(): the KeyError is the base class's, and no `__missing__` runs.
     if token not in target.pairs:
-        DictValue.missing(target, machine, args[0])
-    last = args[1] if len(args) > 1 else machine.constant(True)
-    target.store.move(token, args[0], last=last.truth(machine))
+        DictValue.missing(target, machine, key)
+    target.store.move(token, key, last=last is None or last.truth(machine))
     target.changed(machine)
-    return machine.constant(None)

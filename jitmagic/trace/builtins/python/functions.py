@@ -86,6 +86,7 @@ class _Described(Value):
     """An object of inspect with the attributes that are known; only Python can rebuild it."""
 
     __slots__ = ("created_at_step", "kind", "known")
+    always_true = True
 
     def __init__(self, machine: Machine, kind: type, known: dict[str, Value]) -> None:
         super().__init__()
@@ -94,9 +95,6 @@ class _Described(Value):
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return self.known[name] if name in self.known else super().get_attr(machine, name)

@@ -147,7 +147,7 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(wanted >= effective.as_constant(machine))
 
 
-def _perform(function: Any, machine: Machine, *args: Value, **kwargs: Value) -> None:
+def _perform(function: object, machine: Machine, *args: Value, **kwargs: Value) -> None:
     """Call the function after the graph has run."""
     machine.effects.perform(machine.constant(function), args, kwargs)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.iterators import (
     EnumerateIterator,
@@ -31,19 +30,15 @@ def _iterators(machine: Machine, iterables: Args) -> list[Value]:
 
 
 @handles(iter)
-def _iter(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1:
-        raise GraphBreak(UnsupportedArguments.of(name="iter", what="a sentinel"))
-    return args[0].iterate(machine)
+def _iter(machine: Machine, iterable: Value) -> Value:
+    return iterable.iterate(machine)
 
 
 @handles(next)
-def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    item = args[0].next(machine)
-    if item is not None:
-        return item
-    if len(args) > 1:
-        return args[1]
+def _next(machine: Machine, iterator: Value, *default: Value) -> Value:
+    for item in (iterator.next(machine), *default):
+        if item is not None:
+            return item
     raise machine.error(StopIteration)
 
 
@@ -70,7 +65,7 @@ calls({
     ),
 })  # fmt: skip
 methods(Iterator, {
-    "__next__": lambda machine, iterator: _next(machine, [iterator], {}),
+    "__next__": _next,
     "__iter__": lambda machine, iterator: iterator.iterate(machine),
 })  # fmt: skip
 
@@ -82,8 +77,7 @@ calls({
 
 
 @handles(reversed)
-def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
+def _reversed(machine: Machine, value: Value) -> Value:
     if isinstance(value, InstanceValue | VaryingRange):
         return value.backwards(machine)
     if isinstance(value, ListValue | TupleValue):
@@ -95,4 +89,7 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, ConstantValue) and isinstance(value.value, str | bytes):
         items = unpack(machine, value)
         return StepIterator(machine, reversed, reversed(items))
+    kind = value.python_type(machine)
+    if not hasattr(kind, "__reversed__"):
+        raise machine.error(TypeError, f"'{kind.__name__}' object is not reversible", exact=True)
     return value.call_method(machine, "__reversed__", [], {})

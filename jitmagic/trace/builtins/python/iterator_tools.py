@@ -1,323 +1,206 @@
-"""itertools: items are taken from the arguments in the order in which CPython's C code does."""
+"""itertools: CPython's own iterators run over the Values of the items.
+
+They only move items, so a Value can stand for its object, and the functions that they call trace
+the program's. Which items they take, in which order, and what they raise is CPython's.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.iterators import StepIterator
 from ...values.containers.sequences import TupleValue
-from ...values.objects.operators import binary, drain, equal, index_of, is_none, unpack
-from ..registry import calls, handles, methods
-from .numbers import fold_call
+from ...values.objects.constants import evaluate
+from ...values.objects.operators import binary, drain, equal, is_none, unpack
+from ..registry import Act, calls, handles, methods
 
 __all__: list[str] = []
 
-
-def _stepped(machine: Machine, value: Value) -> Value:
-    """Return `iter(value)`."""
-    return value.realize(machine).iterate(machine).realize(machine)
+Adapter = Callable[[Machine, Value], object]
 
 
-def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
-    """Return `bool(function(item))`; without a function, the item's own truth."""
-    verdict = item if is_none(function) else function.call(machine, [item], {})
-    return verdict.realize(machine).truth(machine)
+# -- arguments -------------------------------------------------------------------------------------
 
 
-def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
-    # A generator expression, because chain() calls iter() of a part only when its turn comes.
-    steps = (item for part in parts for item in drain(machine, _stepped(machine, part)))
-    return StepIterator(machine, itertools.chain, steps)
+def _items(machine: Machine, iterable: Value) -> Iterator[Value]:
+    return drain(machine, iterable.realize(machine).iterate(machine).realize(machine))
 
 
-@handles(itertools.count)
-def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    start = args[0] if args else machine.constant(0)
-    step = args[1] if len(args) > 1 else machine.constant(1)
-
-    def steps() -> Iterator[Value]:
-        # By repeated addition, as CPython's count_nextlong: with a float step, start + n * step
-        # would differ in the last digit.
-        current = start
-        while True:
-            yield current
-            current = binary(machine, "+", current, step)
-
-    return StepIterator(machine, itertools.count, steps())
+def _rows(machine: Machine, iterable: Value) -> Iterator[list[Value]]:
+    return map(partial(unpack, machine), _items(machine, iterable))
 
 
-@handles(itertools.islice)
-def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    iterator = _stepped(machine, args[0])
-    limits = [None if is_none(arg) else index_of(machine, arg) for arg in args[1:]]
-    bounds = slice(*limits)
-    start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
-    if min(start, stop or 0, step - 1) < 0:
-        raise GraphBreak(UnsupportedArguments.of(name="islice", what="negative bounds"))
-    wanted = itertools.count(start, step) if stop is None else iter(range(start, stop, step))
-
-    def steps() -> Iterator[Value]:
-        position = 0
-        for index in wanted:
-            while (item := iterator.next(machine)) is not None:
-                position += 1
-                if position > index:
-                    yield item
-                    break
-            else:
-                return
-        # islice advances the iterator to `stop` even if `step` passes it.
-        while stop is not None and position < stop and iterator.next(machine) is not None:
-            position += 1
-
-    return StepIterator(machine, itertools.islice, steps())
+def _truth(machine: Machine, item: Value) -> bool:
+    return item.realize(machine).truth(machine)
 
 
-@handles(itertools.starmap)
-def _starmap(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    rows = _stepped(machine, args[1])
-
-    def steps() -> Iterator[Value]:
-        for row in drain(machine, rows):
-            yield args[0].call(machine, unpack(machine, row), {})
-
-    return StepIterator(machine, itertools.starmap, steps())
+def _truths(machine: Machine, iterable: Value) -> Iterator[bool]:
+    return map(partial(_truth, machine), _items(machine, iterable))
 
 
-@handles(itertools.accumulate)
-def _accumulate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function = args[1] if len(args) > 1 else machine.constant(None)
-    initial = kwargs.get("initial", machine.constant(None))
-    items = _stepped(machine, args[0])
-
-    def steps() -> Iterator[Value]:
-        total: Value | None = None if is_none(initial) else initial
-        if total is not None:
-            yield total
-        for item in drain(machine, items):
-            value = item.realize(machine)
-            if total is None:
-                total = value
-            elif is_none(function):
-                total = binary(machine, "+", total, value).realize(machine)
-            else:
-                total = function.call(machine, [total, value], {}).realize(machine)
-            yield total
-
-    return StepIterator(machine, itertools.accumulate, steps())
+def _call(machine: Machine, function: Value) -> Callable[..., Value]:
+    return lambda *args: function.call(machine, args, {}).realize(machine)
 
 
-@handles(itertools.cycle)
-def _cycle(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    iterator = _stepped(machine, args[0])
-
-    def steps() -> Iterator[Value]:
-        seen = []
-        while (item := iterator.next(machine)) is not None:
-            seen.append(item)
-            yield item
-        while seen:
-            yield from seen
-
-    return StepIterator(machine, itertools.cycle, steps())
+def _test(machine: Machine, function: Value) -> Callable[[Value], bool]:
+    return lambda item: _truth(machine, function.call(machine, [item], {}))
 
 
-@handles(itertools.pairwise)
-def _pairwise(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    iterator = _stepped(machine, args[0])
-
-    def steps() -> Iterator[Value]:
-        before = iterator.next(machine)
-        while before is not None and (item := iterator.next(machine)) is not None:
-            yield TupleValue([before, item])
-            before = item
-
-    return StepIterator(machine, itertools.pairwise, steps())
+def _test_or_truth(machine: Machine, function: Value) -> Callable[[Value], bool]:
+    return partial(_truth, machine) if is_none(function) else _test(machine, function)
 
 
-_BATCHED: Any = getattr(itertools, "batched", None)  # since 3.12; `strict` since 3.13
+def _constant(machine: Machine, value: Value) -> object:
+    return value.as_constant(machine)
 
 
-def _accepts(*args: Any, **kwargs: Any) -> bool:
-    return _BATCHED((), *args, **kwargs) is not None
+def _itself(machine: Machine, value: Value) -> Value:
+    return value
 
 
-def _batched(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    fold_call(machine, _accepts, args[1:], kwargs, "batched")  # raises Python's own errors
-    items = drain(machine, _stepped(machine, args[0]))
-    size = index_of(machine, args[1])
-    is_strict = "strict" in kwargs and kwargs["strict"].realize(machine).truth(machine)
-
-    def steps() -> Iterator[Value]:
-        while row := list(itertools.islice(items, size)):
-            # The items of the short batch are consumed before the error, as in CPython 3.13.
-            if is_strict and len(row) < size:
-                raise machine.error(ValueError, "batched(): incomplete batch", exact=True)
-            yield TupleValue(row)
-
-    return StepIterator(machine, _BATCHED, steps())
+# -- iterators -------------------------------------------------------------------------------------
 
 
-if _BATCHED is not None:
-    handles(_BATCHED, like=lambda iterable, n, **options: None)(_batched)
+def _steps(machine: Machine, kind: type, rows: Iterator[Any]) -> Value:
+    """Return an iterator of type `kind` over the rows, which Python's own objects may be in."""
+    # map() survives an error of an item, as CPython's iterators do; a generator would end.
+    return StepIterator(machine, kind, map(partial(_as_value, machine), rows))
 
 
-@handles(itertools.zip_longest, like=lambda *iterables, fillvalue=None: None)
-def _zip_longest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    fill = kwargs.get("fillvalue", machine.constant(None))
-    iterators: list[Value | None] = [_stepped(machine, iterator) for iterator in args]
-
-    def steps() -> Iterator[Value]:
-        while iterators:
-            row = []
-            for index, iterator in enumerate(iterators):
-                item = None if iterator is None else iterator.next(machine)
-                if item is None:
-                    iterators[index] = None
-                    if not any(iterators):
-                        return
-                row.append(fill if item is None else item)
-            yield TupleValue(row)
-
-    return StepIterator(machine, itertools.zip_longest, steps())
+def _as_value(machine: Machine, row: object) -> Value:
+    if isinstance(row, tuple):
+        return TupleValue([_as_value(machine, item) for item in row])
+    return row if isinstance(row, Value) else machine.constant(row)
 
 
-@handles(itertools.tee)
-def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    iterator = _stepped(machine, args[0])
+def _runs(
+    function: Any,
+    *adapters: Adapter,
+    rest: Adapter = _constant,
+    like: Act | None = None,
+    **named_adapters: Adapter,
+) -> None:
+    """Register an iterator class by the kinds of its arguments; `rest` is for further ones."""
+
+    @handles(function, like=like)
+    def run(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        adapt = itertools.chain(adapters, itertools.repeat(rest))
+        given = [one(machine, arg) for one, arg in zip(adapt, args, strict=False)]
+        named = {
+            name: named_adapters.get(name, _constant)(machine, one) for name, one in kwargs.items()
+        }
+        rows = evaluate(machine, partial(function, *given, **named))
+        if named.get("strict"):  # of batched(), the only one that raises at an item
+            rows = iter(partial(evaluate, machine, next, rows, None), None)
+        return _steps(machine, function, rows)
+
+
+_runs(itertools.islice, _items)
+_runs(itertools.cycle, _items)
+_runs(itertools.pairwise, _items)
+_runs(itertools.starmap, _call, _rows)
+_runs(itertools.takewhile, _test, _items)
+_runs(itertools.dropwhile, _test, _items)
+_runs(itertools.filterfalse, _test_or_truth, _items)
+_runs(itertools.compress, _items, _truths)
+_runs(itertools.repeat, _itself, like=lambda object, times: None)
+_runs(
+    itertools.zip_longest, rest=_items, fillvalue=_itself,
+    like=lambda *iterables, fillvalue=None: None,
+)  # fmt: skip
+_runs(itertools.product, rest=unpack, like=lambda *iterables, repeat=1: None)
+_runs(itertools.permutations, unpack)
+_runs(itertools.combinations, unpack)
+_runs(itertools.combinations_with_replacement, unpack)
+if hasattr(itertools, "batched"):  # since 3.12; `strict` since 3.13
+    _runs(itertools.batched, _items, like=lambda iterable, n, **options: None)
+
+
+def _chained(machine: Machine, parts: Iterator[Value]) -> Value:
+    # Lazily: chain() calls iter() of a part only when its turn comes.
+    items = map(partial(_items, machine), parts)
+    return _steps(machine, itertools.chain, itertools.chain.from_iterable(items))
+
+
+def _sum(machine: Machine, left: Value, right: Value) -> Value:
+    return binary(machine, "+", left.realize(machine), right.realize(machine)).realize(machine)
+
+
+def _count(machine: Machine, start: Value | None = None, step: Value | None = None) -> Value:
+    start, step = start or machine.constant(0), step or machine.constant(1)
+    if start.is_constant(machine) and step.is_constant(machine):
+        limits = start.as_constant(machine), step.as_constant(machine)
+        return _steps(machine, itertools.count, evaluate(machine, itertools.count, *limits))
+    # By repeated addition, as CPython's count_nextlong: with a float step, start + n * step would
+    # differ in the last digit.
+    add = partial(_sum, machine)
+    numbers = itertools.accumulate(itertools.repeat(step), add, initial=start)
+    return _steps(machine, itertools.count, numbers)
+
+
+def _accumulate(
+    machine: Machine, iterable: Value, function: Value | None = None, initial: Value | None = None
+) -> Value:
+    if function is None or is_none(function):
+        combine: Callable[..., Value] = partial(_sum, machine)
+    else:
+        combine = _call(machine, function)
+    first = None if initial is None or is_none(initial) else initial
+    rows = itertools.accumulate(_items(machine, iterable), combine, initial=first)
+    return StepIterator(machine, itertools.accumulate, rows)
+
+
+def _tee(machine: Machine, iterable: Value, count: Value | None = None) -> Value:
+    iterator = iterable.iterate(machine).realize(machine)
     kind: type = type(itertools.tee(())[0])
     # tee() of a tee shares its buffer instead of advancing it.
     if iterator.python_type(machine) is kind:
         raise GraphBreak(UnsupportedArguments.of(name="tee", what="an iterator of another tee"))
-    seen: list[Value] = []
-
-    def steps() -> Iterator[Value]:
-        for index in itertools.count():
-            if index == len(seen):
-                item = iterator.next(machine)
-                if item is None:
-                    return
-                seen.append(item)
-            yield seen[index]
-
-    count = index_of(machine, args[1]) if len(args) > 1 else 2
-    return TupleValue([StepIterator(machine, kind, steps()) for _ in range(count)])
+    number = 2 if count is None else count.as_constant(machine)
+    made = evaluate(machine, itertools.tee, drain(machine, iterator), number)
+    return TupleValue([StepIterator(machine, kind, one) for one in made])
 
 
-class _Groups(StepIterator):
-    """An itertools.groupby; `item` was taken from the iterator and is in no group yet."""
+class _Key:
+    """Stands for a key that groupby() compares."""
 
-    __slots__ = ("group", "item", "iterator", "key", "key_of", "wanted")
+    __slots__ = ("machine", "value")
 
-    def __init__(self, machine: Machine, iterator: Value, key_of: Value) -> None:
-        super().__init__(machine, itertools.groupby, iter(()))
-        self.iterator, self.key_of = iterator, key_of
-        self.item: Value | None = None
-        self.key: Value | None = None  # key of the item taken last
-        self.wanted: Value | None = None  # key of the group returned last
-        self.group: Value | None = None
+    def __init__(self, machine: Machine, value: Value) -> None:
+        self.machine, self.value = machine, value
 
-    def _take(self, machine: Machine) -> bool:
-        self.item = self.iterator.next(machine)
-        if self.item is None:
-            return False
-        plain = is_none(self.key_of)
-        self.key = self.item if plain else self.key_of.call(machine, [self.item], {})
-        return True
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, _Key)
+        return equal(self.machine, self.value, other.value)
 
-    def _is_key(self, machine: Machine, key: Value | None) -> bool:
-        return key is not None and self.key is not None and equal(machine, key, self.key)
-
-    def next(self, machine: Machine) -> Value | None:
-        self.group = None
-        while self.key is None or self._is_key(machine, self.wanted):
-            if not self._take(machine):
-                return None
-        assert self.key is not None
-        self.wanted = self.key
-        kind = type(next(itertools.groupby([0]))[1])
-        self.group = StepIterator(machine, kind, self._members(machine, self.key))
-        return TupleValue([self.key, self.group])
-
-    def _members(self, machine: Machine, key: Value) -> Iterator[Value]:
-        # Advancing the groupby ends the groups before, as in CPython.
-        me = self.group
-        while self.group is me:
-            if self.item is None and not self._take(machine):
-                return
-            if not self._is_key(machine, key):
-                return
-            assert self.item is not None
-            item, self.item = self.item, None
-            yield item
+    __hash__ = None  # type: ignore[assignment]
 
 
-def _filtered(function: Any) -> Callable[..., Value]:
-    """Return the act of an itertools function that asks a predicate about each item."""
-
-    def act(machine: Machine, predicate: Value, iterable: Value) -> Value:
-        items = drain(machine, _stepped(machine, iterable))
-        # CPython's iterator runs over Values; its predicate traces the program's.
-        steps = function(lambda item: _is_true_of(machine, predicate, item), items)
-        return StepIterator(machine, function, steps)
-
-    return act
+def _groupby(machine: Machine, iterable: Value, key: Value | None = None) -> Value:
+    key_of = _itself if key is None or is_none(key) else lambda _, item: _call(machine, key)(item)
+    groups = itertools.groupby(
+        _items(machine, iterable), lambda item: _Key(machine, key_of(machine, item))
+    )
+    return _steps(machine, itertools.groupby, map(partial(_group, machine), groups))
 
 
-def _compress(machine: Machine, data: Value, selectors: Value) -> Value:
-    items, chosen = (drain(machine, _stepped(machine, one)) for one in (data, selectors))
-    flags = (flag.realize(machine).truth(machine) for flag in chosen)
-    return StepIterator(machine, itertools.compress, itertools.compress(items, flags))
-
-
-def _repeat(machine: Machine, item: Value, times: Value | None = None) -> Value:
-    count = () if times is None else (max(0, index_of(machine, times)),)
-    return StepIterator(machine, itertools.repeat, itertools.repeat(item, *count))
+def _group(machine: Machine, pair: tuple[_Key, Iterator[Value]]) -> tuple[Value, Value]:
+    key, members = pair
+    return key.value, StepIterator(machine, type(members), members)
 
 
 calls({
-    itertools.chain: lambda machine, *parts: _chained(machine, parts),
-    itertools.takewhile: _filtered(itertools.takewhile),
-    itertools.dropwhile: _filtered(itertools.dropwhile),
-    itertools.filterfalse: _filtered(itertools.filterfalse),
-    itertools.compress: _compress,
-    itertools.groupby: lambda machine, iterable, key=None: _Groups(
-        machine, _stepped(machine, iterable), key or machine.constant(None)
-    ),
+    itertools.chain: lambda machine, *parts: _chained(machine, iter(parts)),
+    itertools.count: _count,
+    itertools.accumulate: _accumulate,
+    itertools.tee: _tee,
+    itertools.groupby: _groupby,
 })  # fmt: skip
-calls({itertools.repeat: _repeat}, like=lambda object, times: None)
 methods(itertools.chain, {
-    "from_iterable": lambda machine, owner, parts: _chained(
-        machine, drain(machine, _stepped(machine, parts))
-    ),
+    "from_iterable": lambda machine, owner, parts: _chained(machine, _items(machine, parts)),
 })  # fmt: skip
-
-
-def _register_combinatoric(
-    function: Callable[..., Any], iterables: int | None, like: Callable[..., Any] | None = None
-) -> None:
-    """Register a function that first reads all items of `iterables` arguments (None: of all)."""
-
-    @handles(function, like=like)
-    def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        end = len(args) if iterables is None else iterables
-        pools = [unpack(machine, arg) for arg in args[:end]]
-        rest = [arg.as_constant(machine) for arg in args[end:]]
-        named = {name: value.as_constant(machine) for name, value in kwargs.items()}
-        try:
-            # CPython's own iterators choose items by position and never compare them, so they can
-            # run over Values.
-            rows = function(*pools, *rest, **named)
-        except (TypeError, ValueError) as error:  # a negative length
-            raise machine.error(type(error), *error.args, exact=True) from None
-        return StepIterator(machine, function, (TupleValue(row) for row in rows))  # type: ignore[arg-type]
-
-
-_register_combinatoric(itertools.product, None, lambda *iterables, repeat=1: None)
-_register_combinatoric(itertools.permutations, 1)
-_register_combinatoric(itertools.combinations, 1)
-_register_combinatoric(itertools.combinations_with_replacement, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cmath
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -167,24 +167,21 @@ def members(machine: Machine, value: Value) -> list[Value]:
     return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
-def _first_that_is(wanted: bool, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Return `wanted` if some item has that truth, else the opposite; stops at the first."""
-    (iterable,) = args
+def _decide(function: Callable[[Iterable[bool]], bool], machine: Machine, iterable: Value) -> bool:
+    """Return any() or all() of the truths; no item after the deciding one is asked."""
     # The order of a set is unknown, but the answer does not depend on it.
     if isinstance(iterable, SetValue):
-        found = any(
-            one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
-        )
-        return machine.constant(wanted if found else not wanted)
-    for item in drain(machine, iterable.iterate(machine).realize(machine)):
-        if item.realize(machine).truth(machine) == wanted:
-            return machine.constant(wanted)
-    return machine.constant(not wanted)
+        items: Iterable[Value] = iterable.store.values
+    else:
+        items = drain(machine, iterable.iterate(machine).realize(machine))
+    return function(item.realize(machine).truth(machine) for item in items)
 
 
-calls({bool: lambda machine, *value: bool(value) and value[0].truth(machine)})
-handles(any)(partial(_first_that_is, True))
-handles(all)(partial(_first_that_is, False))
+calls({
+    bool: lambda machine, *value: bool(value) and value[0].truth(machine),
+    any: partial(_decide, any),
+    all: partial(_decide, all),
+})  # fmt: skip
 
 
 def _extreme(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -257,6 +254,8 @@ def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if (known := _live_sum(machine, args, kwargs)) is not None:
         return known
     start = args[1] if len(args) > 1 else machine.constant(0)
+    if isinstance(start, ConstantValue) and isinstance(start.value, str | bytes):
+        return fold(machine, sum, machine.constant(()), start)  # a TypeError, whatever the items
     items = members(machine, args[0])
     if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
         items = unpack(machine, args[0])  # the order affects the last digit

@@ -47,10 +47,8 @@ _CALLABLE = (
 
 
 @handles(type)
-def _type(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1:
-        raise GraphBreak(UnsupportedArguments.of(name="type", what="a new class"))
-    return machine.constant(args[0].python_type(machine))
+def _type(machine: Machine, value: Value) -> type:
+    return value.python_type(machine)
 
 
 def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
@@ -65,34 +63,32 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
 
 
 @handles(isinstance, lazy=True)
-def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    kinds = _kinds(machine, args[1].realize(machine), "isinstance")
-    text = text_input(args[0])
+def _isinstance(machine: Machine, value: Value, classes: Value) -> bool:
+    kinds = _kinds(machine, classes.realize(machine), "isinstance")
+    text = text_input(value)
     # A text of the call that is only asked for its class needs no guard on its value. A metaclass
     # may define `__instancecheck__`, which could read the value.
     if text is not None and all(type(kind) is type for kind in kinds):
         machine.guard(TypeIs(text[1], str))
-        return machine.constant(any(kind in str.__mro__ for kind in kinds))
-    value = args[0].realize(machine)
-    return machine.constant(any(is_instance(machine, value, kind) for kind in kinds))
+        return any(kind in str.__mro__ for kind in kinds)
+    value = value.realize(machine)
+    return any(is_instance(machine, value, kind) for kind in kinds)
 
 
 @handles(type.__instancecheck__)
-def _instance_check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _instance_check(machine: Machine, kind: Value, value: Value) -> bool:
     """Model the default implementation that a metaclass falls back on."""
-    kind, value = args
     if not isinstance(kind, ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="type.__instancecheck__", what="not a class"))
-    return machine.constant(is_plain_instance(machine, value, kind.live))
+    return is_plain_instance(machine, value, kind.live)
 
 
 @handles(issubclass)
-def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if not isinstance(args[0], ClassValue):
+def _issubclass(machine: Machine, cls: Value, classes: Value) -> bool:
+    if not isinstance(cls, ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="not a class"))
-    kinds = _kinds(machine, args[1], "issubclass")
-    own = args[0].live
-    return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
+    kinds = _kinds(machine, classes, "issubclass")
+    return any(is_subclass(machine, cls.live, kind) for kind in kinds)
 
 
 _WITH_NAMES = (ClassValue, ModuleValue, WithAttributes)
@@ -106,20 +102,18 @@ def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(globals)
-def _globals(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _globals(machine: Machine) -> Value:
     names: Value = machine.frame.globals
     names.observe(machine)
     return names
 
 
 @handles(callable)
-def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
-    if isinstance(value, _CALLABLE):
-        return machine.constant(True)
-    kind = value.python_type(machine)
+def _callable(machine: Machine, value: Value) -> bool:
     # callable() asks the class alone: an attribute `__call__` of an instance does not count.
-    return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
+    return isinstance(value, _CALLABLE) or (
+        guarded_attribute(machine, value.python_type(machine), "__call__") is not NOTHING
+    )
 
 
 def _name(machine: Machine, value: Value) -> str:
@@ -130,28 +124,28 @@ def _name(machine: Machine, value: Value) -> str:
 
 
 @handles(getattr, lazy=True)
-def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner, text = args[0].realize(machine), text_input(args[1])
+def _getattr(machine: Machine, owner: Value, key: Value, *default: Value) -> Value:
+    owner, text = owner.realize(machine), text_input(key)
     if text is not None and (found := find_attribute(machine, owner, text)) is not None:
         return found
-    name = _name(machine, args[1].realize(machine))
+    name = _name(machine, key.realize(machine))
     try:
         return load_attribute(machine, owner, name)
     except ObservedError as observed:
-        if len(args) < 3 or not observed.error.matches(machine, AttributeError):
+        if not default or not observed.error.matches(machine, AttributeError):
             raise
-        return args[2]
+        return default[0]
 
 
 @handles(hasattr)
-def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _hasattr(machine: Machine, owner: Value, key: Value) -> bool:
     try:
-        load_attribute(machine, args[0], _name(machine, args[1]))
+        load_attribute(machine, owner, _name(machine, key))
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
             raise
-        return machine.constant(False)
-    return machine.constant(True)
+        return False
+    return True
 
 
 calls(
@@ -167,25 +161,24 @@ calls(
 
 
 @handles(id)
-def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _id(machine: Machine, value: Value) -> int:
     """Return the id of an object from before the call, guarded to be the same in each call."""
-    value = args[0]
     live = getattr(value, "live", None)
     # An object that the frame makes has no address before the residual has run, and a varying one
     # has another in each call.
     if live is None or value.source is None or value.varies:
         raise GraphBreak(StatefulCall.of(name="id"))
     machine.guard(IdentityIs(value.source, live))
-    return machine.constant(id(live))
+    return id(live)
 
 
 @handles(hash)
-def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _hash(machine: Machine, value: Value) -> int:
     """Return the hash of a value that cannot be another object in the next call."""
-    token = args[0].hash_key(machine)
+    token = value.hash_key(machine)
     if not has_stable_hash(token):
-        raise GraphBreak(UnsupportedArguments.of(name="hash", what=args[0].describe()))
-    return machine.constant(hash(token))
+        raise GraphBreak(UnsupportedArguments.of(name="hash", what=value.describe()))
+    return hash(token)
 
 
 @handles(super)
@@ -230,8 +223,7 @@ def _instance(args: Args, name: str) -> InstanceValue:
 
 
 @handles(object.__new__)
-def _object_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0]
+def _object_new(machine: Machine, cls: Value, *args: Value, **kwargs: Value) -> Value:
     if not isinstance(cls, ClassValue) or not is_plain_class(cls.live):
         raise GraphBreak(UnknownCFunction.of(name="object.__new__"))
     return InstanceValue(cls)
@@ -246,29 +238,25 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(object.__init__, object.__init_subclass__)
-def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _object_init(machine: Machine, *args: Value, **kwargs: Value) -> None:
     # Whether object.__init__ raises for arguments depends on whether the class overrides `__new__`
     # or `__init__` (object_init in typeobject.c). Python decides that.
     if len(args) > 1 or kwargs:
         raise GraphBreak(UnsupportedArguments.of(name="object.__init__", what="arguments"))
-    return machine.constant(None)
 
 
 # dict has a slot wrapper of its own around the same C function.
 @handles(object.__getattribute__, dict.__getattribute__)
-def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "object.__getattribute__")
-    return owner.plain_attr(machine, args[1].as_constant(machine))
+def _object_getattribute(machine: Machine, obj: Value, name: Value) -> Value:
+    owner = _instance([obj], "object.__getattribute__")
+    return owner.plain_attr(machine, name.as_constant(machine))
 
 
 @handles(types.SimpleNamespace.__init__)
-def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    owner = _instance(args, "SimpleNamespace.__init__")
-    if len(args) > 1:
-        raise GraphBreak(UnsupportedArguments.of(name="SimpleNamespace", what="a mapping"))
+def _namespace_init(machine: Machine, obj: Value, **kwargs: Value) -> None:
+    owner = _instance([obj], "SimpleNamespace.__init__")
     for name, value in kwargs.items():
         owner.store_attr(machine, name, value)
-    return machine.constant(None)
 
 
 calls({
@@ -282,9 +270,8 @@ calls({
 
 
 @handles(tuple.__new__)
-def _tuple_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0]
-    items = unpack(machine, args[1]) if len(args) > 1 else []
+def _tuple_new(machine: Machine, cls: Value, iterable: Value | None = None) -> Value:
+    items = [] if iterable is None else unpack(machine, iterable)
     if isinstance(cls, ClassValue) and cls.live is tuple:
         return TupleValue(items)
     # The `__new__` that collections.namedtuple generates calls tuple.__new__ with the class and one
@@ -294,12 +281,11 @@ def _tuple_new(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(UnknownCFunction.of(name="tuple.__new__"))
 
 
-def _exception_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _exception_init(machine: Machine, error: Value, *parts: Value) -> None:
     """Model BaseException.__init__, which stores its arguments."""
-    if not isinstance(args[0], ExceptionValue) or kwargs:
+    if not isinstance(error, ExceptionValue):
         raise GraphBreak(UnknownCFunction.of(name=name_of(BaseException.__init__)))
-    args[0].args = tuple(args[1:])
-    return machine.constant(None)
+    error.args = parts
 
 
 # Slot wrappers of one C function; OSError, ImportError and others parse their arguments.

@@ -22,13 +22,12 @@ def _register(function: Callable[..., Any], apply: Callable[..., Value], op: str
     """Register an operator: a call of it is `apply(machine, op, left, right)`."""
 
     @handles(function)
-    def applied(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        left, right = args
+    def applied(machine: Machine, left: Value, right: Value) -> Value:
         return apply(machine, op, left, right)
 
 
-def _unary(op: str, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].unary(machine, op)
+def _unary(op: str, machine: Machine, value: Value) -> Value:
+    return value.unary(machine, op)
 
 
 for _op, _function in BINARY.items():
@@ -41,11 +40,11 @@ for _op, _sign in UNARY.items():
 
 
 @handles(operator.concat)
-def _concat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _concat(machine: Machine, left: Value, right: Value) -> Value:
     # operator.concat raises a TypeError for numbers, which `+` would add.
-    if not all(isinstance(one, SequenceValue | ConstantValue) for one in args):
-        args[0].refuse(machine, "operator.concat")
-    return binary(machine, "+", *args)
+    if not all(isinstance(one, SequenceValue | ConstantValue) for one in (left, right)):
+        left.refuse(machine, "operator.concat")
+    return binary(machine, "+", left, right)
 
 
 calls({
@@ -73,12 +72,12 @@ def _partial(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(functools.reduce)
-def _reduce(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _reduce(machine: Machine, function: Value, iterable: Value, *initial: Value) -> Value:
     # reduce() takes items one by one, so a function that raises leaves the rest in the iterator.
-    items = args[1].iterate(machine).realize(machine)
-    total = args[2] if len(args) > 2 else items.next(machine)
+    items = iterable.iterate(machine).realize(machine)
+    total = initial[0] if initial else items.next(machine)
     if total is None:
         raise machine.error(TypeError, "reduce() of empty iterable with no initial value")
     while (item := items.next(machine)) is not None:
-        total = args[0].call(machine, [total, item], {})
+        total = function.call(machine, [total, item], {})
     return total

@@ -78,7 +78,11 @@ def _in_order(
 
 
 def _follow(
-    machine: Machine, function: Callable[..., Any], target: SequenceValue, *args: Any, **named: Any
+    machine: Machine,
+    function: Callable[..., Any],
+    target: SequenceValue,
+    *args: object,
+    **named: object,
 ) -> Value:
     """Run `function(list, *args)` on stand-ins; a list is changed even if a comparison raises."""
     items = [_Item(machine, item) for item in target.items]
@@ -140,6 +144,7 @@ class _KeyMaker(Value):
     """The result of functools.cmp_to_key: called with an object, it wraps it for comparisons."""
 
     __slots__ = ("function",)
+    always_true = True
 
     def __init__(self, function: Value) -> None:
         super().__init__()
@@ -148,9 +153,6 @@ class _KeyMaker(Value):
     def python_type(self, machine: Machine) -> type:
         # CPython has one class, KeyWrapper, for the maker and for the objects that it wraps.
         return type(functools.cmp_to_key(lambda one, two: 0))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != 1 or kwargs:

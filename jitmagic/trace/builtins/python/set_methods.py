@@ -60,16 +60,15 @@ def _made(machine: Machine, kind: type, args: Args) -> Value:
 
 
 @method(set, "remove")
-def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    if not _as_set(owner).store.has(args[0]):
+def _remove(machine: Machine, owner: Value, item: Value) -> None:
+    if not _as_set(owner).store.has(item):
         # The argument of the KeyError is the item itself.
-        raise machine.error(KeyError, args[0], exact=True)
-    _as_set(owner).change(machine, "discard", operand_of_item(machine, args[0]))
-    return machine.constant(None)
+        raise machine.error(KeyError, item, exact=True)
+    _as_set(owner).change(machine, "discard", operand_of_item(machine, item))
 
 
 @method(set, "pop")
-def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _pop(machine: Machine, owner: Value) -> Value:
     target = _as_set(owner)
     if not target.store.length():
         raise machine.error(KeyError, "pop from an empty set", exact=True)

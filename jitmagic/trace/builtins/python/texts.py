@@ -119,6 +119,7 @@ class PatternValue(Value):
     """A compiled pattern whose text and flags are known."""
 
     __slots__ = ("live",)
+    always_true = True
 
     def __init__(self, live: re.Pattern[Any], source: Source | None = None) -> None:
         super().__init__(source)
@@ -129,9 +130,6 @@ class PatternValue(Value):
 
     def identity(self) -> object:
         return self.live
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in _PATTERN_FACTS:
@@ -158,18 +156,16 @@ class MatchValue(Value):
     """The match that `pattern.how(*given)` found."""
 
     __slots__ = ("given", "how", "live", "pattern")
+    always_true = True
 
     def __init__(
-        self, pattern: PatternValue, how: str, given: tuple[Any, ...], live: re.Match[Any]
+        self, pattern: PatternValue, how: str, given: tuple[object, ...], live: re.Match[Any]
     ) -> None:
         super().__init__()
         self.pattern, self.how, self.given, self.live = pattern, how, given, live
 
     def python_type(self, machine: Machine) -> type:
         return re.Match
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "re":
@@ -198,13 +194,11 @@ class _Method(Value):
     """A bound method of a pattern or of a match."""
 
     __slots__ = ("name", "owner")
+    always_true = True
 
     def __init__(self, owner: PatternValue | MatchValue, name: str) -> None:
         super().__init__()
         self.owner, self.name = owner, name
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner = self.owner

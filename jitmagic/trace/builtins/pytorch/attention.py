@@ -39,6 +39,7 @@ from ....symbols.size import hintless
 from ...breaks import GraphBreak, TensorItem
 from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...result import Recipe
+from ...state import Interpreter
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.tensors.tensor import TensorValue, record
 from ..registry import AS_GIVEN, handles
@@ -145,7 +146,7 @@ def _made_for_compilers(machine: Machine) -> bool:
     return TAKES_THE_COMPILED_BRANCH in machine.notes.marks
 
 
-def _is_square(scores: tuple[Any, ...]) -> bool:
+def _is_square(scores: tuple[object, ...]) -> bool:
     """Return whether there are as many queries as keys, so that all kernels agree on "causal"."""
     return scores[-1] == scores[-2] and type(scores[-1]) is int and scores[-1] > 1
 
@@ -254,13 +255,13 @@ class _PaddingValue(Value):
 
 
 @handles(torch._nested_tensor_from_mask_left_aligned)
-def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _left_aligned(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """Return True whatever the data: the code after it handles both cases."""
     if machine.frame.program.code is not _ENCODER:
         raise GraphBreak(TensorItem.of(what="torch _nested_tensor_from_mask_left_aligned()"))
     # The encoder has taken a branch that is only right together with the padding at its end.
     if machine.frame is machine.root:
-        created_at_step: int = machine.step
+        created_at_step = machine.step
 
         def check(builder: Builder) -> None:
             if machine.stop is not None:
@@ -269,8 +270,7 @@ def _left_aligned(machine: Any, args: Args, kwargs: Kwargs) -> Value:
                 )
 
         machine.at_exit(check)
-    answer: Value = machine.constant(True)
-    return answer
+    return machine.constant(True)
 
 
 @handles(torch._nested_tensor_from_mask, like=lambda t, mask, mask_check=True: None)

@@ -81,11 +81,11 @@ class _Named(_Function):  # type: ignore[misc]
     """Called with a keyword to test whether `apply` accepts it."""
 
     @staticmethod
-    def forward(x: Any) -> Any:
+    def forward(x: object) -> Any:
         return x
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
         pass
 
 

@@ -31,7 +31,7 @@ _RAISES: dict[Any, type[Exception]] = {
 }
 
 
-def _register_check(check: Any, error: type[Exception]) -> None:
+def _register_check(check: object, error: type[Exception]) -> None:
     @handles(check)
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Model torch._check; only plain Python, which raises, calls the message."""
@@ -71,7 +71,7 @@ def _assert(machine: Machine, name: str, condition: Value) -> Value:
 
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _is_compiling(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Return True, but False to torch's own code.
 
     Libraries have a branch without data-dependent control flow for compilers, and users expect it
@@ -83,5 +83,4 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     answer = machine.assumed.is_compiling and not is_torch
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
-    constant: Value = machine.constant(answer)
-    return constant
+    return machine.constant(answer)

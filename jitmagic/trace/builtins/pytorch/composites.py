@@ -19,7 +19,7 @@ from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.numpy.library_code import Recorder
 from ...values.tensors.tensor import TensorValue, record
-from ...values.tensors.torch_warnings import replay_warning
+from ...values.torch_warnings import replay_warning
 from ..registry import AS_GIVEN, handles
 
 __all__: list[str] = []
@@ -126,13 +126,17 @@ def _inverse(
 
 
 def _read_cov(
-    machine: Machine, input: Any, correction: Any = 1, fweights: Any = None, aweights: Any = None
+    machine: Machine,
+    input: object,
+    correction: object = 1,
+    fweights: object = None,
+    aweights: object = None,
 ) -> Parts | None:
     parts = input, correction, fweights, aweights
     return parts if _takes(*parts) else None
 
 
-def _read_corrcoef(machine: Machine, input: Any) -> Parts | None:
+def _read_corrcoef(machine: Machine, input: object) -> Parts | None:
     return (input,) if _takes(input, 1, None, None) else None
 
 

@@ -28,18 +28,18 @@ from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients
 from ...values.autograd.backward_facts import check_read_state
-from ...values.autograd.gradients import (
-    GRADIENTS_GONE,
-    read_gradient,
-    rely_on_no_hooks,
-    store_gradient,
-)
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import is_none, unpack
+from ...values.tensors.gradients import (
+    GRADIENTS_GONE,
+    read_gradient,
+    rely_on_no_hooks,
+    store_gradient,
+)
 from ...values.tensors.tensor import TensorValue, lift, record
 from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
 from ..python.impure_calls import raises_warnings
@@ -86,7 +86,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     )
 
 
-def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | None, ...]:
+def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | None, ...]:
     if check_read_state(machine):
         raise _refused(
             "the backward of an autograd function reads what the frame has changed", name
@@ -387,7 +387,7 @@ def _refused(why: str, name: str = _NAME) -> GraphBreak:
 # -- zero_grad() -----------------------------------------------------------------------------------
 
 
-def _register(function: Any) -> None:
+def _register(function: object) -> None:
     @handles(function)
     def _clear(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, *given = args

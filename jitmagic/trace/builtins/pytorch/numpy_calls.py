@@ -26,7 +26,8 @@ from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
 from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.number import node_scalar, scalar_of
 from ...values.numpy.arrays import ArrayValue, DtypeValue, array_of, emulate
-from ...values.numpy.emulation import ARRAY_SCALARS, PARTS, counterpart, np, torch_dtype
+from ...values.numpy.emulation import PARTS, counterpart, torch_dtype
+from ...values.numpy_scalars import ARRAY_SCALARS, np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
@@ -79,6 +80,7 @@ def _shares(convert: Callable[..., torch.Tensor], like: Callable[..., None]) -> 
 
     @handles(convert, like=like)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        args = [arg.as_array(machine) for arg in args]
         if len(args) == 1 and (stacked := _stacked(machine, args[0], kwargs)) is not None:
             return stacked
         if not args or not isinstance(args[0], ArrayValue):
@@ -98,6 +100,7 @@ _shares(torch.asarray, lambda obj, *rest, **options: None)
 def _copies(convert: Callable[..., torch.Tensor]) -> None:
     @handles(convert, like=_of_data)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        args = [arg.as_array(machine) for arg in args]
         is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
         is_known = is_scalar and not args[0].varies and args[0].is_constant(machine)
         if is_known and "dtype" not in kwargs:
@@ -264,24 +267,24 @@ def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Valu
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)
-def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+def _intercept_function(machine: Machine, obj: object, source: Source) -> Value | None:
     """Model a function of numpy; without an equivalent, Python code is inlined."""
     if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:
         return None
     return _wrap_function(machine, obj, source)
 
 
-def _wrap_function(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_function(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return NumpyFunction(obj, source)
 
 
-def _wrap_dtype(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_dtype(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return DtypeValue(obj, source)
 
 
-def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_array(machine: Machine, obj: object, source: Source) -> Value:
     """Make an array an input that shares its memory, so that writes of the graph reach it."""
     machine.guard(TypeIs(source, np.ndarray))
     memory = ArrayMemory(source)

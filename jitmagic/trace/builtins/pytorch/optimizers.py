@@ -107,7 +107,7 @@ def _refuse(why: str) -> None:
 _SCALING = ("grad_scale", "found_inf")
 
 
-def _follow_fused(module: Any, name: str) -> None:
+def _follow_fused(module: object, name: str) -> None:
     """Register the kernel of `fused=True` to be traced as the operations of its formula.
 
     It computes in float32, while these round after each operation. So narrower numbers, and steps

@@ -2,7 +2,7 @@
 
 Seeding (`torch.manual_seed(0)`, with an int argument or a constant), making a generator
 (`numpy.random.default_rng(seed)`) and drawing from a `torch.Generator` (`torch.randn(3,
-generator=g)`) are draws (trace/values/contexts/random_streams.py): they run before the graph, in
+generator=g)`) are draws (trace/values/numpy/random_streams.py): they run before the graph, in
 program order. The graph itself draws from torch's generators after that, so a frame that has drawn
 from them before it seeds ends there. A generator that is passed must be one from before the call
 and not torch's default one, so that nothing else in the graph draws from it. If eager runs the
@@ -27,12 +27,13 @@ from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ...entry_state import Seeding
 from ...result import BuildTuple, Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
-from ...values.contexts.random_streams import GeneratorObjectValue, constant_argument, drawn_tensor
 from ...values.numbers.number import NumberValue
-from ...values.numpy.emulation import np
+from ...values.numpy.random_streams import GeneratorObjectValue
+from ...values.numpy_scalars import np
 from ...values.objects.callables import BuiltinValue
 from ...values.objects.identity import IdentityValue
 from ...values.objects.opaque import HiddenValue, OpaqueValue
+from ...values.tensors.draws import constant_argument, drawn_tensor
 from ...values.tensors.tensor import record
 from ...wrap import intercepts, wraps
 from ..registry import AS_GIVEN, handles, handles_named
@@ -63,7 +64,7 @@ class _Seed:
 def _seed(
     machine: Machine,
     function: Callable[[Any], object],
-    generators: tuple[Any, ...],
+    generators: tuple[object, ...],
     args: Args,
     kwargs: Kwargs,
     limits: Interval | None = None,
@@ -117,7 +118,7 @@ class _SeedFunction(IdentityValue):
 
     __slots__ = ("generator",)
 
-    def __init__(self, live: Any, source: Source, generator: Any) -> None:
+    def __init__(self, live: object, source: Source, generator: object) -> None:
         super().__init__(live, source)
         self.generator = generator
 
@@ -128,7 +129,7 @@ class _SeedFunction(IdentityValue):
         return machine.constant(None)
 
 
-def _wrap_seed(machine: Machine, obj: Any, source: Source) -> Value | None:
+def _wrap_seed(machine: Machine, obj: object, source: Source) -> Value | None:
     found = next((generator for function, generator in _SEEDS if obj == function), None)
     if found is None:
         return None
@@ -159,7 +160,7 @@ if np is not None:
     _makes_generators(np.random.default_rng, _NATURAL)
 
     @intercepts(type(np.random.default_rng))  # a method of a Cython type
-    def _wrap_maker(machine: Machine, obj: Any, source: Source) -> Value | None:
+    def _wrap_maker(machine: Machine, obj: object, source: Source) -> Value | None:
         if obj is not np.random.default_rng:
             return None
         machine.guard(IdentityIs(source, obj))

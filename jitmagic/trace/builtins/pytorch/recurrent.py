@@ -78,7 +78,7 @@ def _as_eager(made: Value, drops: bool = False) -> Value:
     return made
 
 
-def _refuse_other_devices(function: Any, given: Sequence[TensorValue]) -> None:
+def _refuse_other_devices(function: object, given: Sequence[TensorValue]) -> None:
     """Break unless all are on the CPU, as lengths are: a node's results share one device."""
     if any(device_of(one.node).type != "cpu" for one in given):
         raise _refuse(function, "the lengths of a packed sequence are on the CPU")
@@ -95,7 +95,7 @@ def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return _as_eager(record(machine, function, args))
 
 
-def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]:
+def _tensors(machine: Machine, function: object, value: Value) -> list[TensorValue]:
     """Return a tensor, or those of a list."""
     held = value.items if isinstance(value, SequenceValue) else [value]
     known = [one.realize(machine) for one in held]
@@ -106,7 +106,7 @@ def _tensors(machine: Machine, function: Any, value: Value) -> list[TensorValue]
 
 
 def _has_backward(
-    machine: Machine, function: Any, input: TensorValue, states: list[Any], batch_first: Value
+    machine: Machine, function: object, input: TensorValue, states: list[Any], batch_first: Value
 ) -> bool:
     """Return whether a compiled graph can hold the backward of the layers."""
     if device_of(input.node).type != "cpu":

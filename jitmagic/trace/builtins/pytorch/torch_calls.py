@@ -37,7 +37,7 @@ from ...values.contexts.default_dtype import default_dtype
 from ...values.numbers.assertions import speculated_list
 from ...values.numbers.tensor_numbers import numbers_of
 from ...values.numbers.varying_counts import VaryingRows, symbols_in
-from ...values.numpy.emulation import np
+from ...values.numpy_scalars import np
 from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue, evaluate
@@ -194,7 +194,7 @@ for _limit in (torch.finfo, torch.iinfo):
 
 
 @intercepts(torch.finfo, torch.iinfo)
-def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_limits(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return NumberLimits(obj, source)
 

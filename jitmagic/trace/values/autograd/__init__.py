@@ -9,6 +9,5 @@ transform of torch.func is one node, whose function is traced on the plain tenso
     backward_facts     guards on the Python state that a traced backward reads
     function_context   `ctx` in the forward and in the backward
     rebuilt_objects    rebuilds `ctx` and function arguments when the backward runs in eager
-    gradients          reads and writes of `.grad`
     transformed        calls of functions returned by torch.func.grad, vmap, vjp, ...
 """

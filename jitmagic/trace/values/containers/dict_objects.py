@@ -53,6 +53,7 @@ class _Entries(InnerDict):
 
     def missing(self, machine: Machine, key: Value) -> Value:
         # dict_subscript calls `__missing__` for instances of subclasses; dict.get() never does.
+        assert isinstance(self.owner, DictObjectValue)
         found = self.owner.special(machine, "__missing__", key)
         return super().missing(machine, key) if found is None else found
 
@@ -69,7 +70,7 @@ class DictObjectValue(InstanceValue):
 
     __slots__ = ("dictionary",)
 
-    def __init__(self, cls: ClassValue, live: Any = None, source: Source | None = None) -> None:
+    def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(cls, live, source)
         new = TableStore(kind=cls.live)
         self.dictionary = None if live is not None else _Entries(self, new)

@@ -29,6 +29,7 @@ class GetterValue(Value):
     """A getter `kind(*args, **kwargs)`."""
 
     __slots__ = ("args", "kind", "kwargs")
+    always_true = True
 
     def __init__(
         self,
@@ -44,9 +45,6 @@ class GetterValue(Value):
     def python_type(self, machine: Machine) -> type:
         kind: type = self.kind
         return kind
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         """Raise AttributeError: a getter has no attributes of its own, such as `__name__`."""

@@ -10,7 +10,7 @@ models iterators from before the trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ...result import Recipe
 from ..base import Builder, CannotRebuild, Machine, Value
@@ -32,10 +32,15 @@ __all__ = [
 ]
 
 
+MakeTuple = Callable[[list[Value]], Value]  # the TupleValue of some items
+_T = TypeVar("_T")
+
+
 class IteratorValue(Value):
     """An iterator, which is its own `iter()` and always true."""
 
     __slots__ = ("kind",)
+    always_true = True
 
     def __init__(self, kind: type) -> None:
         super().__init__()
@@ -51,9 +56,6 @@ class IteratorValue(Value):
         if name in ("__next__", "__iter__"):
             return BuiltinMethodValue(self, Iterator, name)
         self.refuse(machine, f"attribute {name!r}")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def hash_key(self, machine: Machine) -> object:
         machine.guard_distinct_key(self)
@@ -186,7 +188,7 @@ class TableIterator(StepIterator):
     __slots__ = ("count", "machine", "owner", "what")
 
     def __init__(
-        self, machine: Machine, owner: Any, kind: type, steps: Iterator[Value], what: str = ""
+        self, machine: Machine, owner: Value, kind: type, steps: Iterator[Value], what: str = ""
     ) -> None:
         super().__init__(machine, kind, steps)
         self.machine = machine
@@ -201,7 +203,7 @@ class TableIterator(StepIterator):
 
     def recipe(self, builder: Builder) -> Recipe:
         owner = self.owner
-        plain = owner.kind in (dict, set, frozenset)
+        plain = owner.python_type(self.machine) in (dict, set, frozenset)
         if owner.source is None or not plain or owner.is_changed(self.machine):
             return super().recipe(builder)
         # Iterators over dicts and sets have no `__setstate__`: a new one is advanced instead.
@@ -237,7 +239,7 @@ def _walked(table: Any, what: str, count: int) -> Iterator[Any]:
     return advanced(getattr(table, what)() if what else table, count)
 
 
-def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:
+def advanced(items: Iterable[_T], count: int) -> Iterator[_T]:
     """Return an iterator over the items, advanced by `count`."""
     iterator = iter(items)
     for _ in range(count):
@@ -271,7 +273,7 @@ def _items_left(iterator: Value) -> int | None:
 class ZipIterator(_Combined):
     __slots__ = ("make", "strict")
 
-    def __init__(self, sources: Sequence[Value], make: Any, strict: bool = False) -> None:
+    def __init__(self, sources: Sequence[Value], make: MakeTuple, strict: bool = False) -> None:
         super().__init__(zip, sources)
         self.make = make
         self.strict = strict
@@ -286,7 +288,7 @@ class ZipIterator(_Combined):
                 self._end(machine, position)
                 return None
             items.append(item)
-        result: Value = self.make(items)
+        result = self.make(items)
         # zip() without inputs is empty.
         return result if items else None
 
@@ -313,7 +315,7 @@ class ZipIterator(_Combined):
 class EnumerateIterator(_Combined):
     __slots__ = ("count", "make")
 
-    def __init__(self, source: Value, start: int, make: Any) -> None:
+    def __init__(self, source: Value, start: int, make: MakeTuple) -> None:
         super().__init__(enumerate, (source,))
         self.count = start
         self.make = make
@@ -323,8 +325,7 @@ class EnumerateIterator(_Combined):
         if item is None:
             return None
         self.count += 1
-        result: Value = self.make([machine.constant(self.count - 1), item])
-        return result
+        return self.make([machine.constant(self.count - 1), item])
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(enumerate, (builder(self.sources[0]), builder.constant(self.count)))

@@ -7,8 +7,6 @@ graph.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....guards.contents import length_of
 from ....guards.guard import InRange, ValueEquals
 from ....guards.source import Length, Source
@@ -19,7 +17,7 @@ from ..objects.operators import binary
 __all__ = ["guard_length", "is_filled", "live_length"]
 
 
-def live_length(machine: Machine, live: Any, source: Source, added: int = 0) -> Value:
+def live_length(machine: Machine, live: object, source: Source, added: int = 0) -> Value:
     """Return the length at the start of the frame plus `added`, as a Value that may be symbolic."""
     # With a guard on the length, all of 28 programs that append to a history list ended in eager
     # after some recompiles; with a symbolic length 22 of them stay compiled for 40 calls.
@@ -32,7 +30,7 @@ def guard_length(machine: Machine, source: Source, least: int, most: int | None 
     machine.guard(InRange(Length(source), least, INT64.high if most is None else most))
 
 
-def is_filled(machine: Machine, live: Any, source: Source) -> bool:
+def is_filled(machine: Machine, live: object, source: Source) -> bool:
     """Return whether the container had items at the start of the frame, guarded."""
     filled = length_of(live) > 0
     if filled:

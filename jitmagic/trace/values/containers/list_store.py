@@ -45,7 +45,7 @@ class ListStore:
         self.state = 0  # counts changes, which an iterator over a deque detects
 
     @classmethod
-    def of_live(cls, machine: Machine, live: Any, source: Source) -> ListStore:
+    def of_live(cls, machine: Machine, live: object, source: Source) -> ListStore:
         """Create the store of a live container whose type is guarded, without reading it."""
         store = cls((), type(live))
         store.machine, store.live, store.source = machine, live, source
@@ -54,7 +54,7 @@ class ListStore:
         return store
 
     @classmethod
-    def of_part(cls, machine: Machine, whole: Iterable[Any], path: Part) -> ListStore:
+    def of_part(cls, machine: Machine, whole: Iterable[object], path: Part) -> ListStore:
         """Create the store of a new list that is a slice of a live one.
 
         Its items are read from the live one, but changes of the new list are no effects on it.
@@ -246,7 +246,7 @@ class ListStore:
         self._items, self._changes = self._grown([], items), None
         self.state += 1
 
-    def _note(self, name: str, *args: Any) -> None:
+    def _note(self, name: str, *args: object) -> None:
         if self._changes is not None:
             self._changes.append((name, args))
         self.state += 1
@@ -313,7 +313,9 @@ class ListStore:
             return (ReplaceList(target, items),)
         return (Perform(builder.constant(refill), (target, BuildList(items))),)
 
-    def _call(self, builder: Builder, target: Recipe, name: str, args: tuple[Any, ...]) -> Effect:
+    def _call(
+        self, builder: Builder, target: Recipe, name: str, args: tuple[object, ...]
+    ) -> Effect:
         method: Callable[..., Any] = getattr(self.kind, name)
         arguments = (_argument(builder, arg) for arg in args)
         return Perform(builder.constant(method), (target, *arguments))
@@ -325,7 +327,7 @@ class ListStore:
         return [item for name, (more,) in self._changes or () if name in _GROWTH for item in more]
 
 
-def _argument(builder: Builder, argument: Any) -> Recipe:
+def _argument(builder: Builder, argument: object) -> Recipe:
     if isinstance(argument, list):
         return BuildList(tuple(builder(item) for item in argument))
     return builder(argument) if isinstance(argument, Value) else builder.constant(argument)

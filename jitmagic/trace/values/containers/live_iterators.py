@@ -52,7 +52,7 @@ class LiveIterator(IteratorValue):
 
     __slots__ = ("_driven", "began", "ended", "live", "machine", "model", "over", "taken")
 
-    def __init__(self, machine: Machine, live: Any, source: Source) -> None:
+    def __init__(self, machine: Machine, live: object, source: Source) -> None:
         super().__init__(type(live))
         self.source = source
         self.machine = machine
@@ -126,7 +126,7 @@ class LiveIterator(IteratorValue):
         return self.over
 
 
-def _advance(iterator: Iterator[Any], count: int) -> None:
+def _advance(iterator: Iterator[object], count: int) -> None:
     for _ in range(count):
         next(iterator, None)
 

@@ -347,7 +347,7 @@ class InnerDict(DictValue):
 
     __slots__ = ("owner",)
 
-    def __init__(self, owner: Any, store: TableStore) -> None:
+    def __init__(self, owner: Value, store: TableStore) -> None:
         super().__init__(store=store)
         self.owner = owner
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ....guards.guard import TypeIs
 from ....guards.live_objects import referent_of
@@ -82,7 +82,7 @@ class ProxyValue(WithoutOperators):
 
 
 @wraps(types.MappingProxyType)
-def _wrap_proxy(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_proxy(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(TypeIs(source, types.MappingProxyType))
     try:
         # A proxy has no attribute for its mapping. gc.get_referents() finds it, if it is a dict or

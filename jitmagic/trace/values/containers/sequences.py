@@ -381,6 +381,7 @@ class SliceValue(Value):
     """A slice object."""
 
     __slots__ = ("items",)
+    always_true = True
 
     def __init__(self, items: Sequence[Value], source: Source | None = None) -> None:
         super().__init__(source)
@@ -416,9 +417,6 @@ class SliceValue(Value):
         same = all(equal(machine, a, b) for a, b in zip(self.items, other.items, strict=True))
         return machine.constant(same == (op == "=="))
 
-    def truth(self, machine: Machine) -> bool:
-        return True
-
     def recipe(self, builder: Builder) -> Recipe:
         start, stop, step = (builder(item) for item in self.items)
         return BuildSlice((start, stop, step))
@@ -436,7 +434,7 @@ class _SliceIndices(Value):
         super().__init__()
         self.owner = owner
 
-    def call(self, machine: Machine, args: Sequence[Value], kwargs: Any) -> Value:
+    def call(self, machine: Machine, args: Sequence[Value], kwargs: object) -> Value:
         length = machine.constant(index_of(machine, args[0]))
         return fold(machine, slice.indices, self.owner, length)
 

@@ -124,7 +124,7 @@ class SetStore:
         self._lookups: dict[object, bool] = {}  # guarded membership of tokens in the live set
 
     @classmethod
-    def of_live(cls, machine: Machine, live: Any, source: Source) -> SetStore:
+    def of_live(cls, machine: Machine, live: object, source: Source) -> SetStore:
         """Create the store of a live set whose type is guarded, without reading it."""
         store = cls(machine, type(live))
         store.live, store.source, store.certain = live, source, False

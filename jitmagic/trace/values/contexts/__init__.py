@@ -1,4 +1,4 @@
-"""Models context managers and the state of threads: modes, devices, locks, random generators.
+"""Models context managers and the state of threads: modes, devices, locks.
 
 A `with` block changes only the state of the trace, not that of the thread. At a graph break inside
 the block, an effect sets the thread's state, and the recipe of the block's `__exit__` builds a
@@ -10,7 +10,6 @@ break moves before the block.
     inference         inference tensors
     default_device    set_default_device, `with torch.device(...)`
     default_dtype     set_default_dtype
-    random_streams    generators of `random` and `numpy.random`
     context_vars      contextvars.ContextVar
     threads           locks and threading.local
 """

@@ -9,8 +9,8 @@ that require gradients: only the autograd engine knows when all of their gradien
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from torch.nn.modules._functions import BackwardHookFunction
 
@@ -51,6 +51,9 @@ def _values(machine: Machine, module: Value, name: str) -> list[Value]:
     if not isinstance(table, DictValue):
         module.refuse(machine, name)
     return [hook.realize(machine) for _, hook in list(table.pairs.values())]
+
+
+_Hook = Callable[[Machine, Value], Value]
 
 
 class BackwardHooks:
@@ -98,7 +101,7 @@ class BackwardHooks:
             _refuse(self._module, "backward hooks and several tensors with gradients")
         return found[0] if found else None
 
-    def _hooked(self, machine: Machine, items: list[Value], at: int, hook: Any) -> list[Value]:
+    def _hooked(self, machine: Machine, items: list[Value], at: int, hook: _Hook) -> list[Value]:
         """Apply BackwardHookFunction to the tensors and register `hook` on one of the results."""
         # All tensors, as in torch: each result is a new object, also where it requires no gradient.
         tensors = [item for item in items if isinstance(item, TensorValue)]
@@ -160,13 +163,12 @@ class _GradientHook(Value):
 
     __slots__ = ("function",)
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: _Hook) -> None:
         super().__init__()
         self.function = function
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        gradient: Value = self.function(machine, args[0])
-        return gradient
+        return self.function(machine, args[0])
 
 
 def _requires_grad(value: Value) -> bool:

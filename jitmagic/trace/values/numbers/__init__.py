@@ -21,7 +21,7 @@ The modules, in the order of their imports:
     assertions            what the trace assumes of data, asserted in the graph
     precomputed_scalars   numbers that Python computes before the graph runs
     arithmetic            Scalar (a constant, size or node), and Python's arithmetic on it
-    number                NumberValue: ints, floats, bools and integers of numpy
+    number                NumberValue: ints, floats and bools
     residual_calls        text and rounded numbers that Python computes after the graph has run
     number_arguments      calls that take no 0-dim tensor: sizes, and floats read at run time
     scalar_calls          tensor operations on a Scalar, recorded with a 0-dim tensor

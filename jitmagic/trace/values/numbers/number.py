@@ -1,14 +1,13 @@
 """Models the numbers of the program that differ from call to call.
 
-Input: an int, float or integer of numpy at a source in `Machine.varying`, the size of a tensor, a
-number read from a tensor. Output: a NumberValue, whose `scalar` (arithmetic.py) says how the graph
-computes it, and whose `kind` is its class. Operations on it give other NumberValues, or constants
-where ranges and guards fix the answer:
+Input: an int or float at a source in `Machine.varying`, the size of a tensor, a number read from a
+tensor. Output: a NumberValue, whose `scalar` (arithmetic.py) says how the graph computes it, and
+whose `kind` is its class. Operations on it give other NumberValues, or constants where ranges and
+guards fix the answer:
 
     int, float      Python's arithmetic
     bool            may be stored, returned, asserted and branched on; nothing else
-    numpy integer   arithmetic that numpy does in int64 without wrapping around; torch takes it as
-                    an int in sizes, indices and arithmetic
+    of numpy        NumpyNumber, a subclass in numpy/numbers.py
 
 An int computed from arguments and sizes is a size where a call takes one. A use that needs the
 value itself (a key, an attribute) raises Specialize: the trace starts again with a constant.
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from ....guards.guard import InRange, TypeIs
-from ....guards.source import Drawn, IntOf, Source, describe
+from ....guards.source import Drawn, Source, describe
 from ....symbols.context import Specialize
 from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
@@ -33,7 +32,6 @@ from ...result import Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..methods import MethodValue
-from ..numpy.emulation import ARRAY_SCALARS, np
 from ..objects.constants import ConstantValue
 from .arithmetic import (
     Scalar,
@@ -57,16 +55,12 @@ __all__ = [
     "varying_number",
 ]
 
-_INTEGERS = tuple(kind for kind in ARRAY_SCALARS[1:] if issubclass(kind, np.integer))
-_INT64: Any = None if np is None else np.int64
 _UNARY = {"-": "neg", "~": "invert"}
-_OF_NUMPY = ("+", "-", "*", "//", "%")  # ranges exclude that int64 wraps around
 # Special methods, which float(), int(), abs() or round() call, and the operations that they are.
 _METHODS = {
     "__float__": "float", "__int__": "trunc", "__trunc__": "trunc", "__floor__": "floor",
     "__ceil__": "ceil", "__round__": "round", "__abs__": "abs", "__index__": "trunc",
 }  # fmt: skip
-_METHODS_OF_NUMPY = ("item", "__int__", "__index__", "__trunc__", "__float__", "__abs__")
 _UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
 
 
@@ -95,16 +89,13 @@ class VaryingValue(Value):
 
 
 class NumberValue(VaryingValue):
-    """A number of class `kind` (int, float, bool, or an integer of numpy)."""
+    """A number of class `kind`: int, float or bool."""
 
-    __slots__ = ("_plain", "kind", "scalar")
+    __slots__ = ("kind", "scalar")
 
-    def __init__(
-        self, scalar: Scalar, kind: type | None = None, source: Source | None = None
-    ) -> None:
-        super().__init__(scalar.source if kind is None else source)
-        self.scalar, self.kind = scalar, scalar.kind if kind is None else kind
-        self._plain: NumberValue | None = None
+    def __init__(self, scalar: Scalar) -> None:
+        super().__init__(scalar.source)
+        self.scalar, self.kind = scalar, scalar.kind
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -113,11 +104,6 @@ class NumberValue(VaryingValue):
     def is_plain(self) -> bool:
         """True for an int or float of Python."""
         return self.kind is int or self.kind is float
-
-    @property
-    def is_numpy(self) -> bool:
-        """True for an integer of numpy, whose scalar is an int."""
-        return self.kind is not self.scalar.kind
 
     def symbols(self, machine: Machine) -> Iterable[Symbol]:
         return symbols_of(self.scalar.expr)
@@ -128,17 +114,6 @@ class NumberValue(VaryingValue):
         if self.kind is bool and not isinstance(self.scalar.expr, Symbol):
             return truth(machine, self.scalar)
         return super().as_constant(machine)
-
-    def operand(self, machine: Machine) -> Value:
-        return self._as_python()
-
-    as_index = format_operand = operand
-
-    def _as_python(self) -> NumberValue:
-        """Return an integer of numpy as an int, which torch treats it as."""
-        if self.is_numpy and self._plain is None:
-            self._plain = NumberValue(self.scalar)
-        return self._plain or self
 
     def as_size(self, machine: Machine) -> Any:
         return self.scalar.as_size(machine)
@@ -159,57 +134,29 @@ class NumberValue(VaryingValue):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        operand = self._other(machine, other)
+        operand = scalar_of(machine, other) if self.is_plain else None
         if operand is None:
             is_tensor = issubclass(other.python_type(machine), torch.Tensor)
             if is_tensor or (self.is_plain and other.varies):
                 return None  # the caller tries the reflected operator of the other operand next
             self.refuse(machine, f"{op} with {other.describe()}")
         left, right = (operand, self.scalar) if reflected else (self.scalar, operand)
-        if not self.is_plain:
-            if op not in _OF_NUMPY or self.kind is not _INT64:
-                self.refuse(machine, f"{op} with {other.describe()}")
-            if op in ("//", "%") and not (isinstance(right.form, int) and right.form):
-                self.refuse(machine, f"{op} by a number that may be 0")  # numpy only warns
         return self._result(machine, binary(machine, op, left, right))
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        operand = self._other(machine, other)
+        operand = scalar_of(machine, other) if self.is_plain else None
         if operand is None:
-            if not self.is_numpy and _is_unlike_numbers(machine, other):
+            if other.varies or _is_unlike_numbers(machine, other):
                 return None
             self.refuse(machine, f"{op} with {other.describe()}")
         answer = compared(machine, op, self.scalar, operand)
-        if not self.is_numpy:
-            return NumberValue(answer) if isinstance(answer, Scalar) else machine.constant(answer)
-        if isinstance(answer, Scalar):
-            self.refuse(machine, f"{op} with {other.describe()}")
-        # Not True: numpy's comparison returns np.bool_, and `(np.int64(3) == 3) is True` is False.
-        return machine.constant(np.bool_(answer))
-
-    def _other(self, machine: Machine, other: Value) -> Scalar | None:
-        """Return the other operand; None if the arithmetic is not that of two such numbers."""
-        if self.is_plain:
-            return scalar_of(machine, other)
-        if self.kind is bool:
-            return None
-        kind = other.python_type(machine)
-        if kind is int:
-            return scalar_of(machine, other)
-        if kind is not self.kind:
-            return None
-        if isinstance(other, NumberValue):
-            return other.scalar
-        number = isinstance(other, ConstantValue) and other.as_constant(machine).item()
-        return constant_scalar(number) if type(number) is int else None
+        return NumberValue(answer) if isinstance(answer, Scalar) else machine.constant(answer)
 
     def unary(self, machine: Machine, op: str) -> Value:
-        if not self.is_plain and (op == "~" or self.kind is not _INT64):
+        if not self.is_plain or (op == "~" and self.kind is float):
             self.refuse(machine, f"unary {op}")
-        if op == "~" and self.kind is float:
-            self.refuse(machine, "unary ~")
         return self if op == "+" else self.apply(machine, _UNARY[op])
 
     def apply(self, machine: Machine, op: str) -> Value:
@@ -217,9 +164,7 @@ class NumberValue(VaryingValue):
         return self._result(machine, unary(machine, op, self.scalar))
 
     def _result(self, machine: Machine, made: Scalar) -> Value:
-        if made is self.scalar:
-            return self
-        return NumberValue(made, self.kind) if self.is_numpy else number_value(machine, made)
+        return self if made is self.scalar else number_value(machine, made)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if not self._has_method(name):
@@ -227,28 +172,19 @@ class NumberValue(VaryingValue):
         return MethodValue(self, name)
 
     def _has_method(self, name: str) -> bool:
-        if self.is_numpy:
-            return name in _METHODS_OF_NUMPY
         return self.is_plain and name in _METHODS and hasattr(self.kind, name)
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Return the result of a special method that float(), int(), abs() or round() calls."""
-        # abs(np.int8(-128)) is -128: numpy wraps around in the narrow type, the scalar is an int64.
-        may_wrap = name == "__abs__" and self.is_numpy and self.kind is not _INT64
-        if args or kwargs or may_wrap or not self._has_method(name):
+        if args or kwargs or not self._has_method(name):
             self.refuse(machine, f".{name}()")
         if name == "__float__":
-            made = self.scalar.as_float(machine)
-            return self if made is self.scalar else number_value(machine, made)
-        if name == "__abs__" or self.is_plain:
-            return self.apply(machine, _METHODS[name])
-        return self.operand(machine)
+            return self._result(machine, self.scalar.as_float(machine))
+        return self.apply(machine, _METHODS[name])
 
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        if self.is_numpy:
-            return builder.invoke(self.kind, (builder(self._as_python()),))
         form = self.scalar.form
         if isinstance(form, Size):
             return self._size_recipe(builder, form.context, form.expr)
@@ -279,8 +215,6 @@ class NumberValue(VaryingValue):
         self.scalar.refuse(what)
 
     def describe(self) -> str:
-        if self.is_numpy:
-            return f"a numpy.{self.kind.__name__} that varies"
         return "a size that varies" if self.scalar.is_size else self.scalar.describe()
 
 
@@ -367,14 +301,3 @@ def varying_number(machine: Machine, obj: float, source: Source) -> NumberValue 
     # proved of the first read hold for the second.
     made = symbols.values[source] = NumberValue(Scalar(kind, symbol, node, source))
     return made
-
-
-@intercepts(*_INTEGERS)
-def _wrap_numpy_integer(machine: Machine, obj: Any, source: Source) -> Value | None:
-    symbols, number = machine.symbols, IntOf(source)
-    if not {source, number} & (symbols.varying or frozenset()) or number in symbols.constants:
-        return None
-    # Seven lengths from an array took seven compiles as constants, and two as symbols.
-    machine.guard(TypeIs(source, type(obj)))
-    made = varying_number(machine, obj.item(), number)
-    return None if made is None else NumberValue(made.scalar, type(obj), source)

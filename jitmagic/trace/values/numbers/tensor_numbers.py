@@ -38,7 +38,7 @@ from ...breaks import GraphBreak, UnsupportedOperation
 from ...varying.symbolic import Count, InputNumber, KnownCount
 from ..base import Machine, Value
 from ..objects.class_facts import belongs_to_torch
-from ..tensors.torch_warnings import replay_warning
+from ..torch_warnings import replay_warning
 from .arithmetic import Scalar
 from .assertions import speculated_int
 from .number import NumberValue

@@ -27,7 +27,7 @@ from ....symbols.scalar import Symbol
 from ....symbols.size import OffsetOf
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine
-from ..numpy.emulation import ARRAY_SCALARS, np
+from ..numpy_scalars import ARRAY_SCALARS, np
 from .arithmetic import Scalar
 from .assertions import speculated_int
 from .number import node_scalar

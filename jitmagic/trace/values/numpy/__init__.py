@@ -9,7 +9,6 @@ differ, the call is a graph break. With varying sizes, the probe runs at several
     emulation        the private instance of torch._numpy
     library_code     records the torch calls of library code by running it on meta tensors
     emulation_check  compares numpy and the emulation on sample values, at several sizes
-    floats           scalars of numpy that vary, as floats
-
-Integers of numpy that vary are NumberValues (numbers/number.py).
+    numbers          NumpyNumber: ints and floats of numpy that vary
+    random_streams   generators of `random` and `numpy.random`
 """

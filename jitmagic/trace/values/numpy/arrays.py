@@ -30,12 +30,13 @@ from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleVa
 from ..methods import MethodValue
 from ..numbers.number import NumberValue, dimension_value, node_scalar, scalar_of
 from ..numbers.tensor_numbers import NUMBERS, number_of
+from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
 from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
-from .emulation import ARRAY_SCALARS, emulation, np
+from .emulation import emulation
 from .emulation_check import (
     ArraySpec,
     Call,
@@ -50,7 +51,7 @@ from .emulation_check import (
 )
 from .library_code import Recorder
 
-__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
+__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate", "guard_error_handling"]
 
 _METADATA = frozenset("shape dtype ndim size itemsize nbytes strides".split())
 _CONSTANTS = (bool, int, float, complex, str, type(None), type(Ellipsis))
@@ -357,7 +358,8 @@ class _Arguments:
         self.found: list[Value] = []
 
     def tree(self, value: Value) -> Any:
-        machine, value = self.machine, value.realize(self.machine)
+        machine = self.machine
+        value = value.realize(machine).as_array(machine)
         if isinstance(value, ArrayValue | TensorValue):
             if value not in self.found:
                 self.found.append(value)
@@ -446,7 +448,11 @@ def _check_state(machine: Machine, name: str) -> None:
     # knows nothing of autocast.
     if machine.graph.autocast != OFF:
         raise _refused(name, "autocast is on")
-    # With "raise" or "call", numpy runs code of the program at a floating-point error.
+    guard_error_handling(machine, name)
+
+
+def guard_error_handling(machine: Machine, name: str) -> None:
+    """Guard numpy's handling of floating-point errors; break where it runs code or raises."""
     handling = _error_handling()
     machine.guard(StateRead(_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:

@@ -19,21 +19,10 @@ from typing import Any
 
 import torch
 
-try:
-    import numpy
-except ImportError:  # torch works without numpy, and so does the trace
-    numpy = None  # type: ignore[assignment]
+from ..numpy_scalars import np
 
-__all__ = [
-    "ARRAY_SCALARS", "PARTS", "counterpart", "emulated_dtype", "emulation", "np", "torch_dtype",
-]  # fmt: skip
+__all__ = ["PARTS", "counterpart", "emulated_dtype", "emulation", "torch_dtype"]
 
-np: Any = numpy
-ARRAY_SCALARS: tuple[type, ...] = (
-    () if numpy is None
-    else (numpy.bool_, *(numpy.dtype(c).type for c in "bhilBHIL"), numpy.float32, numpy.float64)
-)  # fmt: skip
-"""Immutable scalar classes; torch treats all but the first (bool_) as Python numbers."""
 _NAME = f"{__package__}.torch_numpy"
 PARTS = ("linalg", "fft")  # of numpy's namespace; numpy itself draws random numbers
 

@@ -28,7 +28,8 @@ from ....symbols.context import Context, Specialize
 from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
 from ....symbols.scalar import symbols_of
 from ....symbols.size import Size, value_of
-from .emulation import emulated_dtype, emulation, np, torch_dtype
+from ..numpy_scalars import np
+from .emulation import emulated_dtype, emulation, torch_dtype
 
 __all__ = [
     "ArraySpec", "Call", "Fact", "Result", "SizedCall", "Slot", "at_sizes", "filled", "judge",

@@ -5,14 +5,12 @@ code (Python functions), its type and attributes (instances), or its value (cons
 guarded where the trace reads it. Calls of functions and methods written in Python are inlined;
 calls of C functions go to the handlers of `trace/builtins/`.
 
-    fresh               constants and folded results that the trace creates
     constants           immutable atoms, folding
     enums               enum members and classes
     type_forms          `list[int]`, `int | None`, `typing.List`
     functions           Python functions, cells, bound methods, functools.partial
     binding             arguments of an inlined call bound to parameters
     callables           C functions and bound methods of built-in types
-    lru_cache           functools.lru_cache
     torchscript         functions of torch.jit
     tagged              functions of jitmagic.jit() and disable()
     monkey_patches      detects library functions that the user replaced

@@ -51,6 +51,7 @@ class BuiltinValue(Value):
     """A callable written in C, guarded by identity."""
 
     __slots__ = ("obj",)
+    always_true = True
     by_identity = True
 
     def __init__(self, obj: object, source: Source | None = None) -> None:
@@ -96,9 +97,6 @@ class BuiltinValue(Value):
         """Return whether the other value models the same function: calling it would recurse."""
         return isinstance(other, BuiltinValue) and other.obj is self.obj
 
-    def truth(self, machine: Machine) -> bool:
-        return True
-
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.obj)
 
@@ -114,6 +112,7 @@ class UnknownMethodValue(Value):
     """
 
     __slots__ = ("live",)
+    always_true = True
     opaque = True
 
     def __init__(self, live: types.BuiltinMethodType, source: Source) -> None:
@@ -125,9 +124,6 @@ class UnknownMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.live)))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
 
 Maker = Callable[[object], "BuiltinValue | None"]
@@ -151,6 +147,7 @@ class BuiltinMethodValue(Value):
     """A method of a built-in type bound to its owner."""
 
     __slots__ = ("kind", "name", "owner")
+    always_true = True
 
     def __init__(self, owner: Value, kind: type, name: str) -> None:
         super().__init__()
@@ -171,9 +168,6 @@ class BuiltinMethodValue(Value):
         if name == "__self__":
             return self.owner
         self.refuse(machine, f"attribute {name!r}")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))

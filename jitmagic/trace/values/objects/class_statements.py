@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...builtins.registry import AS_GIVEN, handles
 from ...result import Recipe
+from ...state import Interpreter
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .class_facts import attribute_of_class, guard_attribute
 from .classes import ClassValue, constructs
@@ -35,14 +35,12 @@ class ClassStatementValue(Value):
     """A placeholder for the class that a statement would create; supports `bool()` only."""
 
     __slots__ = ("created_at_step", "name")
+    always_true = True
 
     def __init__(self, machine: Machine, name: str) -> None:
         super().__init__()
         self.created_at_step = machine.step
         self.name = name
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         raise CannotRebuild(
@@ -67,6 +65,7 @@ class DescriptorValue(Value):
     """A staticmethod, classmethod or property that the traced code creates."""
 
     __slots__ = ("kind", "wrapped")
+    always_true = True
 
     def __init__(self, kind: type, wrapped: Sequence[Value]) -> None:
         super().__init__()
@@ -75,9 +74,6 @@ class DescriptorValue(Value):
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(self.kind, tuple(map(builder, self.wrapped)))
@@ -94,7 +90,7 @@ def _make_descriptor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwar
 
 
 @handles(builtins.__build_class__, like=AS_GIVEN)
-def _build_class(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+def _build_class(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     assert isinstance(body, FunctionValue)
     text = name.as_constant(machine)

@@ -20,10 +20,10 @@ from ....guards.source import Source
 from ...breaks import GraphBreak, NumpyCall, UnsupportedArguments
 from ...result import Recipe
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, Value
+from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from ..containers.iterators import IteratorValue, RangeIterator, StepIterator
 from ..methods import MethodValue
-from ..numpy.emulation import ARRAY_SCALARS, np
+from ..numpy_scalars import ARRAY_SCALARS, np
 
 __all__ = [
     "ATOMS",
@@ -207,7 +207,7 @@ class ConstantMethodValue(MethodValue):
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
         names, count = tuple(keywords), len(values)
 
-        def method(owner: Any, *constants: Any) -> Any:
+        def method(owner: object, *constants: object) -> Any:
             named = dict(zip(names, constants[count:], strict=True))
             return getattr(owner, self.name)(*constants[:count], **named)
 
@@ -254,12 +254,12 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     return machine.constant(evaluate(machine, function, *constants))
 
 
-def evaluate(machine: Machine, function: Callable[..., Any], *arguments: Any) -> Any:
+def evaluate(machine: Machine, function: Callable[..., Any], *arguments: object) -> Any:
     """Call a Python function while tracing; what it raises, the traced program raises."""
     try:
         return function(*arguments)
-    # `_without_warnings` raises it.
-    except GraphBreak:
+    # `_without_warnings` raises the first, an item of an iterator the second.
+    except (GraphBreak, ObservedError):
         raise
     except Exception as error:  # a pure function of constants raises the same in the program
         raise machine.error(type(error), *error.args, exact=True) from None
@@ -282,7 +282,7 @@ def _varies(value: Value) -> bool:
 def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Break the graph if numpy would warn of an overflow: the program must warn in each call."""
 
-    def run(*constants: Any) -> Any:
+    def run(*constants: object) -> Any:
         try:
             with np.errstate(all="raise"):
                 return function(*constants)

@@ -279,7 +279,7 @@ class EnumValue(Value):
         return f"a member of {type(self.value).__name__}"
 
 
-def without_enum(constant: Any) -> Any:
+def without_enum(constant: object) -> Any:
     """Return an IntEnum or StrEnum member as a plain int or str; other constants unchanged."""
     base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
     return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
@@ -335,7 +335,7 @@ class EnumClassValue(ClassValue):
         self._guard_entry(machine, "_member_map_", key.value)
         return self._member_of(machine, fold(machine, lambda name: self.live[name], key))
 
-    def _guard_entry(self, machine: Machine, table: str, key: Any) -> None:
+    def _guard_entry(self, machine: Machine, table: str, key: object) -> None:
         """Guard the member that a table of the class has under a key, or its absence."""
         if self.source is None or type(key) not in ATOMS:
             return

@@ -141,6 +141,7 @@ class TracebackValue(Value):
     """The traceback of a raised exception; only its truth and type are known."""
 
     __slots__ = ("created_at_step",)
+    always_true = True
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -148,9 +149,6 @@ class TracebackValue(Value):
 
     def python_type(self, machine: Machine) -> type:
         return types.TracebackType
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         raise CannotRebuild("a traceback", self.created_at_step)

@@ -299,6 +299,7 @@ class BoundMethodValue(Value):
     """A Python function (or other callable) bound to its first argument."""
 
     __slots__ = ("function", "owner")
+    always_true = True
 
     def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
         super().__init__(source)
@@ -335,9 +336,6 @@ class BoundMethodValue(Value):
         same = all(a.realize(machine) is b.realize(machine) for a, b in pairs)
         return machine.constant(same == (op == "=="))
 
-    def truth(self, machine: Machine) -> bool:
-        return True
-
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(types.MethodType, (builder(self.function), builder(self.owner)))
 
@@ -349,6 +347,7 @@ class PartialValue(WithAttributes):
     """A functools.partial object."""
 
     __slots__ = ("args", "function", "kwargs", "live")
+    always_true = True
 
     def __init__(
         self,
@@ -400,9 +399,6 @@ class PartialValue(WithAttributes):
 
     def hash_key(self, machine: Machine) -> object:
         return identity_key(machine, self) or self.refuse(machine, "hash()")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         positional = tuple(builder(part) for part in (self.function, *self.args))

@@ -18,11 +18,13 @@ class IdentityValue(Value):
     """An object guarded by identity that is true and has the hash of `object`."""
 
     __slots__ = ("live",)
+    # These are objects of exact types, which override neither `__bool__` nor `__len__`.
+    always_true = True
     by_identity = True
 
-    def __init__(self, live: Any, source: Source) -> None:
+    def __init__(self, live: object, source: Source) -> None:
         super().__init__(source)
-        self.live = live
+        self.live: Any = live  # a subclass knows its type
 
     def python_type(self, machine: Machine) -> type:
         return type(self.live)
@@ -32,7 +34,3 @@ class IdentityValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         return self.live
-
-    def truth(self, machine: Machine) -> bool:
-        # These are objects of exact types, which override neither `__bool__` nor `__len__`.
-        return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from ....guards.guard import IdentityIs, TypeIs
 from ....guards.source import SlotAttr, Source, TypeAttr, TypeOf
@@ -423,7 +422,7 @@ def wrap_as(
     model: type[InstanceValue],
     models: Callable[[type], bool],
     machine: Machine,
-    obj: Any,
+    obj: object,
     source: Source,
 ) -> Value:
     """Wrap a live object as `model` if `models(type(obj))` holds, else as an OpaqueValue."""

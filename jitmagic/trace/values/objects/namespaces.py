@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from ....guards.guard import GlobalMissing, Guard, IdentityIs, KeyAbsent
 from ....guards.source import (
@@ -79,11 +78,11 @@ def _shared(
     named: Callable[[str], Source],
     absent: Callable[[str], Guard],
 ) -> DictValue:
-    def entry(table: Source, key: Any) -> Source:
+    def entry(table: Source, key: object) -> Source:
         # `globals()[3] = x` is valid, but no attribute path reads a key that is not a str.
         return named(key) if type(key) is str else Item(table, key)
 
-    def lacks(table: Source, key: Any) -> Guard:
+    def lacks(table: Source, key: object) -> Guard:
         return absent(key) if type(key) is str else KeyAbsent(table, key)
 
     def make() -> NamespaceValue:
@@ -118,6 +117,7 @@ class ModuleValue(Value):
     """A Python module, known by identity."""
 
     __slots__ = ("module", "names")
+    always_true = True
     by_identity = True
 
     def __init__(self, module: types.ModuleType, names: DictValue, source: Source) -> None:
@@ -159,9 +159,6 @@ class ModuleValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise machine.error(TypeError, "'module' object is not callable")
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)

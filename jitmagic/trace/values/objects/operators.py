@@ -12,7 +12,7 @@ from typing import Any
 from ....guards.guard import DifferentObjects, IdentityIs, SameObject
 from ...breaks import GraphBreak, TooManyInstructions
 from ..base import Machine, Value
-from ..numpy.emulation import np
+from ..numpy_scalars import np
 from .class_facts import guard_bases
 from .constants import ConstantValue
 
@@ -204,15 +204,23 @@ def _is_nan(value: Value) -> bool:
     return isinstance(value, ConstantValue) and bool(value.value != value.value)
 
 
-def drain(machine: Machine, iterator: Value) -> Iterator[Value]:
-    """Yield the remaining items of an iterator; break the graph after `unroll_limit` items."""
-    limit = machine.options.unroll_limit
-    for _ in range(limit):
-        item = iterator.next(machine)
+class drain(Iterator[Value]):
+    """The remaining items of an iterator; breaks the graph after `unroll_limit` items."""
+
+    # No generator: after an error of an item, CPython's iterators go on with the next one.
+    def __init__(self, machine: Machine, iterator: Value) -> None:
+        self._machine, self._iterator = machine, iterator
+        self._left = machine.options.unroll_limit
+
+    def __next__(self) -> Value:
+        if not self._left:
+            limit = self._machine.options.unroll_limit
+            raise GraphBreak(TooManyInstructions.of(limit=limit))
+        self._left -= 1
+        item = self._iterator.next(self._machine)
         if item is None:
-            return
-        yield item
-    raise GraphBreak(TooManyInstructions.of(limit=limit))
+            raise StopIteration
+        return item
 
 
 def unpack(machine: Machine, value: Value) -> list[Value]:

@@ -29,6 +29,7 @@ class WeakReferenceValue(WithoutOperators):
     """A reference that existed before the call."""
 
     __slots__ = ("live",)
+    always_true = True
 
     def __init__(self, live: weakref.ref[Any], source: Source) -> None:
         super().__init__(source)
@@ -36,9 +37,6 @@ class WeakReferenceValue(WithoutOperators):
 
     def python_type(self, machine: Machine) -> type:
         return weakref.ref
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if args or kwargs or self.source is None:
@@ -57,6 +55,7 @@ class NewReference(WithoutOperators):
     """
 
     __slots__ = ("target",)
+    always_true = True
 
     def __init__(self, target: Value) -> None:
         super().__init__()
@@ -64,9 +63,6 @@ class NewReference(WithoutOperators):
 
     def python_type(self, machine: Machine) -> type:
         return weakref.ref
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if args or kwargs or not _is_held(machine, self.target):

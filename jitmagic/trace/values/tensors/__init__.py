@@ -13,7 +13,7 @@ recorded. A graph calls methods by name, so a guard checks that each name is tor
     torch_namespaces   torch's own modules, classes and Python functions, guarded by namespace
     name_lookups       guards on the names that torch's Python functions look up
     leaves             requires_grad_(); tensor.data = other
-    cached_tensors     tensors that a functools.lru_cache holds
+    gradients          reads and writes of `.grad`
+    draws              tensors that Python computes before the graph runs
     masks              rewrites indexing by boolean masks to integer indices
-    torch_warnings     warnings of torch's C++ for calls that the trace replaces
 """

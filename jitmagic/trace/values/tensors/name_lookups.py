@@ -32,8 +32,12 @@ _OPERATORS = {
     "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
 }  # fmt: skip
 _OTHER_OPERATORS = {
-    "UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "BINARY_SUBSCR": "__getitem__",
-    "STORE_SUBSCR": "__setitem__", "BINARY_SLICE": "__getitem__", "STORE_SLICE": "__setitem__",
+    "UNARY_NEGATIVE": "__neg__", "UNARY_POSITIVE": "__pos__", "UNARY_INVERT": "__invert__",
+    "UNARY_NOT": "__bool__", "TO_BOOL": "__bool__", "BINARY_SUBSCR": "__getitem__",
+    "STORE_SUBSCR": "__setitem__", "DELETE_SUBSCR": "__delitem__", "BINARY_SLICE": "__getitem__",
+    "STORE_SLICE": "__setitem__", "CONTAINS_OP": "__contains__", "GET_ITER": "__iter__",
+    "UNPACK_SEQUENCE": "__iter__", "UNPACK_EX": "__iter__", "LIST_EXTEND": "__iter__",
+    "CALL_FUNCTION_EX": "__iter__", "FORMAT_VALUE": "__format__", "FORMAT_SIMPLE": "__format__",
 }  # fmt: skip
 
 
@@ -134,7 +138,8 @@ def _looked_up(
 
 def _attributes(code: types.CodeType) -> Iterator[str]:
     """Yield the attributes and operators that the code may use on a tensor."""
-    yield from code.co_names
+    for name in code.co_names:
+        yield from (name, f"__{name}__")  # len(x) looks up `__len__`
     for instruction in decode(code).instructions:
         op, arg = instruction.op, str(instruction.arg)
         # The bytecode does not say which operand is the tensor.
@@ -147,3 +152,5 @@ def _attributes(code: types.CodeType) -> Iterator[str]:
                 yield f"__i{name}__"
         elif op in _OTHER_OPERATORS:
             yield _OTHER_OPERATORS[op]
+        elif "JUMP" in op and op.endswith(("IF_TRUE", "IF_FALSE", "_OR_POP")):
+            yield "__bool__"

@@ -41,7 +41,6 @@ from ...breaks import (
 from ...builtins.pytorch.torch_rules import RAISING_ON_DATA
 from ...input_memory import check_written_inputs
 from ...result import Effect, Recipe
-from ..autograd.gradients import write_gradient
 from ..base import Args, Builder, Machine, Value
 from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
@@ -60,12 +59,13 @@ from ..numbers.torch_arguments import (
     with_known,
 )
 from ..numbers.varying_counts import varying_rows
-from ..numpy.emulation import ARRAY_SCALARS
+from ..numpy_scalars import ARRAY_SCALARS
 from ..objects.constants import BINARY, COMPARE, INPLACE, UNARY
 from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
 from .name_lookups import guard_looked_up_names

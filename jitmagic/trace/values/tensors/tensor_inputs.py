@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from ....guards.guard import TensorKind, TensorMatch, TypeIs
-from ....guards.kinds.tensors import has_forward_gradient
+from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
 from ....guards.source import Argument, Source, describe
 from ....spec import spec_of
 from ...breaks import GraphBreak, OnlyUnsupportedTensors, TransformedTensor, UnsupportedTensor
@@ -106,15 +106,17 @@ def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type)
     spec = spec_of(obj)
     # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
     keys = torch._C._dispatch_keys(obj).raw_repr()
+    hiding = hiding_entries(obj)
     if varying := machine.symbols.varying_dims(source, obj):
         shape = symbolic_shape(machine.symbols, source, spec, varying)
-        machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides))
+        free = (shape.free_sizes, shape.free_strides)
+        machine.guard(TensorMatch(source, spec, keys, *free, hiding=hiding))
         machine.guard(*shape.guards)
         # The guard has the sizes of this call where they are not free; the placeholder has the
         # symbols.
         spec = shape.spec
     else:
-        machine.guard(TensorMatch(source, spec, keys))
+        machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
     notes = machine.notes.root
     node = notes.add_input(describe(source), source, spec)
     made = notes.owners[node] = TensorValue(node, kind, obj, source)

@@ -27,10 +27,10 @@ from ...builtins.pytorch.torch_rules import DATA_METHODS, REFUSED_METHODS
 from ...builtins.registry import calls, handler_of
 from ...region import RegionBuilder
 from ...result import Recipe
-from ..autograd.gradients import read_gradient
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
 from ..objects.monkey_patches import TENSOR
+from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
 from .tensor import ATTRIBUTES, TensorValue, record
 
@@ -127,8 +127,8 @@ def _of_class(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     """Return a method of torch.Tensor; break for its other attributes."""
     found = getattr(torch.Tensor, name, None)
     if callable(found):
-        # Methods are not data descriptors: an entry of the tensor's `__dict__` hides them. Its
-        # absence is not guarded, which would cost each call a guard for each method of each input.
+        # Methods are not data descriptors: an entry of the tensor's `__dict__` hides them. The
+        # guard on the tensor has the names of such entries.
         hidden = tensor.live is not None and name in tensor.live.__dict__
         own = tensor.own_attribute(machine, name) if hidden else None
         return own or TensorMethodValue(tensor, name)

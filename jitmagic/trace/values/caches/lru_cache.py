@@ -35,10 +35,10 @@ from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError,
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
 from ..containers.sets import SetValue
-from ..tensors.cached_tensors import tensors_of_cache
-from .constants import ATOMS
-from .identity import IdentityValue
-from .instances import InstanceValue
+from ..objects.constants import ATOMS
+from ..objects.identity import IdentityValue
+from ..objects.instances import InstanceValue
+from .cached_tensors import tensors_of_cache
 
 __all__ = ["CachedFunctionValue"]
 
@@ -50,7 +50,7 @@ class CachedFunctionValue(IdentityValue):
 
     __slots__ = ("_results",)
 
-    def __init__(self, live: Any, source: Source) -> None:
+    def __init__(self, live: object, source: Source) -> None:
         super().__init__(live, source)
         self._results: dict[object, Value] = {}  # of this trace, by the key of the cache
 
@@ -251,6 +251,6 @@ def _parts(machine: Machine, value: Value) -> Iterator[Value]:
 
 
 @wraps(LRU_CACHE)
-def _wrap_cached(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_cached(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return CachedFunctionValue(obj, source)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ....graph.attribution import call_from
-from ...breaks import GraphBreak, TorchCallFailed
-from ..base import Machine
+from ...graph.attribution import call_from
+from ..breaks import GraphBreak, TorchCallFailed
+from .base import Machine
 
 __all__ = ["replay_warning"]
 

@@ -27,18 +27,18 @@ from ....spec import TensorSpec, spec_of
 from ....symbols.interval import Interval
 from ....symbols.scalar import symbols_of
 from ...breaks import GraphBreak, StatefulCall
-from ...result import InputKind, Recipe
+from ...result import Recipe
 from ...wrap import intercepts, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..numbers.number import NumberValue, unknown_number
-from ..numpy.arrays import ArrayValue
-from ..numpy.emulation import ARRAY_SCALARS, np
+from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.identity import IdentityValue
 from ..objects.opaque import WithoutOperators
-from ..tensors.tensor import TensorValue, record
+from ..tensors.draws import constant_argument, drawn_tensor
+from .arrays import ArrayValue
 
-__all__ = ["PLAIN", "GeneratorObjectValue", "constant_argument", "drawn_tensor"]
+__all__ = ["GeneratorObjectValue"]
 
 _MAKERS: Mapping[type, Callable[[], Any]] = {
     random.Random: partial(random.Random, 0),
@@ -51,7 +51,6 @@ _MAKERS: Mapping[type, Callable[[], Any]] = {
 _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state spawn shuffle bytes randbytes getrandbits".split()
 )
-PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
 _DTYPES = {int: torch.int64, float: torch.float64}
 _UNIT = Interval(0.0, 1.0)
 _TRIES = 32  # example draws that test whether negative numbers are likely
@@ -195,22 +194,6 @@ def _specialized(machine: Machine) -> Any:
     return machine.symbols.constants
 
 
-def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any:
-    """Return a constant argument of a draw, or raise `broken`.
-
-    A symbolic size breaks too, instead of being specialised: a graph for all sizes is worth more.
-    """
-    real = value.realize(machine)
-    parts = [real, *(part.realize(machine) for part in real.parts())]
-    if any(part.varies for part in parts) or not real.is_constant(machine):
-        raise broken
-    found = real.as_constant(machine)
-    items = found if isinstance(found, list | tuple) else (found,)
-    if not all(type(item) in PLAIN or isinstance(item, type) for item in items):
-        raise broken
-    return found
-
-
 def _have_one_type(choices: Any) -> bool:
     """Return whether all items of a choice have one type."""
     return isinstance(choices, int) or len(set(map(type, choices))) == 1
@@ -260,14 +243,6 @@ def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None
 
 def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Value:
     return ArrayValue(drawn_tensor(machine, source.name, ArrayMemory(source), spec), kind)
-
-
-def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
-    """Return a copy of the drawn array in the graph, which shares no memory with Python."""
-    node = machine.notes.add_input(name, source, spec, InputKind.DRAWN)
-    copy = record(machine, "clone", [TensorValue(node, torch.Tensor)])
-    assert isinstance(copy, TensorValue)
-    return copy
 
 
 # ----------------------------------------------------------------------------------------- wrapping

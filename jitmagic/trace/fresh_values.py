@@ -14,19 +14,19 @@ from typing import Any
 
 import torch
 
-from ....graph.symbolic.sym_node import as_dimension
-from ...breaks import GraphBreak, UnknownObject
-from ..base import Machine, Value
-from ..containers.mappings import DictValue
-from ..containers.sequences import ListValue, SizeValue, SliceValue, TupleValue
-from ..containers.set_store import SetStore
-from ..containers.sets import SetValue
-from ..numbers.number import dimension_value
-from ..numpy.emulation import ARRAY_SCALARS
-from .callables import BuiltinValue
-from .constants import ATOMS, ConstantValue
-from .enums import EnumValue
-from .type_forms import TYPE_FORMS, TypeFormValue
+from ..graph.symbolic.sym_node import as_dimension
+from .breaks import GraphBreak, UnknownObject
+from .values.base import Machine, Value
+from .values.containers.mappings import DictValue
+from .values.containers.sequences import ListValue, SizeValue, SliceValue, TupleValue
+from .values.containers.set_store import SetStore
+from .values.containers.sets import SetValue
+from .values.numbers.number import dimension_value
+from .values.numpy_scalars import ARRAY_SCALARS
+from .values.objects.callables import BuiltinValue
+from .values.objects.constants import ATOMS, ConstantValue
+from .values.objects.enums import EnumValue
+from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
 __all__ = ["fresh_value"]
 

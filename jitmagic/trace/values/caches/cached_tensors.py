@@ -28,8 +28,8 @@ from ...breaks import GraphBreak
 from ...result import BreakReason
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..containers.sequences import TupleValue
-from ..contexts.random_streams import constant_argument, drawn_tensor
-from .tensor import TensorValue
+from ..tensors.draws import constant_argument, drawn_tensor
+from ..tensors.tensor import TensorValue
 
 __all__ = ["tensors_of_cache"]
 

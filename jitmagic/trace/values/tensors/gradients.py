@@ -18,7 +18,7 @@ from ....guards.source import Gradient
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine, Value
 from ..objects.operators import is_none
-from ..tensors.tensor_hooks import retains_gradient
+from .tensor_hooks import retains_gradient
 
 __all__ = [
     "GRADIENTS_GONE",
