@@ -7,10 +7,13 @@ JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import time
 import tomllib
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +33,19 @@ SANITIZE = [
 OPTIMIZE = ["-O3", "-g0"]
 MODE = SANITIZE if os.environ.get("JITMAGIC_SANITIZE") == "1" else OPTIMIZE
 C_FLAGS = [*MODE, "-std=c11"]
-CXX_FLAGS = [*MODE, "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
-
+CXX_FLAGS = [
+    *MODE,
+    "-std=c++20",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-unused-function",
+    "-Wno-maybe-uninitialized",  # g++ 12 to 14 warn where a c10::SmallVector outgrows its buffer
+    "-DAT_PER_OPERATOR_HEADERS",  # torch's headers then do not include every operator: 5 s less
+]
 
 # C++ files are compiled as a few units, each of which includes its files: torch's headers take
 # 10 s to parse and the code of a file about 1 s. A file belongs to the first unit with a matching
-# pattern. The largest units start first.
+# pattern.
 UNITS = {
     "frame": {"tensors": ["*_tensor.cpp"], "python": ["*.cpp"]},
     "runtime": {
@@ -63,6 +73,10 @@ class Unit(NamedTuple):
         return path
 
 
+def paths(names: list[str]) -> list[Path]:
+    return [Path(name) for name in names]
+
+
 def units(files: list[Path]) -> list[Unit]:
     """Return the units of an extension."""
     folder = files[0].parent.name
@@ -76,11 +90,11 @@ def units(files: list[Path]) -> list[Unit]:
 
 def extension(name: str, folder: str) -> Extension:
     found = sorted((ROOT / "extensions" / folder).rglob("*"))
-    paths = [path.relative_to(ROOT) for path in found]
+    files = [path.relative_to(ROOT) for path in found]
     return Extension(
         f"jitmagic.{name}",
-        [str(path) for path in paths if path.suffix in (".c", ".cpp")],
-        depends=["setup.py", *(str(path) for path in paths if path.suffix == ".h")],
+        [str(file) for file in files if file.suffix in (".c", ".cpp")],
+        depends=[str(file) for file in files if file.suffix == ".h"],
         include_dirs=[f"extensions/{folder}"],
         extra_link_args=[flag for flag in MODE if flag.startswith("-fsanitize")],
         language="c++",
@@ -117,11 +131,23 @@ def add_torch(ext: Extension) -> str:
     return torch.__version__
 
 
+def show(line: str) -> None:
+    """Print a line to the terminal, if there is one, even if pip captures what a build prints."""
+    if "build_backend" in sys.modules:
+        try:
+            with open("/dev/tty", "w") as terminal:
+                terminal.write(f"\r\x1b[K{line}\n")  # over pip's spinner
+                return
+        except OSError:  # there is no terminal
+            pass
+    print(line, flush=True)
+
+
 class BuildUnits(build_ext):
     """Compiles the units of both extensions in parallel, and only those that changed.
 
-    Objects are kept in build/ for every kind of installation, by what they were compiled for:
-    those of another torch or Python do not fit.
+    Objects are cached in build/ for every kind of installation, in a folder for each Python, torch
+    and set of flags.
     """
 
     def finalize_options(self) -> None:
@@ -133,12 +159,14 @@ class BuildUnits(build_ext):
 
     def build_extensions(self) -> None:
         (version,) = {add_torch(ext) for ext in self.extensions}
-        kind = "sanitized" if MODE is SANITIZE else "optimized"
-        folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-{kind}"
+        flags = zlib.crc32(repr((C_FLAGS, CXX_FLAGS)).encode())
+        folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-flags-{flags:08x}"
         self.build_temp = os.path.join(self.build_temp, folder)
         self._compile_one = self.compiler._compile
         self.compiler.compile = self._compile_all
         jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+        self._total = sum(len(units(paths(ext.sources))) for ext in self.extensions)
+        self._finished = count(1)
         with ThreadPoolExecutor(max_workers=jobs) as self._pool:
             super().build_extensions()
 
@@ -151,17 +179,20 @@ class BuildUnits(build_ext):
         newest = max(Path(path).stat().st_mtime for path in depends)
 
         def compile_unit(unit: Unit) -> str:
+            start = time.monotonic()
             source = unit.source(Path(output_dir))
             obj = Path(output_dir, f"{unit.name}.o")
             if _is_stale(obj, [source, *unit.files], newest):
-                start = time.monotonic()
                 obj.parent.mkdir(parents=True, exist_ok=True)
                 flags = C_FLAGS if source.suffix == ".c" else CXX_FLAGS
                 self._compile_one(str(obj), str(source), None, cc_args, flags, pp_opts)
-                print(f"compiled {unit.name} in {time.monotonic() - start:.0f} s", flush=True)
+                took = f"compiled in {time.monotonic() - start:.0f} s"
+            else:
+                took = "unchanged"
+            show(f"[{next(self._finished)}/{self._total}] {unit.name} {took}")
             return str(obj)
 
-        return list(self._pool.map(compile_unit, units([Path(source) for source in sources])))
+        return list(self._pool.map(compile_unit, units(paths(sources))))
 
 
 def _is_stale(obj: Path, sources: list[Path], newest_header: float) -> bool:

@@ -1,14 +1,15 @@
 """Checks that the required packages are installed, before any other module of jitmagic.
 
 If a missing package were only noticed later, every compile would fail and every function run as
-eager.
+eager. An optional package is required where its feature is first used.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
-__all__ = ["REQUIRED"]
+__all__ = ["REQUIRED", "require"]
 
 REQUIRED = (
     "torch",
@@ -18,9 +19,15 @@ REQUIRED = (
     "pygments",
 )  # as pyproject.toml's `dependencies`
 
-_missing = [name for name in REQUIRED if find_spec(name) is None]
-if _missing:
-    raise ImportError(
-        f"jitmagic needs {' and '.join(_missing)}, which this Python does not have\n"
-        f"  mend it with: python -m pip install {' '.join(_missing)}"
-    )
+
+def require(user: str, *names: str) -> None:
+    """Raise ImportError with the command that installs the packages that `user` needs."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"{user} needs {' and '.join(missing)}, which this Python does not have\n"
+            f"  mend it with: {sys.executable} -m pip install {' '.join(missing).lower()}"
+        )
+
+
+require("jitmagic", *REQUIRED)

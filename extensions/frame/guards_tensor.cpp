@@ -9,7 +9,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -23,6 +22,14 @@
 #include <cmath>
 #include <optional>
 #include <string_view>
+
+// Exported by libtorch_cpu; <ATen/autocast_mode.h> includes every operator and costs 6 s.
+namespace at::autocast {
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device);
+TORCH_API int increment_nesting();
+TORCH_API int decrement_nesting();
+TORCH_API bool is_autocast_cache_enabled();
+}  // namespace at::autocast
 
 namespace jitmagic {
 namespace {
@@ -115,7 +122,7 @@ bool fill(TensorCheck& check, PyObject* step) {
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 9));
   if (PyErr_Occurred()) return false;
   PyObject* hiding = PyTuple_GET_ITEM(step, 10);
-  if (!PyTuple_Check(hiding)) return refuse("guard step: names of attributes are a tuple");
+  if (!PyTuple_Check(hiding)) return refuse_step("guard step: names of attributes are a tuple");
   check.hiding = Py_NewRef(hiding);
   // Sizes of such tensors are computed in Python.
   if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {

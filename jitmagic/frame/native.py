@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
-from ..extension import native_missing
+from ..extension import check_build, native_missing
 from ..guards.guard import Guard
 from ..guards.kinds import KINDS, Step
 from ..guards.source import Source
@@ -38,10 +36,7 @@ try:
 except ImportError as error:
     raise native_missing("jitmagic._frame", str(error)) from error
 
-if torch.__version__ != TORCH_VERSION:
-    raise native_missing(
-        "jitmagic._frame", f"built for torch {TORCH_VERSION}, running {torch.__version__}"
-    )
+check_build("jitmagic._frame", TORCH_VERSION)
 
 __all__ = [
     "CallBatch",
