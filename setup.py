@@ -10,19 +10,21 @@ import os
 import sys
 import sysconfig
 import time
-import tomllib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from itertools import count
 from pathlib import Path
+from runpy import run_path
+from types import ModuleType
 from typing import NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-(TORCH,) = (name for name in PROJECT["dependencies"] if name.startswith("torch"))
+VERSIONS = run_path(str(ROOT / "jitmagic" / "compat" / "versions.py"))  # importing needs torch
+TORCH = VERSIONS["REQUIREMENT"]
 SANITIZE = [
     "-O1",
     "-g1",
@@ -39,6 +41,7 @@ CXX_FLAGS = [
     "-fvisibility=hidden",
     "-Wall",
     "-Wno-unused-function",
+    "-Wno-unknown-warning-option",  # clang++ does not know the next one
     "-Wno-maybe-uninitialized",  # g++ 12 to 14 warn where a c10::SmallVector outgrows its buffer
     "-DAT_PER_OPERATOR_HEADERS",  # torch's headers then do not include every operator: 5 s less
 ]
@@ -113,12 +116,9 @@ def add_torch(ext: Extension) -> str:
             f"jitmagic is compiled against the torch that it will run with ({error}). Install it "
             f"first:\n    python -m pip install '{TORCH}'"
         ) from error
-    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - setuptools brings it
-
-    fitting = SpecifierSet(TORCH.removeprefix("torch"))
-    if not fitting.contains(torch.__version__, prereleases=True):
+    if VERSIONS["is_older"](torch.__version__):
         raise SystemExit(
-            f"jitmagic does not know torch {torch.__version__}, which is installed here. Before "
+            f"jitmagic does not fit torch {torch.__version__}, which is installed here. Before "
             f"minutes of compiling against it:\n    python -m pip install '{TORCH}'"
         )
     ext.include_dirs += include_paths()
@@ -140,7 +140,21 @@ def show(line: str) -> None:
                 return
         except OSError:  # there is no terminal
             pass
-    print(line, flush=True)
+    print(f"{line}\n", end="", flush=True)  # whole lines from several threads
+
+
+def unfit_names() -> str:
+    """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses.
+
+    The table is imported without the package, whose import needs the extensions.
+    """
+    package = sys.modules["jitmagic"] = ModuleType("jitmagic")
+    package.__path__ = [str(ROOT / "jitmagic")]
+    try:
+        return import_module("jitmagic.compat").check_names(everything=True)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "jitmagic"]:
+            del sys.modules[name]
 
 
 class BuildUnits(build_ext):
@@ -159,6 +173,8 @@ class BuildUnits(build_ext):
 
     def build_extensions(self) -> None:
         (version,) = {add_torch(ext) for ext in self.extensions}
+        if unfit := unfit_names():
+            show(unfit)
         flags = zlib.crc32(repr((C_FLAGS, CXX_FLAGS)).encode())
         folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-flags-{flags:08x}"
         self.build_temp = os.path.join(self.build_temp, folder)

@@ -14,6 +14,8 @@ import sysconfig
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 LACKING = (
@@ -26,7 +28,8 @@ try:
 except ImportError as error:
     raise SystemExit(LACKING.format("setuptools")) from error
 
-OLDEST, TOO_NEW = (2, 11), (2, 14)  # torch, as pyproject.toml says
+ROOT = Path(__file__).parent.parent
+TORCH = run_path(str(ROOT / "jitmagic" / "compat" / "versions.py"))  # importing it needs torch
 
 
 def _with_wheel(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,8 +63,7 @@ build_editable = _with_wheel(build_meta.build_editable)
 
 
 def _torch_requirement() -> list[str]:
-    fits = OLDEST <= _release("torch") < TOO_NEW
-    return [] if fits else ["torch>={}.{},<{}.{}".format(*OLDEST, *TOO_NEW)]
+    return [] if _release("torch") >= TORCH["OLDEST"] else [TORCH["REQUIREMENT"]]
 
 
 def _release(package: str) -> tuple[int, ...]:

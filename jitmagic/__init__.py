@@ -28,7 +28,9 @@ with collector_paused():
         reset,
         wait,
     )
+    from .compat import check_names as _check_names
     from .errors import (
+        CompatibilityWarning,
         CompileFailed,
         DoubleBackward,
         EagerNotice,
@@ -42,7 +44,9 @@ with collector_paused():
         TaggingError,
         ToolchainError,
         Unsupported,
+        UnsupportedTorch,
     )
+    from .errors import warn as _warn
     from .options import Options
     from .options import logs_asked_for as _logs_asked_for
     from .options import trace_asked_for as _trace_asked_for
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
     from .diagnostics.why import why
 
 __all__ = [
+    "CompatibilityWarning",
     "CompileFailed",
     "DoubleBackward",
     "EagerNotice",
@@ -76,6 +81,7 @@ __all__ = [
     "TaggingError",
     "ToolchainError",
     "Unsupported",
+    "UnsupportedTorch",
     "disable",
     "explain",
     "graph_break",
@@ -99,6 +105,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _show_progress()
+if _unfit := _check_names():
+    _warn(_unfit, CompatibilityWarning)
 
 
 _LATE = {

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot, shown_as
-from .errors import OptionError, TaggingError, warn
+from .errors import CompilerUnavailable, OptionError, TaggingError, warn
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.forwarder import needs_forwarder
@@ -76,9 +76,22 @@ def load_pipeline() -> ModuleType:
     return load(_PIPELINE)
 
 
+@functools.cache
+def _import_error() -> Exception | None:
+    """Import the stages; return why that failed.
+
+    Only tried once per process: a second import would run into the first one's registrations.
+    """
+    try:
+        load_pipeline()
+    except Exception as error:
+        return error
+    return None
+
+
 def prepare() -> None:
     """Load the stages in the background, as `%load_ext` does while the user still types."""
-    threading.Thread(target=load_pipeline, name="jitmagic-prepare", daemon=True).start()
+    threading.Thread(target=_import_error, name="jitmagic-prepare", daemon=True).start()
 
 
 def _compile_frame(
@@ -86,7 +99,8 @@ def _compile_frame(
 ) -> Entry | Eager | Failed | PendingBuild:
     if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
-            load_pipeline()
+            if (error := _import_error()) is not None:
+                raise CompilerUnavailable(error) from error
     made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
         handle, snapshot, record
     )

@@ -6,7 +6,9 @@
     ├── UsageError (TypeError, ValueError)  an invalid argument of why, mark_dynamic, ...
     ├── Unsupported                   fullgraph=True, and the code has a graph break
     ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
+    ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
+    │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
     │   ├── OperationFailed           one operation is refused; the graph ends before it
     │   ├── SizesDiffer               a graph with dynamic sizes is not valid for a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
@@ -19,6 +21,7 @@
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
     ├── RecompileWarning              the recompile limit of a function was reached
+    ├── CompatibilityWarning          torch is newer than any tested one, or lacks a private name
     └── EagerNotice                   never raised: a warning filter for it silences notices
 
 Messages say what happened, where (the user's own line) and what to do about it. The templates live
@@ -42,7 +45,9 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "CompatibilityWarning",
     "CompileFailed",
+    "CompilerUnavailable",
     "DoubleBackward",
     "EagerNotice",
     "FallbackWarning",
@@ -59,6 +64,7 @@ __all__ = [
     "TaggingError",
     "ToolchainError",
     "Unsupported",
+    "UnsupportedTorch",
     "UsageError",
     "UserLine",
     "VerifyError",
@@ -203,6 +209,13 @@ class NativeMissing(JitmagicError, ImportError):
         )
 
 
+class UnsupportedTorch(JitmagicError):
+    """Says that torch lacks a private name on which jitmagic relies, and the remedy."""
+
+    def __init__(self, version: str, name: str, remedy: str) -> None:
+        super().__init__(f"torch {version} has no {name}{_hinted(remedy)}")
+
+
 class CompileFailed(JitmagicError):
     """Says that a stage of a compile failed; `__cause__` is the original exception."""
 
@@ -211,6 +224,16 @@ class SizesDiffer(CompileFailed):
     """Says that a graph with dynamic sizes is not valid for the sizes of a call, which must not run
     it.
     """
+
+
+class CompilerUnavailable(CompileFailed):
+    """Says that the modules of the compiler cannot be imported: nothing is compiled."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(
+            f"the compiler cannot be loaded, so every function runs as eager: "
+            f"{type(cause).__name__}: {cause}"
+        )
 
 
 class OperationFailed(CompileFailed):
@@ -282,6 +305,10 @@ class RecompileWarning(JitmagicWarning):
     """Warns that a function reached its recompile limit: calls that match no variant run as
     eager.
     """
+
+
+class CompatibilityWarning(JitmagicWarning):
+    """Warns that torch is newer than jitmagic knows, or lacks names that jitmagic relies on."""
 
 
 class EagerNotice(JitmagicWarning):

@@ -96,6 +96,9 @@ class Eager:
         return f"eager: {self.why}"
 
 
+_SETUP_REPORTED: set[str] = set()
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Says that a stage raised. Text only: an exception would keep frames, and user tensors."""
@@ -111,6 +114,18 @@ class Failed:
         return cls(text, stage, "".join(traceback.format_exception(error)))
 
     @property
+    def is_of_setup(self) -> bool:
+        """Return whether the compiler could not be imported: no function can be compiled."""
+        return self.stage == "import"
+
+    def is_new(self, reported: set[str], name: str) -> bool:
+        """Return whether to report it now: once for each name, a failed set-up once per process."""
+        seen, key = (_SETUP_REPORTED, "") if self.is_of_setup else (reported, name)
+        is_new = key not in seen
+        seen.add(key)
+        return is_new
+
+    @property
     def why(self) -> str:
         """Return the error as one clause."""
         stage = f" (stage {self.stage})" if self.stage else ""
@@ -118,6 +133,8 @@ class Failed:
 
     def report(self, what: str, instead: str) -> str:
         """Return the warning: `what` could not be compiled, and what happens `instead`."""
+        if self.is_of_setup:
+            return f"{self.error}\n  jitmagic.report() collects what to report about it"
         stage = f" (stage {self.stage})" if self.stage else ""
         return (
             f"{what} could not be compiled{stage} and {instead}: {self.error}\n"

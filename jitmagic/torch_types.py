@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._ops import OpOverload
+from .compat.operators import OpOverload
 
 __all__ = ["AnyFunction", "OpOverload"]
 

@@ -24,7 +24,7 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {
-    "errors", "figures", "options", "target", "spec", "extension", "symbols", "budget",
+    "compat", "errors", "figures", "options", "target", "spec", "extension", "symbols", "budget",
     "torch_types",
 }  # fmt: skip
 STAGES = BASE | {
@@ -34,11 +34,12 @@ STAGES = BASE | {
 LARGEST_FOLDER = 25
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "errors": set(),
+    "compat": {"errors"},
     "figures": set(),
     "budget": set(),
     "options": {"errors"},
     "spec": set(),
-    "torch_types": set(),
+    "torch_types": {"compat"},
     "symbols": {"extension", "torch_types"},
     "target": {"options"},
     "extension": {"errors", "_runtime"},

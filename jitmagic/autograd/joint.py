@@ -22,6 +22,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
+from ..compat.autograd import current_node, run_backward
+from ..compat.modes import AutocastOff
 from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
@@ -156,7 +158,7 @@ def _output_value(node: Node, value: Any) -> Any:
 
 def _written_since() -> Exception:
     error = CompileFailed("a tensor needed for gradient computation was modified in place")
-    return _backward_error(origin_of(torch._C._current_autograd_node()), error)
+    return _backward_error(origin_of(current_node()), error)
 
 
 def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
@@ -255,7 +257,7 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
     """Record a backward inside the program; like the final one, it runs outside of autocast."""
     mode.in_backward = True
     try:
-        with torch._C._DisableAutocast():
+        with AutocastOff():
             computed = gradients(*args)
     finally:
         mode.in_backward = False
@@ -367,18 +369,9 @@ def _differentiate(
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Eager runs the backward outside of autocast regions, so nothing in it is cast.
-        with mode, torch._C._DisableAutocast():
+        with mode, AutocastOff():
             mode.in_backward = True
-            # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
-            computed = torch.autograd.Variable._execution_engine.run_backward(
-                tuple(results[i] for i in tangents),
-                tuple(seeds),
-                False,  # keep_graph
-                False,  # create_graph
-                tuple(inputs[i] for i in wanted),
-                allow_unreachable=True,
-                accumulate_grad=False,
-            )
+            computed = run_backward(mode.results, seeds, [inputs[i] for i in wanted])
     except OperationFailed:
         raise
     except Exception as error:  # whatever a formula raises, eager will raise it too

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from ..compat.autograd import CreationMeta, creation_meta
+from ..compat.modes import without_innermost_mode
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
 from ..graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_of
@@ -29,8 +30,8 @@ from .result import AliasStep, FromInput, MakeLeaf, Output, Result, VersionBump,
 __all__ = ["Outputs"]
 
 aten = torch.ops.aten
-_Meta = torch._C._autograd.CreationMeta
-_creation_meta = torch._C._autograd._get_creation_meta
+_Meta = CreationMeta
+_creation_meta = creation_meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _must_replay(value: Traced) -> bool:
     bit, or its strides differ from those of its value. Any other view of a temporary can be
     returned as a plain tensor, which saves the replay at each call.
     """
-    with _pop_mode_temporarily():  # reading the value here must not record a call
+    with without_innermost_mode():  # reading the value here must not record a call
         differs_in_layout = value.path and value.memory_layout() is not None
     if value.is_conj() or differs_in_layout:
         return True

@@ -22,6 +22,7 @@ import torch
 from torch.backends import cuda as attention
 from torch.fx import GraphModule, Node
 
+from ..compat.autograd import run_backward
 from ..errors import DoubleBackward, OutdatedBackward
 from ..graph.nested import nodes_in
 from ..graph.operators.autocast import Autocast, autocast_as, read_autocast
@@ -195,15 +196,9 @@ class Replay:
         inputs: Sequence[torch.Tensor],
     ) -> Tensors:
         differentiable = torch.is_grad_enabled()
-        # torch.autograd.grad calls this, but imports sympy first (0.3 s).
-        gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
-            results,
-            tangents,
-            differentiable,  # keep_graph
-            differentiable,  # create_graph
-            tuple(inputs[i] for i in self._grad_inputs),
-            allow_unreachable=True,
-            accumulate_grad=False,
+        wanted = [inputs[i] for i in self._grad_inputs]
+        gradients: Tensors = run_backward(
+            results, tangents, wanted, keep=differentiable, create=differentiable
         )
         return gradients
 

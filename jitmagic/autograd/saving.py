@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..compat.autograd import current_node
+from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
@@ -52,7 +54,7 @@ class SavedTensors:
         tensor, version, region = packed
         tangents = None
         if self._tangents_of:
-            tangents = self._tangents_of.get(torch._C._current_autograd_node())
+            tangents = self._tangents_of.get(current_node())
         if tangents is not None:
             self._freed[tangents] = None
         if isinstance(tensor, Traced):
@@ -78,7 +80,7 @@ class SavedTensors:
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
                 tangents_of[node] = tangents_of.get(node, 0) | 1 << place
-        with torch._C._DisableTorchDispatch():  # unpacking may create an alias
+        with DispatchModesOff():  # unpacking may create an alias
             self._freed = {flow: None for node, flow in tangents_of.items() if _holds_number(node)}
         self._tangents_of = tangents_of
         for node, tangents in self._tangents_of.items():

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ..compat.modes import BelowViewTracking
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from ..graph.recomputed import regions_of
@@ -276,7 +277,7 @@ def interpreted(module: GraphModule) -> Executable:
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
         # Below ADInplaceOrView a view among the results is a plain tensor, not one made under
         # no_grad.
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with BelowViewTracking():
             made = module(*inputs)
             return tuple(
                 value if stride is None else _laid_out(value, stride)
@@ -302,7 +303,7 @@ def fx_executable(module: GraphModule, *unused: object, **unused_options: object
     ]
 
     def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with BelowViewTracking():
             if restored:
                 given = list(inputs)
                 for place, stride in restored:

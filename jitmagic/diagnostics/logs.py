@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..codegen.plan import Plan
+from ..compat.torch_compile import LOGS
 from ..errors import OptionError, UserLine
 from ..guards.check import show_guard
 from ..loops.ir import Extern
@@ -106,7 +105,7 @@ def _named(names: str) -> list[str]:
 
 def _is_torchs(name: str) -> bool:
     """Return whether TORCH_LOGS accepts the name: a component, an artifact, a module of torch."""
-    known: Any = torch._logging._internal.log_registry
+    known: Any = LOGS
     return bool(name.startswith("torch") or known.is_log(name) or known.is_artifact(name))
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from .. import _frame
 from ..bytecode import FrameSnapshot
+from ..compat.tensors import transform_of_thread
 from ..errors import UserLine
 from ..guards.guard import Guard
 from ..guards.state import read_state
@@ -71,7 +70,7 @@ def reason_for_eager() -> Eager | None:
     if (name := replaced_builtin()) is not None:
         return Eager(f"builtins.{name} is replaced")
     state = read_state()
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if transform_of_thread() is not None:
         why = "it is called under a function transform or forward-mode differentiation"
         return Eager(why, users_line())
     if _frame.packs():

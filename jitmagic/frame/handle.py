@@ -354,8 +354,7 @@ class Handle:
         return any(handle.original.has_line(where) for handle in listed)
 
     def _report_failure(self, failed: Failed) -> None:
-        if self.name not in self.family.reported:
-            self.family.reported.add(self.name)
+        if failed.is_new(self.family.reported, self.name):
             warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: Values, error: Exception) -> Any:

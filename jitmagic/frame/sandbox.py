@@ -21,22 +21,42 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ..compat.autograd import (
+    disable_saved_hooks,
+    enable_record_function,
+    enable_saved_hooks,
+    is_profiler_enabled,
+    pop_saved_hooks,
+    push_saved_hooks,
+    saved_hooks_refusal,
+    top_saved_hooks,
+)
+from ..compat.modes import (
+    dispatch_mode_at,
+    dispatch_mode_depth,
+    function_mode_at,
+    function_mode_depth,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+    switch_grad_mode,
+    without_dispatch_modes,
+)
 from ..guards.state import DISABLED_MODES, FUNCTION_MODES
 from ..late import collector_paused
 from .torch_compile_boundary import torch_compile_disabled
 
 __all__ = ["sandbox"]
 
-_autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
 Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 
 @contextmanager
 def sandbox() -> Iterator[None]:
     """Hide this thread from the user's observers inside the block."""
-    dispatch_modes = _disable_current_modes if torch._C._len_torch_dispatch_stack() else nullcontext
+    dispatch_modes = without_dispatch_modes if dispatch_mode_depth() else nullcontext
     with (
         collector_paused(),
         _restored(),
@@ -75,20 +95,20 @@ class _Stack(NamedTuple):
 
 _STACKS = (
     _Stack(
-        torch._C._len_torch_dispatch_stack,
-        torch._C._get_dispatch_stack_at,
-        lambda mode: torch._C._pop_torch_dispatch_stack(getattr(mode, "_mode_key", None)),
-        torch._C._push_on_torch_dispatch_stack,
+        dispatch_mode_depth,
+        dispatch_mode_at,
+        lambda mode: pop_dispatch_mode(getattr(mode, "_mode_key", None)),
+        push_dispatch_mode,
     ),
     _Stack(
-        torch._C._len_torch_function_stack,
-        torch._C._get_function_stack_at,
-        lambda mode: torch._C._pop_torch_function_stack(),
-        torch._C._push_on_torch_function_stack,
+        function_mode_depth,
+        function_mode_at,
+        lambda mode: pop_function_mode(),
+        push_function_mode,
     ),
 )
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.is_grad_enabled, switch_grad_mode),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     *(
         (partial(read, device), partial(write, device))
@@ -125,25 +145,25 @@ def _restored() -> Iterator[None]:
 @contextmanager
 def _hooks_disabled() -> Iterator[None]:
     taken: list[Hooks] = []
-    refused = _autograd._saved_tensors_hooks_get_disabled_error_message()
+    refused = saved_hooks_refusal()
     try:
         if refused is not None:  # the compile itself uses hooks
-            _autograd._saved_tensors_hooks_enable()
-        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            enable_saved_hooks()
+        while (hooks := top_saved_hooks(True)) is not None:
             taken.append(hooks)
-            _autograd._pop_saved_tensors_default_hooks()
+            pop_saved_hooks()
         yield
     finally:
         for pack, unpack in reversed(taken):
-            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+            push_saved_hooks(pack, unpack)
         if refused is not None:
-            _autograd._saved_tensors_hooks_disable(refused, False)
+            disable_saved_hooks(refused, False)
 
 
 @contextmanager
 def _function_modes_disabled() -> Iterator[None]:
-    count = torch._C._len_torch_function_stack()
-    modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
+    count = function_mode_depth()
+    modes = [pop_function_mode() for _ in range(count)]
     before = FUNCTION_MODES.disabled
     FUNCTION_MODES.disabled = (*before, *reversed(modes))
     try:
@@ -151,7 +171,7 @@ def _function_modes_disabled() -> Iterator[None]:
     finally:
         FUNCTION_MODES.disabled = before
         for mode in reversed(modes):
-            torch._C._push_on_torch_function_stack(mode)
+            push_function_mode(mode)
 
 
 @contextmanager
@@ -172,11 +192,11 @@ def _anomaly_mode_disabled() -> Iterator[None]:
 
 @contextmanager
 def _profiler_disabled() -> Iterator[None]:
-    if not _autograd._profiler_enabled():
+    if not is_profiler_enabled():
         yield
         return
     try:
-        _autograd._enable_record_function(False)
+        enable_record_function(False)
         yield
     finally:
-        _autograd._enable_record_function(True)
+        enable_record_function(True)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from .. import _frame
+from ..compat.modules import GLOBAL_MODULE_HOOKS, UNSCRIPTED_ATTRIBUTES, call_module
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # registers the callback of the native hook
@@ -48,15 +49,8 @@ __all__ = [
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls this attribute and drops it on pickle and copy
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-_shared = torch.nn.modules.module
-if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy must not have it
-    torch.jit._recursive.ignored_attributes.append(_SLOT)
-_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
-    _shared._global_backward_pre_hooks,
-    _shared._global_backward_hooks,
-    _shared._global_forward_hooks,
-    _shared._global_forward_pre_hooks,
-)
+if _SLOT not in UNSCRIPTED_ATTRIBUTES:  # a scripted copy must not have it
+    UNSCRIPTED_ATTRIBUTES.append(_SLOT)
 
 
 def tag(target: Any, options: Options, compiler: Compiler) -> Any:
@@ -277,8 +271,8 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
     eager = functools.partial(_call_with_hooks, handle.family)
     outdated = functools.partial(_retag_and_call, handle.family)
     current = inspect.getattr_static(cls, "forward")
-    otherwise = (eager, outdated, _EAGER_CALL)
-    on_error, tables = strip_dispatcher_frames, (_HOOK_TABLES, _GLOBAL_HOOKS)
+    otherwise = (eager, outdated, call_module)
+    on_error, tables = strip_dispatcher_frames, (_HOOK_TABLES, GLOBAL_MODULE_HOOKS)
     return ModuleCall(
         module, stub, handle.dispatcher, on_error, current, otherwise, *tables, handle
     )
@@ -304,7 +298,7 @@ def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
 
 def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call the module like nn.Module.__call__; the frame hook compiles its forward."""
-    return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
+    return call_plainly(call_module, (module, *args), kwargs, family)
 
 
 def _retag_and_call(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -321,7 +315,6 @@ def _retag_and_call(family: Family, module: torch.nn.Module, /, *args: Any, **kw
 
 for _called in (strip_dispatcher_frames, strip_stub_frames, _call_with_hooks, _retag_and_call):
     hide(_called.__code__)
-_EAGER_CALL: Any = torch.nn.Module._call_impl
 
 
 def _tag_class(

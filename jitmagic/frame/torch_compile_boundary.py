@@ -17,19 +17,23 @@ from typing import Any
 import torch
 
 from .. import _frame
+from ..compat.torch_compile import (
+    FrameAction,
+    FrameExecStrategy,
+    set_code_exec_strategy,
+    set_eval_frame,
+)
 
 __all__ = ["export_twin", "hide", "hide_stub", "torch_compile_disabled"]
 
-_evaluator: Any = torch._C._dynamo.eval_frame
-_skip: Any = _evaluator._FrameAction.SKIP
-_ALL_BELOW = _evaluator._FrameExecStrategy(_skip, _skip)
+_ALL_BELOW = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 
-_frame.set_other_evaluator(_evaluator.set_eval_frame)
+_frame.set_other_evaluator(set_eval_frame)
 
 
 def hide(code: CodeType) -> CodeType:
     """Make torch.compile skip the frames of `code` and everything they call; return `code`."""
-    _evaluator.set_code_exec_strategy(code, _ALL_BELOW)
+    set_code_exec_strategy(code, _ALL_BELOW)
     return code
 
 
@@ -89,8 +93,8 @@ def hide_stub(stub: FunctionType, original: FunctionType) -> None:
 @contextmanager
 def torch_compile_disabled() -> Iterator[None]:
     """Disable torch.compile's frame evaluator on this thread inside the block."""
-    callback = _evaluator.set_eval_frame(None)
+    callback = set_eval_frame(None)
     try:
         yield
     finally:
-        _evaluator.set_eval_frame(callback)
+        set_eval_frame(callback)

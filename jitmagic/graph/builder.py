@@ -23,6 +23,7 @@ from torch.autograd.graph import Node as AutogradNode
 from torch.fx import Graph, GraphModule, Node
 
 from ..budget import check
+from ..compat.modes import switch_grad_mode
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
@@ -435,7 +436,7 @@ class GraphBuilder:
         (grad, cast), (old_grad, old_cast) = modes, self._emitted_modes
         changes: list[tuple[Any, tuple[Any, ...]]] = []
         if grad != old_grad:
-            changes.append((torch._C._set_grad_enabled, (grad,)))
+            changes.append((switch_grad_mode, (grad,)))
         for device in DEVICES:
             dtype, old = cast.dtype_on(device), old_cast.dtype_on(device)
             if dtype is not old and dtype is not None:

@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..compat.modes import PythonDispatcher, TorchDispatchMode
+from ..compat.tensors import make_wrapper
 from ..torch_types import OpOverload
 
 __all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
@@ -24,7 +25,7 @@ def by_python_dispatcher(chosen: bool) -> AbstractContextManager[object]:
     """Enable torch's Python dispatcher if `chosen`: composite operators are then decomposed in
     Python, so ints that C++ would read may be SymInts.
     """
-    return torch._C._EnablePythonDispatcher() if chosen else nullcontext()
+    return PythonDispatcher() if chosen else nullcontext()
 
 
 def dataless(
@@ -40,7 +41,7 @@ def dataless(
     Passing the storage size spares torch computing it: for symbolic sizes that takes 50 Python
     calls, 100 us.
     """
-    made: T = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    made: T = make_wrapper(  # type: ignore[attr-defined]
         cls,
         like.shape,
         strides=like.stride(),

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..compat.autograd import run_backward
 from .linked_history import history_of
 from .node_meta import tensors_in
 from .operators.tensor_iterator import dense
@@ -49,15 +50,7 @@ def gradients(
     pairs = zip(hooked, replaced, strict=True)
     handles = [tensor.register_hook(lambda _, new=new: new) for tensor, new in pairs]
     try:
-        made: Any = torch.autograd.Variable._execution_engine.run_backward(
-            tuple(outputs),
-            tuple(incoming),
-            keep,
-            create,
-            tuple(inputs),
-            allow_unreachable=unused,
-            accumulate_grad=False,
-        )
+        made = run_backward(outputs, incoming, inputs, keep=keep, create=create, unused=unused)
     finally:
         for handle in handles:
             handle.remove()

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
-from torch.fx.node import _get_qualified_name
 
+from ..compat.operators import qualified_name
 from ..torch_types import AnyFunction
 
 __all__ = ["LazyModule", "call_by_identity", "with_code"]
@@ -94,7 +94,7 @@ def _is_found(function: AnyFunction) -> bool:
     if not (function.__module__ or "torch").startswith("torch"):
         return True
     try:
-        path = _get_qualified_name(function).split(".")
+        path = qualified_name(function).split(".")
     except RuntimeError:  # raised by fx if no module has the function
         return False
     if path[0] != "torch":

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
+from ..compat.modes import switch_grad_mode
 from ..errors import UserLine, VerifyError
 from ..spec import TensorSpec
 from ..symbols.interval import Interval
@@ -139,7 +140,7 @@ def mutated_by(node: Node) -> tuple[Node, ...]:
 
 
 _MODES = (
-    torch._C._set_grad_enabled,
+    switch_grad_mode,
     torch.set_autocast_dtype,
     torch.set_autocast_enabled,
     back_to_entry_mode,

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..compat.functions import pad_packed_sequence
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
@@ -97,7 +98,7 @@ def target_name(target: Target) -> str:
         return target
     if is_foreign(target):
         return "::".join(name_of(target))  # tables of torch's names do not apply to it
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target._opname)
     return str(getattr(target, "__name__", target))
 
@@ -237,7 +238,7 @@ def _run(
         return call_from(attribution, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := select_by_sizes(args)) is not None:
         return found[0]
-    if target is torch._pad_packed_sequence and _SHAPES.fresh is not None:
+    if target is pad_packed_sequence and _SHAPES.fresh is not None:
         made = infer_padded_sequence(_SHAPES.fresh, *args, **kwargs)
         if made is not None:
             return made

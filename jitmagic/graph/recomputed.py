@@ -17,6 +17,8 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import checkpoint
 
+from ..compat.autograd import checkpointed
+
 __all__ = ["Recomputed", "Rerun", "regions_of", "run_checkpointed"]
 
 
@@ -84,7 +86,7 @@ class _Run(Interpreter):
         count = len(args) - len(rerun.names)
         named = dict(zip(rerun.names, args[count:], strict=True))
         # checkpoint() runs this generator to its yield, then the function, then the rest.
-        generator: Iterator[None] = checkpoint._checkpoint_without_reentrant_generator(
+        generator: Iterator[None] = checkpointed(
             function, rerun.keeps_draws, checkpoint.noop_context_fn, "default", False, True,
             *args[:count], **named,
         )  # fmt: skip

@@ -23,6 +23,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
+from ..compat.modes import switch_grad_mode
 from ..torch_types import AnyFunction
 
 __all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
@@ -51,7 +52,7 @@ class Region:
         try:
             outputs = self.graph(*given)
         finally:
-            torch._C._set_grad_enabled(_ENTERED.modes.pop())
+            switch_grad_mode(_ENTERED.modes.pop())
         return tuple(None if place is None else outputs[place] for place in self.returns)
 
 
@@ -69,7 +70,7 @@ _ENTERED = _Entered()
 
 def back_to_entry_mode() -> None:
     """Restore the grad mode in which the running region was entered."""
-    torch._C._set_grad_enabled(_ENTERED.modes[-1])
+    switch_grad_mode(_ENTERED.modes[-1])
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
+from ..compat.operators import OpOverload
 from ..spec import TensorSpec
 from .node_meta import lines_of
 from .regions import FunctionCall
@@ -80,7 +80,7 @@ def _call(node: Node) -> str:
             return f"{_text(args[0])}[{_index(args[1])}] = {_text(args[2])}"
     if isinstance(node.target, FunctionCall) or is_transform(node.target):
         return f"{name}({_arguments(args, kwargs)})"
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return f"torch.ops.{node.target}({_arguments(args, kwargs)})"
     place = "F" if module in ("torch.nn.functional", "torch._C._nn") else module or "torch"
     return f"{place}.{name}({_arguments(args, kwargs)})"

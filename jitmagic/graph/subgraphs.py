@@ -20,6 +20,7 @@ from operator import getitem
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..compat.modes import switch_grad_mode
 from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
@@ -159,7 +160,7 @@ def _not_recorded(nodes: Sequence[Node]) -> set[Node]:
     quiet: set[Node] = set()
     records = True
     for node in nodes:
-        if node.target is torch._C._set_grad_enabled:
+        if node.target is switch_grad_mode:
             records = bool(node.args[0])
         elif not records:
             quiet.add(node)

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..compat.pytree import tree_flatten, tree_unflatten
 from ..torch_types import AnyFunction
 
 __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]

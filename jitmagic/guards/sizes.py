@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from ..bytecode import FrameSnapshot
+from ..compat.operators import DispatchKey
+from ..compat.tensors import dispatch_keys
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.interval import INT64
@@ -55,7 +57,7 @@ def _strided(value: Any) -> torch.Tensor:
     if not issubclass(type(value), torch.Tensor) or value.layout is not torch.strided:
         raise TypeError("not a strided tensor")
     tensor: torch.Tensor = value
-    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+    if dispatch_keys(tensor).has(DispatchKey.Python):
         raise TypeError("its sizes are computed in Python")
     return tensor
 

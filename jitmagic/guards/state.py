@@ -6,12 +6,12 @@ Called when a trace begins and when a failed guard is explained. Output: StateFa
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
 import torch
 
+from ..compat.modes import DeviceContext, dispatch_mode_depth, function_mode_at, function_mode_depth
 from .guard import AutocastDetails, StateFacts
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "read_state",
 ]
 
-_DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
 DISABLED_MODES: set[str] = set()  # process-wide modes disabled during a compile
 
 
@@ -51,7 +50,7 @@ def read_state() -> StateFacts:
         default_dtype=torch.get_default_dtype(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         function_modes=watching,
-        dispatch_modes=torch._C._len_torch_dispatch_stack(),
+        dispatch_modes=dispatch_mode_depth(),
         default_device=default_device,
     )
 
@@ -62,10 +61,10 @@ def _function_modes() -> tuple[int, torch.device | None]:
     torch keeps the default device in a mode at the bottom of the stack
     (extensions/frame/function_modes.h).
     """
-    count = torch._C._len_torch_function_stack()
+    count = function_mode_depth()
     modes: list[Any] = list(FUNCTION_MODES.disabled)
-    modes += map(torch._C._get_function_stack_at, range(count))
-    if modes and type(modes[0]) is getattr(sys.modules.get(_DEVICE), "DeviceContext", None):
+    modes += map(function_mode_at, range(count))
+    if modes and type(modes[0]) is DeviceContext:
         return len(modes) - 1, modes[0].device
     return len(modes), None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
+from ..compat.operators import OpOverload
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
@@ -63,7 +64,7 @@ def _runs_on(node: Node, device: torch.device) -> bool:
 
 def _is_lowered(node: Node) -> bool:
     return (
-        isinstance(node.target, torch._ops.OpOverload)
+        isinstance(node.target, OpOverload)
         and str(node.target) in LOWERINGS
         and not returns_view(node.target)
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..compat.operators import OpOverload
 from . import expr as expressions
 from . import ir
 from .expr import Axis, Expr, ValueIndex
@@ -101,7 +102,7 @@ class _Writer:
                 return f"[{', '.join(self.part(inner) for inner in part)}]"
             case dict():
                 return f"{{{', '.join(f'{k!r}: {self.part(v)}' for k, v in part.items())}}}"
-            case torch._ops.OpOverload():
+            case OpOverload():
                 return f"torch.ops.{part}"
         return repr(part)
 

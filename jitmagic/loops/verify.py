@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import torch
 
+from ..compat.operators import OpOverload
 from ..errors import VerifyError
 from ..symbols.size import Size, is_same
 from .expr import Axis, AxisVar, Expr, ValueIndex, axes_of, bounds, leaves, linear
@@ -114,9 +115,7 @@ class _Verifier:
                 self.fail(f"no such step: {type(step).__name__}")
 
     def extern(self, step: Extern) -> None:
-        self.require(
-            isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is not an ATen overload"
-        )
+        self.require(isinstance(step.op, OpOverload), f"{step.op!r} is not an ATen overload")
         for name in (*step.references, *step.writes):
             self.reads(name)
         for result in step.results:

@@ -28,6 +28,9 @@ from weakref import WeakSet
 import torch
 
 from ..codegen.plan import Alloc, Call, Plan, PlanStep, Pool, Reuse, Slot, View
+from ..compat.functions import foreach_copy_
+from ..compat.modules import end_allocation_to_pool, release_pool
+from ..compat.tensors import storage_use_count
 from ..errors import warn
 from .graph_pool import GraphPool
 from .native import slots_needing_tensors
@@ -229,7 +232,7 @@ class _Recording:
             # Without waiting on the host: CPU inputs (generator states) are pageable, and the
             # driver reads those before it returns.
             moved = [_memory(inputs[n]) for n in self.moving]
-            torch._foreach_copy_(self.buffers, moved, non_blocking=True)
+            foreach_copy_(self.buffers, moved, non_blocking=True)
         self.graph.replay()
         return tuple(None if out is None else out.data for out in self.outputs)
 
@@ -271,7 +274,7 @@ def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
 
 
 def _use_count(storage: torch.UntypedStorage) -> int:
-    return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
+    return int(storage_use_count(storage._cdata))  # type: ignore[attr-defined]
 
 
 def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
@@ -340,13 +343,13 @@ def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cud
     _failed.append(graph)
     device = torch.cuda.current_device()
     with suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(device, pool)  # type: ignore[attr-defined]
+        end_allocation_to_pool(device, pool)  # type: ignore[attr-defined]
     try:
         graph.pool()
         graph.reset()
     except RuntimeError:
         with suppress(RuntimeError):
-            torch._C._cuda_releasePool(device, pool)  # type: ignore[attr-defined]
+            release_pool(device, pool)  # type: ignore[attr-defined]
     with suppress(RuntimeError), torch.cuda.stream(side):
         small = torch.zeros(1, device="cuda")
         again = torch.cuda.CUDAGraph()

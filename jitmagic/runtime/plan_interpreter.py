@@ -25,6 +25,7 @@ from ..codegen.plan import (
     Slot,
     View,
 )
+from ..compat.modes import BelowViewTracking
 from .native import slot_count
 
 __all__ = ["PlanRunner"]
@@ -47,7 +48,7 @@ class PlanRunner:
         slots: list[Any] = [*inputs, *plan.constants]
         slots += [None] * (self._slots - len(slots))
         pool = torch.empty(plan.pool_bytes, dtype=torch.uint8, device=plan.device)
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with BelowViewTracking():
             for step in plan.steps:
                 self._run(step, slots, pool)
         return tuple(None if slot is None else slots[slot] for slot in plan.outputs)

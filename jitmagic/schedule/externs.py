@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import torch
 
+from ..compat.operators import OpOverload
 from ..loops.ir import Alias, Buffer, BufferRef, Extern, LoopProgram, Nest, Step
 from ..symbols.size import Dimension, is_same
 from .dependencies import reads_of, writes_of
@@ -38,7 +39,7 @@ _SHAPE_OF_FIRST = (
 )
 
 
-def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOverload | None:
+def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> OpOverload | None:
     """Return the overload that writes the step's only result into contiguous memory, or None."""
     if len(step.results) != 1 or step.results[0] is None or step.writes:
         return None

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import GraphModule, Node
 
+from ..compat.modes import switch_grad_mode
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
@@ -162,7 +163,7 @@ class RegionBuilder(_InnerBuilder):
         """Emit switches of grad mode: a forward called from a backward runs without gradients."""
         if modes[0] != self._emitted_modes[0]:
             back = modes[0]
-            target = back_to_entry_mode if back else torch._C._set_grad_enabled
+            target = back_to_entry_mode if back else switch_grad_mode
             node = self.graph.call_function(target, () if back else (False,))
             node.meta.update(val=None, spec=None, lines=lines)
         self._emitted_modes = modes

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from ..compat.pytree import SUPPORTED_NODES
 from ..graph.transforms import PassThrough
 from .breaks import GraphBreak, UnsupportedArguments
 from .values.base import Machine, Value
@@ -51,7 +51,7 @@ def lower_structure(
         constant = value.as_constant(machine)
         return constant if type(constant) is not torch.Size else tuple(constant)
     # torch.func would flatten such an object into its parts, but as a leaf it stays whole.
-    if value.python_type(machine) in _pytree.SUPPORTED_NODES:
+    if value.python_type(machine) in SUPPORTED_NODES:
         raise GraphBreak(UnsupportedArguments.of(name=name, what=f"a {value.describe()}"))
     return PassThrough(value)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ...compat.modes import BelowAutograd
 from ...errors import ASSERTION
 from ...graph.node_meta import tensors_in
 from ...graph.operators.recurrent import RECURRENT
@@ -41,7 +42,7 @@ def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
     draws = train and dropout and layers > 1
     if draws or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args))):
         return function(*args)
-    with torch._C._AutoDispatchBelowAutograd():
+    with BelowAutograd():
         return function(*args)
 
 

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...compat.autograd import current_node
+from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
+from ...compat.operators import has_kernel
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
@@ -66,7 +69,7 @@ class Functionalizer(DispatchMode):
     def recomputed(self, tensor: Traced, region: object) -> Traced:
         """Return the tensor as the second run of a checkpointed region computes it."""
         sym = tensor.sym
-        with torch._C._DisableTorchDispatch():  # metas are no tensors of the trace
+        with DispatchModesOff():  # metas are no tensors of the trace
             second = self.recorder.recomputed(sym, region)
         # The value below a lazily conjugated tensor is not the one that the formula reads.
         return tensor if second is sym or tensor.is_conj() else self.fresh(second)
@@ -110,7 +113,7 @@ class Functionalizer(DispatchMode):
             func = without_generator(func)
         # Errors and lines are attributed to the operation whose formula runs.
         if self.in_backward:
-            node = torch._C._current_autograd_node()
+            node = current_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
             self.recorder.tangents = self._tangents_of(node, func)
@@ -298,7 +301,7 @@ def _composite(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
+    with BelowAutograd(), AutocastOff(), mode:
         return func.decompose(*args, **kwargs)
 
 
@@ -306,7 +309,7 @@ def _primitive(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Replace a view of torch.ops.prims by the ATen views it stands for."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), mode:
+    with BelowAutograd(), AutocastOff(), mode:
         return func.impl_aten(*args, **kwargs)
 
 
@@ -426,7 +429,7 @@ def _is_composite(func: Any) -> bool:
 
 
 def _has_kernel(func: Any, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+    return bool(has_kernel(func.name(), key))
 
 
 def _foreign_handler(func: Any) -> Handler:

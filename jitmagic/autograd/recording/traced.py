@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...compat.modes import ignore_torch_function
+from ...compat.tensors import set_conjugate
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
@@ -96,7 +98,7 @@ class Traced(torch.Tensor):
     _sym: Sym
     _version_read: int
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = ignore_torch_function  # type: ignore[assignment]
 
     @staticmethod
     def make(
@@ -117,7 +119,7 @@ class Traced(torch.Tensor):
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
         made.origin, made.counter = origin, VersionCounter() if counter is None else counter
         if is_conjugate(path):  # composites of torch ask for the bit
-            torch._C._set_conj(made, True)  # type: ignore[attr-defined]
+            set_conjugate(made, True)  # type: ignore[attr-defined]
         return made
 
     @property

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
+from ...compat.autograd import pop_saved_hooks, push_saved_hooks
 from ...errors import CompileFailed
 from ...graph.node_meta import tensors_in
 from ..saving import SavedTensors
 from .traced import Traced
 
 __all__ = ["transformed"]
-
-_hooks: Any = torch._C._autograd
 
 
 def transformed(
@@ -42,11 +41,11 @@ def transformed(
 
 @contextmanager
 def _without(saved: SavedTensors) -> Iterator[None]:
-    _hooks._pop_saved_tensors_default_hooks()
+    pop_saved_hooks()
     try:
         yield
     finally:
-        _hooks._push_saved_tensors_default_hooks(saved.pack, saved.unpack)
+        push_saved_hooks(saved.pack, saved.unpack)
 
 
 def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[Any, Traced]]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ...compat.modes import DispatchModesOff
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimensions, sizes_of
@@ -166,7 +167,7 @@ def _as_strided_in_place(
     if moved or not kept or not owned:
         refuse(mode, func, args, kwargs)
     target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
-    with torch._C._DisableTorchDispatch():
+    with DispatchModesOff():
         func(*args, **kwargs)  # update the strides that C++ sees
     return target
 
@@ -181,7 +182,7 @@ def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     target.path = (*target.path, step)
     target._version_read = target.cell.version
     target.label += 1
-    with torch._C._DisableTorchDispatch():
+    with DispatchModesOff():
         func(*args, **kwargs)  # update the sizes that C++ sees
     return target
 

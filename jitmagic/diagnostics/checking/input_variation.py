@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
 from ...api import handle_of, original_of, tagged_copy
+from ...compat.pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
 from .cases import (
@@ -101,7 +101,7 @@ def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question
     chosen = options or (changed_options(known.options) if known is not None else {})
 
     def run(*args: Any, n: int = 200, seed: int = 0, **kwargs: Any) -> TestReport:
-        leaves, shape = _pytree.tree_flatten((args, kwargs))
+        leaves, shape = tree_flatten((args, kwargs))
         trial = _Trial(original_of(fn), chosen, leaves, shape)
         name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
         with same_random_numbers(), warnings.catch_warnings():
@@ -210,8 +210,8 @@ class _Trial:
             leaves = list(self._leaves)
             for place, tensor in zip(self._places, tensors, strict=True):
                 leaves[place] = tensor
-            args, kwargs = _pytree.tree_unflatten(leaves, self._shape)
-            return [as_tensor(leaf) for leaf in _pytree.tree_leaves(fn(*args, **kwargs))]
+            args, kwargs = tree_unflatten(leaves, self._shape)
+            return [as_tensor(leaf) for leaf in tree_leaves(fn(*args, **kwargs))]
 
         return call
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
 from ...api import original_of
+from ...compat.pytree import keystr, tree_flatten_with_path, tree_leaves
 from ...guards.source import Argument, CellContents, Source
 from ...trace.result import (
     Break,
@@ -59,7 +59,7 @@ class Arguments:
     def copied(self) -> Arguments:
         """Return deep copies of all of it; raise Refusal if something cannot be copied."""
         whole = (self.fn, tuple(self.args), dict(self.kwargs))
-        tensors = (leaf for leaf in _pytree.tree_leaves(whole[1:]) if isinstance(leaf, Tensor))
+        tensors = (leaf for leaf in tree_leaves(whole[1:]) if isinstance(leaf, Tensor))
         memo: dict[int, Any] = {id(tensor): copy_of(tensor) for tensor in tensors}
         try:
             return Arguments(*copy.deepcopy(whole, memo), self.random)
@@ -80,11 +80,11 @@ class Arguments:
         found: Results = {}
         parts = ("result", "", result), ("argument", AFTERWARDS, (*self.args, self.kwargs))
         for what, state, tree in parts:
-            leaves, _ = _pytree.tree_flatten_with_path(tree)
+            leaves, _ = tree_flatten_with_path(tree)
             for path, leaf in leaves:
                 tensor = as_tensor(leaf)
                 if isinstance(tensor, Tensor):
-                    found[f"{what}{_pytree.keystr(path)}{state}"] = tensor.detach().clone()
+                    found[f"{what}{keystr(path)}{state}"] = tensor.detach().clone()
         return found
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph
-from torch.utils._pytree import treespec_dumps
 
 from ...api import tagged_copy, tagged_handle
+from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 from ...codegen.plan import KernelSource, Plan
+from ...compat.autograd import run_backward
 from ...frame.sandbox import sandbox
 from ...graph.gradients import gradients
 from ...graph.node_meta import tensors_in
@@ -53,7 +54,6 @@ SHORT = 0.04  # a run that takes less is made at least twice
 RUNS = 20
 _TICKS = 100
 _NUMBER = "jitmagic.cost"  # key in an autograd node's metadata: the index of its operation
-_engine: Any = torch.autograd.Variable._execution_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +241,7 @@ def differentiate(results: object, inputs: list[Tensor]) -> None:
     """Run the backward pass from tangents of ones, without storing gradients."""
     ends = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
     tangents = [torch.ones_like(tensor) for tensor in ends]
-    # torch.autograd.grad would import torch's symbolic shapes at its first use, which takes 1 s.
-    _engine.run_backward(
-        tuple(ends),
-        tuple(tangents),
-        keep_graph=False,
-        create_graph=False,
-        inputs=tuple(inputs),
-        allow_unreachable=True,
-        accumulate_grad=False,
-    )
+    run_backward(ends, tangents, inputs)
 
 
 def _new_nodes(value: object, number: int) -> Iterator[Any]:

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from ...compat.autograd import engine
 from .gpu_timing import GpuInterval, can_be_timed
 
 __all__ = ["BackwardTimer", "Sample"]
 
-_engine: Any = torch.autograd.Variable._execution_engine
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # attributes of other subclasses may run code
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None)),
@@ -126,7 +126,7 @@ class BackwardTimer:
                 sample.is_unknown = True
                 return
             self._interval = GpuInterval(self._device)
-        _engine.queue_callback(self._end)
+        engine.queue_callback(self._end)
         self._running, self._since = sample, time.perf_counter_ns()
 
     def interrupt(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ...compat.autograd import sequence_number, top_saved_hooks
 from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
 from ..eager import entry_like
 from ..ledger import Comparable, Ledger
@@ -26,7 +27,6 @@ from .gpu_timing import GpuInterval, can_be_timed, has_room
 
 __all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "comparison_paused", "judge"]
 
-_next_node = torch._C._autograd._get_sequence_nr
 _WARM_UP = "cce"  # not counted: compiles the backward, fills memory pools and caches
 # A program of so few calls gains nothing from a comparison, and should not pay eager's peak memory.
 _WARM_UP_ON_GPU = "ccce"
@@ -101,7 +101,7 @@ class Comparison:
             self._keep(None)
             return None
         self._samples.append(sample)
-        self._ongoing, self._first_node = sample, _next_node()
+        self._ongoing, self._first_node = sample, sequence_number()
         self._compiles = len(self._journal)
         self._interval = GpuInterval(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
@@ -238,4 +238,4 @@ def _has_saved_tensor_hooks() -> bool:
 
     torch.utils.checkpoint runs a call twice and raises if the second run saves other tensors.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return top_saved_hooks(True) is not None

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
 from ...torch_types import AnyFunction, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
@@ -218,7 +219,7 @@ class _DeviceTensor(torch.Tensor):
 
     held: torch.Tensor
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = ignore_torch_function  # type: ignore[assignment]
 
     @staticmethod
     def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _DeviceTensor:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from ...compat.modes import ignore_torch_function
+from ...compat.tensors import memory_format_of_convolution, select_convolution
 from ..dispatch_mode import dataless
 from ..fresh_meta import has_elements
 from ..symbolic.sym_node import has_strides_along
@@ -118,7 +120,7 @@ _CUDNN = frozenset({"Cudnn", "CudnnTranspose"})
 class _StandIn(torch.Tensor):
     """A tensor without data that reports a shape, strides, dtype and device."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = ignore_torch_function  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: object, *rest: object) -> NoReturn:  # type: ignore[override]
@@ -132,7 +134,7 @@ def _chosen(
     there.
     """
     x, weight = (dataless(_StandIn, t, device, 0, False) for t in tensors)
-    return x, weight, torch._C._select_conv_backend(x, weight, None, *settings)
+    return x, weight, select_convolution(x, weight, None, *settings)
 
 
 def is_convolved_by_cudnn(
@@ -152,7 +154,7 @@ def convolution_layout(device: torch.device, args: Sequence[Any], made: Any) -> 
         return made
     tensors, settings = args[first : first + 2], args[first + 3 : first + 9]
     x, weight, backend = _chosen(device, tensors, settings)
-    format = torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    format = memory_format_of_convolution(x, weight, backend)
     if not first:
         return _empty(made.shape, made, format)
     image, kernel, bias = made

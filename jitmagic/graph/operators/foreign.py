@@ -14,9 +14,17 @@ from typing import TypeGuard
 from weakref import ref
 
 import torch
-from torch._library.custom_ops import OPDEFS, CustomOpDef
-from torch._library.simple_registry import singleton
-from torch._ops import OpOverload, OpOverloadPacket
+
+from ...compat.operators import (
+    IMPLEMENTED,
+    OPERATOR_DEFINITIONS,
+    CustomOpDef,
+    OpOverload,
+    OpOverloadPacket,
+    has_kernel,
+    has_trivial_fake,
+    registry,
+)
 
 __all__ = [
     "Registrations",
@@ -98,15 +106,15 @@ def _refusal(op: OpOverload) -> str | None:
 
 
 def _has(op: OpOverload, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+    return bool(has_kernel(op.name(), key))
 
 
 def _lacks_fake(op: OpOverload) -> bool:
     """Return whether a custom_op has no real fake kernel: torch registers one that raises."""
-    definition = OPDEFS.get(op._schema.name)
+    definition = OPERATOR_DEFINITIONS.get(op._schema.name)
     if definition is None or definition._opoverload is not op:
         return False
-    known = torch._library.utils.can_generate_trivial_fake_impl(op)
+    known = has_trivial_fake(op)
     return definition._abstract_fn is None and not known
 
 
@@ -140,9 +148,9 @@ class Registrations:
         self.__name__ = f"torch.ops.{namespace}.{self._name}"
         self._space = vars(getattr(torch.ops, namespace))
         full = [overload.name() for overload in _overloads(packet)]
-        self._fakes = [singleton.find(name).fake_impl.kernels for name in full]
+        self._fakes = [registry.find(name).fake_impl.kernels for name in full]
         self._keys = [f"{name.replace('::', '/')}/{key}" for name in full for key in _KEYS]
-        found = OPDEFS.get(f"{namespace}::{self._name}")
+        found = OPERATOR_DEFINITIONS.get(f"{namespace}::{self._name}")
         self._definition: Callable[[], CustomOpDef | None] = (
             (lambda: None) if found is None else ref(found)
         )
@@ -150,7 +158,7 @@ class Registrations:
     def __call__(self) -> tuple[object, ...]:
         definition = self._definition()
         written = None if definition is None else vars(definition)
-        implemented = torch.library._impls
+        implemented = IMPLEMENTED
         return (
             self._space.get(self._name),
             *(kernels[-1].func if kernels else None for kernels in self._fakes),

@@ -22,6 +22,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...compat.autograd import run_backward
+from ...compat.modes import AutocastOff
+from ...compat.operators import DispatchKey
 from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
@@ -86,7 +89,7 @@ def running_alone(device: str, grad: bool) -> Iterator[None]:
     with (
         torch.inference_mode(False),
         torch.set_grad_enabled(grad),
-        torch._C._DisableAutocast(),
+        AutocastOff(),
         torch.random.fork_rng(drawn_on),
         _OnDevice(device),
     ):
@@ -124,16 +127,7 @@ def call_on_fresh(
         if not (ends and leaves):
             return
         with torch.autograd.set_multithreading_enabled(False):
-            # As in autograd/joint.py: torch.autograd.grad would import sympy first.
-            torch.autograd.Variable._execution_engine.run_backward(
-                ends,
-                tuple(torch.empty_like(tensor) for tensor in ends),
-                False,  # keep_graph
-                False,  # create_graph
-                tuple(leaves),
-                allow_unreachable=True,
-                accumulate_grad=False,
-            )
+            run_backward(ends, list(map(torch.empty_like, ends)), leaves)
 
     return backward
 
@@ -181,7 +175,7 @@ def kernel_result(
         return CPU if value == META else value
 
     try:
-        with torch._C._DisableAutocast():
+        with AutocastOff():
             made = op(*map_leaves(tuple(args), on_cpu), **map_leaves(dict(kwargs), on_cpu))
     except Exception:  # bad numbers or shapes: the meta function raises for them
         return None
@@ -231,7 +225,7 @@ def _is_elementwise(op: OpOverload) -> bool:
 
 
 def _has_slow_meta(op: OpOverload) -> bool:
-    return torch._C.DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
+    return DispatchKey.Meta in op.py_kernels or op._opname.startswith("_foreach_")
 
 
 def _alias_infos(schema: Any) -> list[Any]:

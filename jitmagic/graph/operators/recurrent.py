@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...compat.flags import get_mkldnn_enabled, has_mkldnn
+from ...compat.functions import pack_padded_sequence
+from ...compat.modes import BelowAutograd
 from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
@@ -47,7 +50,7 @@ _SCHEMA = str(aten.mkldnn_rnn_layer.default._schema).removeprefix("aten::mkldnn_
 
 
 def _train_layer(*args: object) -> object:
-    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+    with BelowAutograd(), torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*args)
 
 
@@ -61,7 +64,7 @@ def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> 
     """Return whether torch runs an LSTM on the CPU by oneDNN, layer by layer
     (ATen/native/RNN.cpp).
     """
-    enabled = torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
+    enabled = has_mkldnn and get_mkldnn_enabled()
     projected = operator is aten.lstm.input and states[0].shape != states[1].shape
     usual = operator is aten.lstm.input and input.dtype is torch.float32 and input.numel()
     return bool(enabled and usual and not projected)
@@ -80,7 +83,7 @@ def sequences_in(node: Node) -> int | torch.SymInt | None:
     if not isinstance(counts, Node) or any("mutates" in user.meta for user in counts.users):
         return None
     packed = counts.args[0] if counts.target is operator.getitem and counts.args[1] == 1 else None
-    if not isinstance(packed, Node) or packed.target is not torch._pack_padded_sequence:
+    if not isinstance(packed, Node) or packed.target is not pack_padded_sequence:
         return None
     padded, _, batch_first = packed.args
     shape: torch.Size = padded.meta["val"].shape  # type: ignore[union-attr]

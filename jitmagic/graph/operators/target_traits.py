@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch.fx import Node
 
+from ...compat.operators import OpOverload
 from ..propagate import Target, target_name
 from .foreign import is_random_op
 
@@ -83,7 +84,7 @@ def _makes_new(name: str) -> bool:
     return bool(functional) and all(map(_is_factory, functional))
 
 
-def _is_factory(op: torch._ops.OpOverload) -> bool:
+def _is_factory(op: OpOverload) -> bool:
     arguments = op._schema.arguments
     takes_options = any(a.name == "pin_memory" and a.kwarg_only for a in arguments)
     read = [a.name for a in arguments if "Tensor" in str(a.type)]

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
+from ...compat.operators import DispatchKey
 from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import fresh_meta
 from .foreign import is_foreign

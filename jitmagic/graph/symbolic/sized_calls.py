@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.nn.functional import interpolate, max_pool1d, max_pool2d
-from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from ...compat.modes import without_innermost_mode
+from ...compat.operators import resolve_overload
 from ...errors import UserLine
 from ...symbols.context import Specialize
 from ..attribution import Silence, call_from
@@ -56,9 +57,9 @@ def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     Raises RuntimeError if no overload fits.
     """
     hinted = with_hints(tuple(args)), with_hints(dict(kwargs))
-    overload = torch._C._jit_resolve_packet(f"aten::{name}", *hinted[0], **hinted[1])
+    overload = resolve_overload(f"aten::{name}", *hinted[0], **hinted[1])
     named = {"device": torch.device("cpu"), "pin_memory": False, **kwargs}
-    with _pop_mode_temporarily() as mode:
+    with without_innermost_mode() as mode:
         return mode.__torch_dispatch__(
             getattr(getattr(aten, name), overload), (), tuple(args), named
         )

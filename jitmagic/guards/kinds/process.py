@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-
 from ...bytecode import FrameSnapshot
+from ...compat.modes import is_torch_function_enabled
 from ..constants import same_constant
 from ..guard import GlobalState, StateRead
 from ..state import read_autocast_details, read_state
@@ -31,7 +30,7 @@ class _GlobalState(Kind[GlobalState]):
             was, is_ = getattr(facts, fact.name), getattr(now, fact.name)
             if is_ != was:
                 return f"torch's {fact.name.replace('_', ' ')} is {is_}, was {was}"
-        if not torch._C._is_torch_function_enabled():
+        if not is_torch_function_enabled():
             return "torch functions are disabled for subclasses, were not"
         return None
 

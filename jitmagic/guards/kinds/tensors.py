@@ -10,6 +10,8 @@ import torch
 from torch.autograd import forward_ad
 
 from ...bytecode import FrameSnapshot
+from ...compat.autograd import forward_level
+from ...compat.tensors import dispatch_keys
 from ...extension import runtime_module
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
@@ -56,7 +58,7 @@ class _TensorKind(OfSource[TensorKind]):
     def value_differs(self, guard: TensorKind, name: str, value: Any) -> str | None:
         if type(value) is not guard.cls:
             return f"type({name}) is {class_name(type(value))}, was {short(guard.cls)}"
-        if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+        if dispatch_keys(value).raw_repr() != guard.keys:
             how = "wrapped, sparse, quantized, on another device"
             return f"{name} is dispatched differently ({how})"
         if guard.dual and not has_forward_gradient(value):
@@ -166,7 +168,7 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
             return f"{name}.{what} is {now}, was {before}"
     if spec.requires_grad and value.is_leaf != spec.is_leaf:
         return f"{name}.is_leaf is {value.is_leaf}, was {spec.is_leaf}"
-    if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+    if dispatch_keys(value).raw_repr() != guard.keys:
         return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
     if has_forward_gradient(value):
         return f"{name} carries a gradient of forward-mode differentiation"
@@ -200,7 +202,7 @@ def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) 
 
 def has_forward_gradient(tensor: torch.Tensor) -> bool:
     """Return whether it is a dual tensor of forward-mode AD; no graph propagates its tangent."""
-    if forward_ad._current_level < 0:
+    if forward_level() < 0:
         return False
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...bytecode import build
+from ...compat.tensors import TensorBase
 from ..function_cache import cached_result
 from ..live_objects import (
     array_memory,
@@ -182,7 +183,7 @@ class Gradient(Derived):
 
     def operands(self) -> tuple[Any, ...]:
         # Of these classes, reading .grad runs no Python.
-        return torch._C.TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
+        return TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr("grad")]

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node
 
+from ....compat.flags import log_api_usage_once
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
@@ -153,7 +153,7 @@ def _perform(function: object, machine: Machine, *args: Value, **kwargs: Value) 
 
 
 # Every message of a logger passes through `_log`; torch logs each use of its API only once.
-calls({one: partial(_perform, one) for one in (logging.Logger._log, torch._C._log_api_usage_once)})
+calls({one: partial(_perform, one) for one in (logging.Logger._log, log_api_usage_once)})
 
 
 @handles(warnings.warn)

@@ -30,6 +30,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
+from ....compat.flags import ATTENTION_GETTERS, attention_order
+from ....compat.functions import (
+    choose_attention,
+    nested_from_left_aligned_mask,
+    nested_from_mask,
+    self_attention,
+    transformer_encoder_layer,
+)
 from ....graph.builder import GraphBuilder
 from ....graph.node_meta import device_of
 from ....graph.symbolic.known import known_mask
@@ -48,18 +56,11 @@ from .process_state import read_state
 __all__: list[str] = []
 
 
-_ORDER = "_get_sdp_priority_order"
-_SETTINGS = [  # not every version of torch has each of them
-    getter
-    for name, getter in vars(torch._C).items()
-    if name.startswith("_get_") and "sdp" in name.split("_") and name != _ORDER
-]
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def _priority_order() -> tuple[int, ...]:
-    order: list[int] = getattr(torch._C, _ORDER)()
-    return tuple(order)
+    return tuple(attention_order())
 
 
 @cache
@@ -67,13 +68,13 @@ def _settle_order() -> None:
     """Fix the order of kernels: torch's first choice on a GPU changes it, once for all."""
     like = torch.empty((1, 1, 8, 64), dtype=torch.bfloat16, device="cuda")  # any kernel takes it
     with suppress(RuntimeError):  # the program has disabled all kernels that this GPU has
-        torch._fused_sdp_choice(like, like, like)
+        choose_attention(like, like, like)
 
 
 def _guard_choice(machine: Machine) -> None:
     if torch.cuda.is_initialized():
         _settle_order()
-    for read in (*_SETTINGS, _priority_order):
+    for read in (*ATTENTION_GETTERS, _priority_order):
         read_state(machine, read)
 
 
@@ -185,7 +186,7 @@ def _chooses(function: Any) -> None:
         return record(machine, function, args, kwargs)
 
 
-for _function in (F.multi_head_attention_forward, torch._native_multi_head_attention):
+for _function in (F.multi_head_attention_forward, self_attention):
     _chooses(_function)
 
 
@@ -254,7 +255,7 @@ class _PaddingValue(Value):
         return builder.invoke(getattr, (builder(self.owner), builder.constant("to_padded_tensor")))
 
 
-@handles(torch._nested_tensor_from_mask_left_aligned)
+@handles(nested_from_left_aligned_mask)
 def _left_aligned(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """Return True whatever the data: the code after it handles both cases."""
     if machine.frame.program.code is not _ENCODER:
@@ -273,22 +274,22 @@ def _left_aligned(machine: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(True)
 
 
-@handles(torch._nested_tensor_from_mask, like=lambda t, mask, mask_check=True: None)
+@handles(nested_from_mask, like=lambda t, mask, mask_check=True: None)
 def _from_mask(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padded, keep = args[:2]
     if machine.frame.program.code is not _ENCODER or not isinstance(padded, TensorValue):
-        return record(machine, torch._nested_tensor_from_mask, args, kwargs)
+        return record(machine, nested_from_mask, args, kwargs)
     return _NestedValue(machine, padded, keep)
 
 
-@handles(torch._transformer_encoder_layer_fwd)
+@handles(transformer_encoder_layer)
 def _layer(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _guard_choice(machine)
     nested = args[0]
     if not isinstance(nested, _NestedValue):
-        return record(machine, torch._transformer_encoder_layer_fwd, args, kwargs)
+        return record(machine, transformer_encoder_layer, args, kwargs)
     padding = record(machine, torch.logical_not, [nested.keep])
     given = [nested.padded, *args[1:_MASK], padding, machine.constant(_OF_ROWS)]
-    made = record(machine, torch._transformer_encoder_layer_fwd, given)
+    made = record(machine, transformer_encoder_layer, given)
     assert isinstance(made, TensorValue)
     return _NestedValue(machine, made, nested.keep)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ....compat.flags import is_autocast_available, privateuse1_name
 from ....graph.operators.autocast import DEVICES, Autocast
 from ....guards.guard import AutocastDetails
 from ....guards.state import read_autocast_details
@@ -142,8 +143,8 @@ def _fact(read: Callable[..., Any]) -> None:
 
 
 for _reader in (
-    torch._C._is_autocast_available,
-    torch._C._get_privateuse1_backend_name,
+    is_autocast_available,
+    privateuse1_name,
     torch.cuda.amp.common.amp_definitely_not_available,
     torch.cuda.is_bf16_supported,
 ):

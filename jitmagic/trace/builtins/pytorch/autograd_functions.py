@@ -17,6 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import Node
 
+from ....compat.autograd import FunctionBase, PlainFunction
 from ....graph.node_meta import device_of, spec_on
 from ....graph.propagate import EagerRaises
 from ....graph.regions import FunctionCall, ProgramBackward, Region
@@ -42,13 +43,13 @@ from ..registry import AS_GIVEN, handles, method
 __all__: list[str] = []
 
 _Function: Any = torch.autograd.Function
-_BASE = vars(torch.autograd.function._SingleLevelFunction)
+_BASE = vars(PlainFunction)
 _ONCE = once_differentiable(lambda ctx: None).__code__
 _SPECIAL = ("boxed_grads_call", "clear_saved_tensors_on_access")  # since torch 2.13
 
 
 # torch 2.14 made `apply` a classmethod in C; before, a Python classmethod called that one.
-@method(torch._C._FunctionBase, "apply", like=AS_GIVEN)
+@method(FunctionBase, "apply", like=AS_GIVEN)
 def _apply(machine: Machine, cls: Value, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(cls, ClassValue):
         raise _refused(cls.describe(), "it is not called on a class")

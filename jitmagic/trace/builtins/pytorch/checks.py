@@ -10,6 +10,15 @@ from typing import Any
 
 import torch
 
+from ....compat.functions import (
+    assert_async,
+    check,
+    check_all,
+    check_index,
+    check_not_implemented,
+    check_type,
+    check_value,
+)
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...values.base import Args, Kwargs, Machine, Value
@@ -23,11 +32,11 @@ __all__: list[str] = []
 _all = torch.all  # this object, even if it is replaced later
 
 _RAISES: dict[Any, type[Exception]] = {
-    torch._check: RuntimeError,
-    torch._check_index: IndexError,
-    torch._check_value: ValueError,
-    torch._check_type: TypeError,
-    torch._check_not_implemented: NotImplementedError,
+    check: RuntimeError,
+    check_index: IndexError,
+    check_value: ValueError,
+    check_type: TypeError,
+    check_not_implemented: NotImplementedError,
 }
 
 
@@ -49,12 +58,12 @@ for _function, _error in _RAISES.items():
     _register_check(_function, _error)
 
 
-@handles(torch._assert_async, like=lambda input, assert_msg: None)
+@handles(assert_async, like=lambda input, assert_msg: None)
 def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return _assert(machine, "torch._assert_async", args[0])
 
 
-@handles(torch._check_tensor_all)
+@handles(check_all)
 def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     condition = args[0]
     if isinstance(condition, TensorValue) and not machine.catches():

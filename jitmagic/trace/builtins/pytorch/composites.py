@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....compat.functions import assert_async
 from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.numpy.library_code import Recorder
@@ -117,7 +118,7 @@ def _inverse(
     summed = torch.ops.aten.unfold_backward(waves, [waves.shape[0], total], 1, n_fft, hop)
     envelope = torch.ops.aten.unfold_backward(squared, [1, total], 1, n_fft, hop)
     summed, envelope = summed[:, begin:end], envelope[:, begin:end]
-    torch._assert_async(envelope.abs().min() >= _LEAST)
+    assert_async(envelope.abs().min() >= _LEAST)
     result: Tensor = summed / envelope
     return result.squeeze(0) if x.dim() == 2 else result
 
@@ -165,7 +166,7 @@ def _covariance(
     rows = x.view((1, -1)) if x.dim() < 2 else x
     for each in (counts, weights):
         if each is not None:
-            torch._assert_async(each.min().ge(0))
+            assert_async(each.min().ge(0))
     both = [each for each in (counts, weights) if each is not None]
     w = both[0] * both[1] if len(both) == 2 else next(iter(both), None)
     if w is None:
@@ -173,9 +174,9 @@ def _covariance(
         norm = total - correction
     else:
         total = w.sum()
-        torch._assert_async(total.ne(0))
+        assert_async(total.ne(0))
         norm = _normalisation(w, total, correction, counts, weights)
-        torch._assert_async(norm.gt(0))  # else eager warns
+        assert_async(norm.gt(0))  # else eager warns
     mean = (rows if w is None else rows * w).sum(1) / total
     rows = rows - mean.unsqueeze(1)
     product = torch.mm(rows, (rows if w is None else rows * w).t().conj())

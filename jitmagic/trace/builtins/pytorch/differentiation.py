@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.flags import get_warn_always
 from ....graph.gradients import copied_gradient, first_gradient
 from ....graph.node_meta import device_of
 from ....graph.propagate import DataDependent, EagerRaises
@@ -306,7 +307,7 @@ def _warn_of_cycles(machine: Machine) -> None:
     """
     if not machine.graph.grad_enabled:
         raise _refused("grad mode is off", _BACKWARD)
-    if read_state(machine, torch._C._get_warnAlways).truth(machine) or raises_warnings(UserWarning):
+    if read_state(machine, get_warn_always).truth(machine) or raises_warnings(UserWarning):
         raise _refused("it warns", _BACKWARD)
     with torch.inference_mode(False), torch.enable_grad():
         torch.ones((), requires_grad=True).backward(create_graph=True)

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import stateless
 
+from ....compat.modules import functional_call
 from ....guards.guard import DifferentObjects, IdentityIs, SameObject, TypeIs
 from ....guards.source import FunctionPart, Item, Source
 from ...breaks import GraphBreak, UnsupportedArguments
@@ -101,7 +101,7 @@ _TABLES = ("_parameters", "_buffers")
 _PARAMETERS = ("module", "parameters_and_buffers", "args", "kwargs")
 
 
-@handles(stateless._functional_call)
+@handles(functional_call)
 def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     arguments: dict[str, Value] = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     module, tensors = arguments["module"], arguments["parameters_and_buffers"]

@@ -14,10 +14,15 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.optim import Optimizer, adagrad, adam, sgd
-from torch.optim import optimizer as wrappers
-from torch.utils import _foreach_utils
+from torch.optim import adagrad, adam, sgd
 
+from ....compat.functions import foreach
+from ....compat.modules import (
+    GLOBAL_OPTIMIZER_HOOKS,
+    group_tensors,
+    group_tensors_of_optimizer,
+    use_grad_for_differentiable,
+)
 from ....graph.memory import storage_under
 from ....graph.node_meta import device_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
@@ -43,13 +48,12 @@ def _plain(*args: object) -> None:
     """Do nothing; the wrappers are applied to this function to find their code."""
 
 
-_make_mode: Callable[..., Any] = wrappers._use_grad_for_differentiable
 _make_hooked: Callable[..., Any] = torch.optim.Optimizer.profile_hook_step
 
 
 def _hooks_of_all() -> int:
     """Return the number of hooks that apply to every optimizer."""
-    return len(wrappers._global_optimizer_pre_hooks) + len(wrappers._global_optimizer_post_hooks)
+    return sum(map(len, GLOBAL_OPTIMIZER_HOOKS))
 
 
 def _inside(machine: Machine, wrapper: Value) -> Value:
@@ -84,7 +88,7 @@ def _call_hooks(machine: Machine, table: str, args: Args, kwargs: Kwargs) -> Ite
         yield hook.realize(machine).call(machine, given, {}).realize(machine)
 
 
-@handles(_make_mode(_plain).__code__)
+@handles(use_grad_for_differentiable(_plain).__code__)
 def _step_in_mode(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Run the step; gradients are recorded if the optimizer is to be differentiated itself."""
     wrapper, owner = args[:2]
@@ -240,14 +244,13 @@ def _unsupported(name: str, what: str) -> GraphBreak:
 @lru_cache(maxsize=1)
 def _gives_what_it_wrote() -> bool:
     """Return whether in-place list operations return the list (newer versions of torch) or None."""
-    function: Any = torch._foreach_neg_
-    return function([torch.zeros(())]) is not None
+    return foreach("neg_")([torch.zeros(())]) is not None
 
 
 def _register_lists() -> None:
     for bare in _ELEMENTWISE:
         for in_place in (False, True):
-            function = getattr(torch, f"_foreach_{bare}{'_' if in_place else ''}")
+            function = foreach(f"{bare}{'_' if in_place else ''}")
             handles(function, like=AS_GIVEN)(_follow_list(bare, in_place, function))
 
 
@@ -260,10 +263,7 @@ _register_lists()
 _GROUPING = "tensors by device and dtype"
 
 
-@handles(
-    Optimizer._group_tensors_by_device_and_dtype,
-    _foreach_utils._group_tensors_by_device_and_dtype,
-)
+@handles(group_tensors_of_optimizer, group_tensors)
 def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Group the lists by the first one's tensors: {(device, dtype): (lists, indices if
     requested)}.

@@ -15,6 +15,14 @@ from typing import Any
 
 import torch
 
+from ....compat.flags import GETTERS, capturing_getter, current_accelerator
+from ....compat.modes import (
+    DEFAULT_DEVICE,
+    dispatch_mode_depth,
+    function_mode_depth,
+    is_function_mode_active,
+    tracing_state,
+)
 from ....guards.guard import StateRead
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
@@ -26,21 +34,6 @@ __all__ = ["FLAGS_ARE_SET", "read_state"]
 
 FLAGS_ARE_SET = "flags of cudnn"
 """Marks a graph inside a block that sets flags of cuDNN, where a read of the flags breaks."""
-
-# Names in torch._C; not every version of torch has each of them.
-_GETTERS = (
-    "get_num_threads get_num_interop_threads _get_warnAlways _get_float32_matmul_precision "
-    "_get_deterministic_algorithms _get_deterministic_algorithms_warn_only "
-    "_get_deterministic_fill_uninitialized_memory _get_qengine _get_nnpack_enabled "
-    "_get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled "
-    "_get_cudnn_sdp_enabled _get_overrideable_sdp_enabled _get_fa3_sdp_enabled "
-    "_get_math_sdp_allow_fp16_bf16_reduction _get_cublas_allow_tf32 "
-    "_get_cublas_allow_fp16_reduced_precision_reduction "
-    "_get_cublas_allow_bf16_reduced_precision_reduction _get_cublas_allow_fp16_accumulation "
-    "_get_cudnn_enabled _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 "
-    "_get_mkldnn_enabled _get_mkldnn_deterministic _get_onednn_allow_tf32 _get_miopen_immediate "
-    "_get_cpu_allow_fp16_reduced_precision_reduction _get_cpu_capability"
-).split()
 
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
@@ -61,7 +54,7 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if device is not None:
         why = "the index of the current device belongs to the thread"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
-    if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None:
+    if getattr(DEFAULT_DEVICE, "device_context", None) is not None:
         why = "a default device is set, but its function mode is not active"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
     return machine.constant(torch.device("cpu"))
@@ -105,7 +98,7 @@ def _read_capturing(name: str, device: Any, ask: Callable[[], object], machine: 
     A torch built without the device raises, or returns False.
     """
     # 79 frames of the models of transformers ask this; each was a graph break.
-    getter = getattr(torch._C, f"_{name}_isCurrentStreamCapturing", ask)
+    getter = capturing_getter(name, ask)
     try:
         return read_state(machine, getter) if device._is_compiled() else machine.constant(ask())
     except RuntimeError as error:
@@ -116,7 +109,7 @@ def _state(getter: Callable[[], object], machine: Machine) -> Value:
     return read_state(machine, getter)
 
 
-_LIVE = [getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name)]
+_LIVE = [*GETTERS]
 _LIVE += [torch.distributed.is_initialized] if torch.distributed.is_available() else []
 calls({getter: partial(_state, getter) for getter in _LIVE})
 for _name, _device in (("cuda", torch.cuda), ("xpu", torch.xpu)):
@@ -128,7 +121,7 @@ for _name, _device in (("cuda", torch.cuda), ("xpu", torch.xpu)):
 _FIXED: tuple[Callable[[], object], ...] = (
     torch.backends.mps.is_available,
     torch.distributed.is_available,
-    torch._C._accelerator_getAccelerator,
+    current_accelerator,
     torch.are_deterministic_algorithms_enabled,
 )
 calls({ask: lambda machine, ask=ask: ask() for ask in _FIXED})
@@ -136,13 +129,9 @@ calls(
     {
         torch.get_default_dtype: default_dtype,
         # Nothing is compiled while a mode of the user's is active, or another compiler is at work.
-        torch._C._len_torch_dispatch_stack: lambda machine: 0,
-        torch._C._get_tracing_state: lambda machine: None,
-        torch._C._len_torch_function_stack: lambda machine: int(
-            default_device(machine) is not None
-        ),
-        torch._C._is_torch_function_mode_enabled: lambda machine: (
-            default_device(machine) is not None
-        ),
+        dispatch_mode_depth: lambda machine: 0,
+        tracing_state: lambda machine: None,
+        function_mode_depth: lambda machine: int(default_device(machine) is not None),
+        is_function_mode_active: lambda machine: default_device(machine) is not None,
     }
 )

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ....compat.flags import get_mkldnn_enabled
+from ....compat.functions import pack_padded_sequence, pad_packed_sequence
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
 from ....graph.operators.recurrent import RECURRENT, is_fused_lstm
@@ -84,10 +86,10 @@ def _refuse_other_devices(function: object, given: Sequence[TensorValue]) -> Non
         raise _refuse(function, "the lengths of a packed sequence are on the CPU")
 
 
-@handles(torch._pack_padded_sequence, torch._pad_packed_sequence)
+@handles(pack_padded_sequence, pad_packed_sequence)
 def _pack_or_pad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     padding = isinstance(args[2], TensorValue) if len(args) > 2 else False
-    function = torch._pad_packed_sequence if len(args) > 3 else torch._pack_padded_sequence
+    function = pad_packed_sequence if len(args) > 3 else pack_padded_sequence
     if padding or machine.graph.autocast != OFF:
         raise _refuse(function, "its arguments differ from those of torch.nn.utils.rnn")
     given = [one for arg in args[:2] for one in _tensors(machine, function, arg)]
@@ -112,7 +114,7 @@ def _has_backward(
     if device_of(input.node).type != "cpu":
         raise _refuse(function, "the backward of cuDNN's layers needs their weights in one buffer")
     # The fused CPU kernel of an LSTM is oneDNN's, which the program may switch off.
-    machine.guard(StateRead(torch._C._get_mkldnn_enabled, torch._C._get_mkldnn_enabled()))
+    machine.guard(StateRead(get_mkldnn_enabled, get_mkldnn_enabled()))
     if is_fused_lstm(RECURRENT[function], input.meta, states):
         return True
     # Each step is compiled: 0.12 s of compile time for a step of a layer.

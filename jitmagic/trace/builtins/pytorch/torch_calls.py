@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributions import utils
 from torch.overrides import (
     has_torch_function,
     has_torch_function_unary,
@@ -19,6 +18,8 @@ from torch.overrides import (
     is_tensor_like,
 )
 
+from ....compat.modules import lazy_property
+from ....compat.tensors import TENSOR_CLASSES, broadcast_size
 from ....graph.symbolic.known import known_value
 from ....guards.guard import IdentityIs
 from ....guards.source import Source
@@ -134,7 +135,7 @@ def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
     return ListValue([_nested_list(shape[1:], numbers) for _ in range(shape[0])])
 
 
-@handles(torch._C._infer_size)
+@handles(broadcast_size)
 def _broadcast(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Broadcast two shapes; if they are incompatible, plain Python raises with its own message."""
     if not all(isinstance(arg, SizeValue) for arg in args):
@@ -234,7 +235,7 @@ def _make_legacy_tensor(kind: Any, machine: Machine, args: Args, kwargs: Kwargs)
     return record(machine, torch.empty, [TupleValue(given or [machine.constant(0)])], options)
 
 
-for _kind in torch._tensor_classes:
+for _kind in TENSOR_CLASSES:
     if not (_kind.is_sparse or _kind.is_cuda):
         handles(_kind)(partial(_make_legacy_tensor, _kind))
 
@@ -271,7 +272,7 @@ def _make_parameter(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwarg
 # -- torch.distributions ---------------------------------------------------------------------------
 
 
-_lazy: Any = utils._lazy_property_and_property
+_lazy: Any = lazy_property
 
 
 @handles(_lazy)

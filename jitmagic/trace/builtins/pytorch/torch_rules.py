@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 
-import torch
+from ....compat.functions import C_MODULE
 
 __all__ = [
     "DATA_METHODS",
@@ -182,7 +182,7 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
         return module in _LEAF_PYTHON_MODULES
     # Functions bound to torch._C, such as torch.set_num_threads, also have the module "torch". They
     # are about the process, not about tensors.
-    return module in _LEAF_C_MODULES and obj.__self__ is not torch._C
+    return module in _LEAF_C_MODULES and obj.__self__ is not C_MODULE
 
 
 def is_inlined(function: types.FunctionType) -> bool:

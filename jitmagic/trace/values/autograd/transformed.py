@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_flatten
 
+from ....compat.pytree import tree_flatten
 from ....graph.builder import GraphBuilder
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext, _device_constructors
 
+from ....compat.modes import DeviceContext, device_constructors
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Kwargs, Machine, Value
 from ..objects.constants import CONTEXT_CONSTANTS
@@ -88,7 +88,7 @@ CONTEXT_CONSTANTS[torch.device] = _enter
 
 def on_default_device(machine: Machine, function: Any, kwargs: Kwargs) -> Kwargs:
     """Return the keyword arguments of a torch function, with the default `device` of a factory."""
-    if not _is_any_set(machine) or function not in _device_constructors():
+    if not _is_any_set(machine) or function not in device_constructors():
         return kwargs
     explicit = kwargs.get("device")
     if explicit is not None and explicit.python_type(machine) is not type(None):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
@@ -32,7 +33,7 @@ _DETACHING = ("Tensor.detach", "torch detach", "torch getattr")
 def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return an inference tensor with the same memory."""
     # torch cannot convert a tensor, but a new one, created in the mode, can share its storage.
-    with torch._C._InferenceMode(True):  # type: ignore[attr-defined]
+    with InferenceMode(True):  # type: ignore[attr-defined]
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]
 

@@ -13,9 +13,10 @@ from inspect import signature
 from typing import Any, ClassVar
 
 import torch
-from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
+from ....compat.autograd import is_profiler_enabled
+from ....compat.modes import is_multithreading_enabled, switch_grad_mode, switch_multithreading
 from ....graph.node_meta import specs_in
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
@@ -46,7 +47,7 @@ def set_grad_mode(machine: Machine, mode: bool) -> None:
         raise GraphBreak(RefusedTorchCall.of(name="set_grad_enabled", why=why))
     entry = graph.grad_enabled
     changed = lambda: None if graph.grad_enabled == entry else (graph.grad_enabled,)  # noqa: E731
-    set_at_exit(machine, torch._C._set_grad_enabled, changed)
+    set_at_exit(machine, switch_grad_mode, changed)
     graph.set_grad_enabled(mode)
 
 
@@ -155,7 +156,7 @@ StateRow(torch.set_grad_enabled, _GRAD)
 # Says in which threads a backward runs on a device, not what it computes.
 StateRow(
     torch.autograd.set_multithreading_enabled,
-    _untraced(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
+    _untraced(is_multithreading_enabled, switch_multithreading),
 )
 
 
@@ -172,7 +173,7 @@ def _is_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(machine.graph.grad_enabled)
 
 
-@handles(torch._C._set_grad_enabled)
+@handles(switch_grad_mode)
 def _set_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     set_grad_mode(machine, bool(args[0].as_constant(machine)))
     return machine.constant(None)
@@ -246,7 +247,7 @@ class _RecordFunction(Row):
 
     def make(self, machine: Machine, args: Args, kwargs: Kwargs) -> ContextValue:
         # read_state installs a guard, so a call under a profiler recompiles and breaks here.
-        if read_state(machine, _profiler_enabled).truth(machine):
+        if read_state(machine, is_profiler_enabled).truth(machine):
             why = "a profiler is running"
             raise GraphBreak(RefusedTorchCall.of(name="record_function", why=why))
         return super().make(machine, args, kwargs)

@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from torch.nn.modules._functions import BackwardHookFunction
-
+from ....compat.autograd import BackwardHookFunction
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...builtins.registry import handler_of
 from ..base import Args, Kwargs, Machine, Value

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.functions import foreach_add_
 from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of
@@ -300,7 +301,7 @@ def _amount(each: Node, node: Node) -> float | None:
     """Return what a node adds to the counter by `count += n` or _foreach_add_(counts, n)."""
     if each.target is operator.iadd and each.args[0] is node:
         factor: Any = 1
-    elif each.target is torch._foreach_add_ and node in each.args[0]:  # type: ignore[operator]
+    elif each.target is foreach_add_ and node in each.args[0]:  # type: ignore[operator]
         factor = each.kwargs.get("alpha", 1)
     else:
         return None

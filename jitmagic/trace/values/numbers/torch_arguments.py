@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.operators import OpOverloadPacket
 from ....graph.builder import GraphBuilder
 from ....graph.nested import map_nodes
 from ....graph.operators.recurrent import sequences_in
@@ -203,7 +204,7 @@ def guard_storage_offsets(
 def _offset_index(name: str) -> int | None:
     """Return the index of the `storage_offset` argument of an operator, or None."""
     packet = getattr(torch.ops.aten, name, None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, OpOverloadPacket):
         return None
     arguments = getattr(packet, packet.overloads()[0])._schema.arguments
     names = [argument.name for argument in arguments]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
+from ....compat.operators import OpOverload, OpOverloadPacket
 from ....graph.symbolic.sym_node import as_dimension, as_torch
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine, ObservedError, Value

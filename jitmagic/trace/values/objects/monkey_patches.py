@@ -15,8 +15,8 @@ import types
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 
+from ....compat.torch_compile import exclude_from_dynamo
 from .class_facts import NOTHING, attribute_of_class, is_library_class, is_library_module
 
 __all__ = ["MODULE", "PARAMETER", "TENSOR", "is_library_made", "unwrap_function"]
@@ -47,7 +47,7 @@ _DYNAMO_WRAPPERS = "torch._dynamo."
 
 # torch wraps functions that it excludes from torch.compile (an optimizer's `add_param_group`). The
 # wrapper imports torch._dynamo at its first call, which takes 2 s and is useless here.
-_DISABLES_DYNAMO = _disable_dynamo(repr).__code__
+_DISABLES_DYNAMO = exclude_from_dynamo(repr).__code__
 
 
 @dataclasses.dataclass

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
@@ -321,7 +322,7 @@ def record(
 
 def _refuse_modes(call: _Call) -> None:
     # A user's TorchFunctionMode or TorchDispatchMode sees eager's calls, not those of a graph.
-    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+    if function_mode_depth() or dispatch_mode_depth():
         raise GraphBreak(ActiveMode.of())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from ....compat.tensors import dispatch_keys, is_transformed
 from ....guards.guard import TensorKind, TensorMatch, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
 from ....guards.source import Argument, Source, describe
@@ -31,7 +32,7 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor cannot be a graph input; None if it can."""
     if type(tensor) not in _CLASSES:
         return f"it is of the subclass {type(tensor).__name__}"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_transformed(tensor):
         return "it is wrapped by a function transform"
     if has_forward_gradient(tensor):
         return "it carries a gradient of forward-mode differentiation"
@@ -57,12 +58,12 @@ def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
     if type(obj) not in _CLASSES:
         machine.guard(TypeIs(source, type(obj)))
         return
-    keys = torch._C._dispatch_keys(obj).raw_repr()
+    keys = dispatch_keys(obj).raw_repr()
     machine.guard(TensorKind(source, type(obj), keys, has_forward_gradient(obj)))
 
 
 def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(obj)
+    wrapped = is_transformed(obj)
     if type(obj) in _CLASSES and (wrapped or has_forward_gradient(obj)):
         return TransformedTensor.of(what=what)
     # Such a frame is left to eager as a whole. Broken at each operation, a function of eight had up
@@ -105,7 +106,7 @@ def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type)
     """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
     spec = spec_of(obj)
     # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
-    keys = torch._C._dispatch_keys(obj).raw_repr()
+    keys = dispatch_keys(obj).raw_repr()
     hiding = hiding_entries(obj)
     if varying := machine.symbols.varying_dims(source, obj):
         shape = symbolic_shape(machine.symbols, source, spec, varying)

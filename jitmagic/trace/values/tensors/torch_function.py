@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace, _Ops
 
+from ....compat.operators import CustomOpDef, OpNamespace, OpOverload, OpOverloadPacket, Ops
 from ....graph.operators.foreign import is_foreign, packet_of, registrations, why_refused
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
@@ -241,7 +240,7 @@ class OperatorSpace(BuiltinValue):
         """Return whether only torch registers operators here."""
         if isinstance(self.obj, OpOverloadPacket):
             return not is_foreign(self.obj)
-        return isinstance(self.obj, _OpNamespace) and self.obj.name == "aten"
+        return isinstance(self.obj, OpNamespace) and self.obj.name == "aten"
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(self.obj, OpOverloadPacket):
@@ -272,10 +271,10 @@ class OperatorValue(TorchFunctionValue):
 
 def operators_of(obj: object) -> Value | None:
     """Return the value of torch.ops or a part of it; None for anything else."""
-    return OperatorSpace(obj) if isinstance(obj, _Ops | _OpNamespace | OpOverloadPacket) else None
+    return OperatorSpace(obj) if isinstance(obj, Ops | OpNamespace | OpOverloadPacket) else None
 
 
-@wraps(_Ops, _OpNamespace, OpOverloadPacket)
+@wraps(Ops, OpNamespace, OpOverloadPacket)
 def _wrap_space(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return OperatorSpace(obj, source)

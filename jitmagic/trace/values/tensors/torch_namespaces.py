@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ....compat.functions import VF
 from ....guards.guard import IdentityIs, NameFact, NamespaceFacts
 from ....guards.source import ImportedModule, InstanceDict, ModuleAttr, Source
 from ...breaks import GraphBreak, StateSet, UnknownObject
@@ -301,7 +302,7 @@ def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
     return TorchModule(obj, _names(machine, vars(obj)), source)  # type: ignore[arg-type]
 
 
-@intercepts(types.ModuleType, type(torch._VF))
+@intercepts(types.ModuleType, type(VF))
 def _intercept_module(machine: Machine, obj: Any, source: Source) -> Value | None:
     if not belongs_to_torch(obj.__name__):
         return None

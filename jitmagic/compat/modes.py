@@ -1,0 +1,87 @@
+"""Binds the switches of the thread: dispatch modes, function modes, gradients, autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .table import private
+
+if TYPE_CHECKING:
+    from torch.utils._device import DeviceContext
+    from torch.utils._python_dispatch import TorchDispatchMode
+else:
+    DeviceContext = private("torch.utils._device.DeviceContext")
+    TorchDispatchMode = private("torch.utils._python_dispatch.TorchDispatchMode")
+
+__all__ = [
+    "DEFAULT_DEVICE",
+    "AutocastOff",
+    "BelowAutograd",
+    "BelowViewTracking",
+    "DeviceContext",
+    "DispatchModesOff",
+    "InferenceMode",
+    "PythonDispatcher",
+    "TorchDispatchMode",
+    "device_constructors",
+    "dispatch_mode_at",
+    "dispatch_mode_depth",
+    "function_mode_at",
+    "function_mode_depth",
+    "ignore_torch_function",
+    "is_function_mode_active",
+    "is_multithreading_enabled",
+    "is_torch_function_enabled",
+    "pop_dispatch_mode",
+    "pop_function_mode",
+    "push_dispatch_mode",
+    "push_function_mode",
+    "switch_grad_mode",
+    "switch_multithreading",
+    "tracing_state",
+    "without_dispatch_modes",
+    "without_innermost_mode",
+]
+
+Mode = AbstractContextManager[Any]
+
+# Stacks of modes.
+function_mode_depth: Callable[[], int] = private("torch._C._len_torch_function_stack")
+function_mode_at: Callable[[int], Any] = private("torch._C._get_function_stack_at")
+push_function_mode: Callable[[Any], None] = private("torch._C._push_on_torch_function_stack")
+pop_function_mode: Callable[[], Any] = private("torch._C._pop_torch_function_stack")
+is_torch_function_enabled: Callable[[], bool] = private("torch._C._is_torch_function_enabled")
+is_function_mode_active: Callable[[], bool] = private("torch._C._is_torch_function_mode_enabled")
+ignore_torch_function: Any = private("torch._C._disabled_torch_function_impl")
+dispatch_mode_depth: Callable[[], int] = private("torch._C._len_torch_dispatch_stack")
+dispatch_mode_at: Callable[[int], Any] = private("torch._C._get_dispatch_stack_at")
+push_dispatch_mode: Callable[[Any], None] = private("torch._C._push_on_torch_dispatch_stack")
+pop_dispatch_mode: Callable[[Any], Any] = private("torch._C._pop_torch_dispatch_stack")
+without_dispatch_modes: Callable[[], Mode] = private(
+    "torch.utils._python_dispatch._disable_current_modes"
+)
+without_innermost_mode: Callable[[], Mode] = private(
+    "torch.utils._python_dispatch._pop_mode_temporarily"
+)
+tracing_state: Callable[[], Any] = private("torch._C._get_tracing_state")
+
+# Blocks in which dispatch keys are excluded or included.
+AutocastOff: Callable[[], Mode] = private("torch._C._DisableAutocast")
+BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd")
+BelowViewTracking: Callable[[], Mode] = private("torch._C._AutoDispatchBelowADInplaceOrView")
+DispatchModesOff: Callable[[], Mode] = private("torch._C._DisableTorchDispatch")
+InferenceMode: Callable[[bool], Mode] = private("torch._C._InferenceMode")
+PythonDispatcher: Callable[[], Mode] = private("torch._C._EnablePythonDispatcher")
+
+# Switches and settings.
+switch_grad_mode: Callable[[bool], None] = private("torch._C._set_grad_enabled")
+is_multithreading_enabled: Callable[[], bool] = private("torch._C._is_multithreading_enabled")
+switch_multithreading: Callable[[bool], None] = private("torch._C._set_multithreading_enabled")
+DEFAULT_DEVICE: Any = private("torch._GLOBAL_DEVICE_CONTEXT")
+device_constructors: Callable[[], set[Callable[..., torch.Tensor]]] = private(
+    "torch.utils._device._device_constructors"
+)
