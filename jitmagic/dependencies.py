@@ -1,4 +1,4 @@
-"""Checks that the required packages are installed, before any other module of jitmagic.
+"""Checks the interpreter and the required packages, before any other module of jitmagic.
 
 If a missing package were only noticed later, every compile would fail and every function run as
 eager. An optional package is required where its feature is first used.
@@ -29,5 +29,11 @@ def require(user: str, *names: str) -> None:
             f"  mend it with: {sys.executable} -m pip install {' '.join(missing).lower()}"
         )
 
+
+if "t" in getattr(sys, "abiflags", ""):
+    raise ImportError(
+        "jitmagic needs the GIL, and this Python is a free-threaded build\n"
+        "  mend it with: the ordinary build of the same version (python3.14 instead of python3.14t)"
+    )
 
 require("jitmagic", *REQUIRED)
