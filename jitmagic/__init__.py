@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .late import collector_paused, load
 
 with collector_paused():
-    from . import dependencies  # noqa: F401  # first: it reports packages that are not installed
+    from . import dependencies as _dependencies  # first: it reports packages that are missing
     from .api import (
         disable,
         graph_break,
@@ -146,6 +146,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
+    _dependencies.require("%load_ext jitmagic", "IPython")
     load("notebook.magics").load(shell)
 
 

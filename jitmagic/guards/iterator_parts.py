@@ -32,7 +32,7 @@ _RANGE = type(iter(range(0)))
 _WRAPPERS = (enumerate, map, filter)
 
 
-def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
+def iterator_parts(iterator: Any) -> tuple[object, ...] | None:
     """Return the parts listed in the module's docstring, or None."""
     kind = type(iterator)
     if kind in DICT_ITERATORS or kind is SET_ITERATOR:
@@ -53,7 +53,7 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
     return container, state
 
 
-def _entries_left(iterator: object) -> tuple[Any, ...] | None:
+def _entries_left(iterator: object) -> tuple[object, ...] | None:
     """Return the container and the number of entries left, which CPython counts down to 0."""
     owner = next((one for one in gc.get_referents(iterator) if type(one) in _TABLES), None)
     if owner is None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType
-from typing import Any
 
 from ...bytecode import (
     Body,
@@ -43,7 +42,7 @@ from ..python_loops.exit_edges import (
 from ..result import Break, Return, Trace
 from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pushes_pair
 from .rebuild import (
-    CannotRestore,
+    CannotEmit,
     Code,
     Writer,
     cache_casts,
@@ -57,33 +56,33 @@ from .rebuild import (
 from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotRestore", "FrameScope", "emit"]
+__all__ = ["CannotEmit", "FrameScope", "emit"]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameScope:
     """The objects that a residual refers to: the frame's globals and builtins, and callbacks."""
 
-    namespace: dict[str, Any]
-    builtins: dict[str, Any]
-    make_resume: Callable[[FlatCode], Callable[..., Any]]
+    namespace: dict[str, object]
+    builtins: dict[str, object]
+    make_resume: Callable[[FlatCode], Callable[..., object]]
     """Makes the dispatcher of a new resume function."""
-    continue_with: Callable[..., Any]
+    continue_with: Callable[..., object]
     """continue_with(dispatcher, *args) makes the `Continue` for the dispatcher's loop."""
     release: Callable[[], None]
     """Called first in a resume function that must hold the only references to its arguments."""
-    plain: Callable[..., Any]
+    plain: Callable[..., object]
     """The traced code itself, called with the dispatcher's arguments when the graph raises."""
 
 
 def emit(
-    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[object, ...]] | None, scope: FrameScope
 ) -> FunctionType:
     """Return the residual function of a trace; `graph` is None when it has nothing to compute.
 
     If a draw, a cached cast or the graph raises, the frame runs again from its start as plain
     Python, so that the user gets eager's exception on the user's own line. If the graph's writes to
-    inputs cannot be undone, its error is raised instead. Raises CannotRestore if no code can be
+    inputs cannot be undone, its error is raised instead. Raises CannotEmit if no code can be
     entered at the breaking instruction.
     """
     writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
@@ -140,7 +139,7 @@ def _start_over_on_error(
     body.regions.append(ExceptionRegion(start, end, handler[0], 0))
 
 
-def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
+def _run_plainly(flat: FlatCode, plain: Callable[..., object]) -> Code:
     """Return code for `return plain(*arguments)`."""
     arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
     return [
@@ -189,7 +188,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
         # The exception being handled is state of the thread, which no parameter of a resume
         # function can carry.
-        raise CannotRestore("the graph breaks while an exception is being handled")
+        raise CannotEmit("the graph breaks while an exception is being handled")
     breaking = flat.at[exit_.index]
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
@@ -362,8 +361,8 @@ def _key_of(
 def _return_resume(
     key: ResumeKey,
     absent: int | None,
-    dispatcher: Callable[..., Any],
-    continue_with: Callable[..., Any],
+    dispatcher: Callable[..., object],
+    continue_with: Callable[..., object],
 ) -> Code:
     """Return code for `return continue_with(dispatcher, *variables, *stack values)`."""
     code: Code = []

@@ -6,7 +6,6 @@ import functools
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import SequenceValue
@@ -18,7 +17,7 @@ from ..registry import AS_GIVEN, calls, handles
 __all__: list[str] = []
 
 
-def _register(function: Callable[..., Any], apply: Callable[..., Value], op: str) -> None:
+def _register(function: Callable[..., object], apply: Callable[..., Value], op: str) -> None:
     """Register an operator: a call of it is `apply(machine, op, left, right)`."""
 
     @handles(function)

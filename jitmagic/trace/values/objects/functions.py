@@ -11,7 +11,6 @@ import functools
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
 from ....guards.source import CellContents, FunctionPart, Item, SlotAttr, Source
@@ -204,7 +203,7 @@ class FunctionValue(WithAttributes):
         if self.live is not None and self.source is not None:
             try:
                 declared = getattr(self.live, name)  # since 3.14 this may evaluate annotations
-            except Exception:
+            except Exception:  # annotations are expressions of the user
                 self.refuse(machine, f"attribute {name!r}")
             return machine.lazy(declared, SlotAttr(self.source, name))
         if self.live is not None:
@@ -361,16 +360,15 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
-_PLACEHOLDER: Any = getattr(functools, "Placeholder", None)  # since 3.14
+_PLACEHOLDER: object = getattr(functools, "Placeholder", None)  # since 3.14
 
 
 def refuse_placeholders(machine: Machine, args: Args) -> None:
     """Break if an argument of a partial object is functools.Placeholder, which a call fills."""
-    if _PLACEHOLDER is not None:
-        for arg in args:
-            value = arg.realize(machine)
-            if value.python_type(machine) is type(_PLACEHOLDER):
-                value.refuse(machine, "functools.partial")
+    for arg in args if _PLACEHOLDER is not None else ():
+        value = arg.realize(machine)
+        if value.python_type(machine) is type(_PLACEHOLDER):
+            value.refuse(machine, "functools.partial")
 
 
 class PartialValue(WithAttributes):
@@ -385,7 +383,7 @@ class PartialValue(WithAttributes):
         args: Args,
         kwargs: Mapping[str, Value],
         *,
-        live: functools.partial[Any] | None = None,
+        live: functools.partial[object] | None = None,
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
@@ -491,7 +489,7 @@ def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
 
 
 @wraps(functools.partial)
-def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source) -> Value:
+def _wrap_partial(machine: Machine, obj: functools.partial[object], source: Source) -> Value:
     machine.guard(TypeIs(source, functools.partial))
     function = machine.lazy(obj.func, SlotAttr(source, "func"))
     args = machine.wrap(obj.args, SlotAttr(source, "args"))
