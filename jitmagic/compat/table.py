@@ -21,7 +21,7 @@ import torch
 from ..errors import UnsupportedTorch
 from .versions import NEWEST, OLDEST, Release, is_newer, release
 
-__all__ = ["ROWS", "Row", "missing", "private", "summary"]
+__all__ = ["HERE", "ROWS", "Row", "missing", "private", "summary"]
 
 HERE = release(torch.__version__)
 REMEDY = (

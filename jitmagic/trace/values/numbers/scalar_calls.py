@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.behaviour import CLAMP_GRADIENT_AT_NUMBER
 from ....graph.node_meta import device_of
 from ....graph.propagate import Target, target_name
 from ....symbols.expr import Integer
@@ -352,7 +353,18 @@ def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
     if not limits or None in limits.values():
         return None
-    return call.node("clamp_" if call.in_place else "clamp", tensor, **limits)
+    if CLAMP_GRADIENT_AT_NUMBER or not tensor.meta["val"].requires_grad:
+        return call.node("clamp_" if call.in_place else "clamp", tensor, **limits)
+    # A tensor limit would get half of the gradient where the two are equal; a number gets none of
+    # it, and the tensor neither.
+    clamped = call.node("clamp", call.node("detach", tensor), **limits)
+    is_inside = [call.node(_STRICTLY[name], tensor, limit) for name, limit in limits.items()]
+    condition = is_inside[0] if len(is_inside) == 1 else call.node("logical_and", *is_inside)
+    made = call.node(torch.where, condition, tensor, clamped)
+    return call.node("copy_", tensor, made) if call.in_place else made
+
+
+_STRICTLY = {"min": "gt", "max": "lt"}
 
 
 def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
