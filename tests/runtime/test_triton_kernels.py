@@ -1,4 +1,4 @@
-"""Generated Triton compiled for sm_90 and sm_100 with no GPU: every canonical kernel, the cache, refusals."""
+"""Generated Triton compiled for sm_90 and sm_100 with no GPU: kernels, the cache, refusals."""
 
 from __future__ import annotations
 
