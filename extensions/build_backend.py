@@ -18,6 +18,12 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise SystemExit(
+        "jitmagic needs the GIL, and this Python is a free-threaded build. Install it for the "
+        "ordinary build of the same version (python3.14 instead of python3.14t)."
+    )
+
 LACKING = (
     "{} is missing here, and jitmagic cannot be built without it. Install it with\n"
     "    python -m pip install 'setuptools>=65' wheel\n"

@@ -22,7 +22,7 @@ import torch
 
 from .bytecode import FrameSnapshot, shown_as
 from .errors import CompilerUnavailable, OptionError, TaggingError, warn
-from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
+from .frame.declared_dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.forwarder import needs_forwarder
 from .frame.handle import Handle, all_handles
@@ -41,6 +41,7 @@ from .frame.tag import (
 from .late import is_loaded, load
 from .options import Options, disabled_by_environment, make_options
 from .records import Eager, Failed, PendingBuild, Recording
+from .torch_types import AnyFunction, Kwargs
 
 __all__ = [
     "Suspended",
@@ -84,7 +85,7 @@ def _import_error() -> Exception | None:
     """
     try:
         load_pipeline()
-    except Exception as error:
+    except Exception as error:  # a stage may raise anything on a torch that it does not know
         return error
     return None
 
@@ -111,21 +112,21 @@ def _flatten(code: CodeType) -> Any:
     return load_pipeline().flatten(code)
 
 
-def _ask(question: str, fn: Any) -> Callable[..., Any]:
+def _ask(question: str, fn: object) -> AnyFunction:
     """Import the public function called `question` (`why`, `test`, ...) and return what it gives
     for `fn`.
     """
-    asking: Callable[..., Any] = getattr(sys.modules[__package__], question)(fn)
+    asking: AnyFunction = getattr(sys.modules[__package__], question)(fn)
     return asking
 
 
-def _shown(fn: Any) -> Callable[[], str]:
+def _shown(fn: object) -> Callable[[], str]:
     """Return the HTML by which a notebook shows a tagged function, also without %load_ext."""
     card: Any = sys.modules[__package__].status(fn).cards[0]
     return card._repr_html_  # type: ignore[no-any-return]
 
 
-_QUESTIONS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+_QUESTIONS: dict[str, Callable[[object], AnyFunction]] = {
     name: functools.partial(_ask, name) for name in ("why", "test", "lower")
 }
 _QUESTIONS["_repr_html_"] = _shown
@@ -138,35 +139,35 @@ def jit(
     fn: T,
     /,
     *,
-    backend: str | Callable[..., Any] = ...,
+    backend: str | Callable[..., object] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | Mapping[str, Any] | None = ...,
-    options: Mapping[str, Any] | Options | None = ...,
+    dynamic: bool | Mapping[str, object] | None = ...,
+    options: Mapping[str, object] | Options | None = ...,
 ) -> T: ...
 @overload
 def jit(
     fn: None = None,
     /,
     *,
-    backend: str | Callable[..., Any] = ...,
+    backend: str | Callable[..., object] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | Mapping[str, Any] | None = ...,
-    options: Mapping[str, Any] | Options | None = ...,
+    dynamic: bool | Mapping[str, object] | None = ...,
+    options: Mapping[str, object] | Options | None = ...,
 ) -> Callable[[T], T]: ...
 
 
 def jit(
-    fn: Any = None,
+    fn: object = None,
     /,
     *,
-    backend: str | Callable[..., Any] = "native",
+    backend: str | Callable[..., object] = "native",
     mode: str = "default",
     fullgraph: bool = False,
-    dynamic: bool | Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | Options | None = None,
-) -> Any:
+    dynamic: bool | Mapping[str, object] | None = None,
+    options: Mapping[str, object] | Options | None = None,
+) -> object:
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
 
     backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
@@ -207,7 +208,7 @@ def _tag(fn: T, options: Options) -> T:
     return made
 
 
-def _check_names(fn: Any, names: Iterable[str]) -> None:
+def _check_names(fn: object, names: Iterable[str]) -> None:
     """Raise for names in dynamic={...} that are not parameters, as they would have no effect."""
     called = fn.forward if isinstance(fn, torch.nn.Module) else original_of(fn)
     target = called
@@ -227,7 +228,7 @@ def _check_names(fn: Any, names: Iterable[str]) -> None:
             raise OptionError("argument in dynamic", name, known)
 
 
-def tag_once(fn: T, options: Mapping[str, Any]) -> T:
+def tag_once(fn: T, options: Kwargs) -> T:
     """Tag code that runs once, such as the top level of a cell; status() does not list it."""
     if disabled_by_environment():
         return fn
@@ -241,7 +242,7 @@ def _options_of(keywords: Mapping[str, Any]) -> Options:
     return make_options(keywords.get("options"), **named)
 
 
-def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
+def tagged_copy(fn: object, options: Kwargs) -> AnyFunction:
     """Return a tagged copy of `fn` as `jit(fn, **options)` makes it; `fn` itself is unchanged.
 
     Without options, those of `fn` apply if it is tagged. Raises TaggingError as `jit` does.
@@ -251,10 +252,13 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     chosen = replace(chosen, background=False)  # the caller waits for the compile
     original = original_of(fn)
     if isinstance(original, type):
-        raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
+        raise TaggingError(
+            f"class {original.__qualname__}", "it is a class", "use an instance of it"
+        )
     if isinstance(original, torch.nn.Module):
         return tagged_call(original, chosen, _UNLISTED)
-    return tag(original, chosen, _UNLISTED)
+    copy: AnyFunction = tag(original, chosen, _UNLISTED)
+    return copy
 
 
 @overload
@@ -267,7 +271,7 @@ def disable(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = None) -> Any:
+def disable(fn: object = None, /, recursive: bool = True, *, reason: str | None = None) -> object:
     """Return a function like `fn` that always runs as plain Python, with everything that it calls.
 
     recursive: if False, functions that it calls are still compiled, when compiled code calls it or
@@ -282,7 +286,7 @@ def disable(fn: Any = None, /, recursive: bool = True, *, reason: str | None = N
     original = original_of(fn)
 
     @functools.wraps(original)
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    def plain(*args: object, **kwargs: object) -> object:
         if not recursive:
             return call_with_hooked_callees(original, args, kwargs)
         with Suspended():

@@ -1,4 +1,4 @@
-"""Checks that the required packages are installed, before any other module of jitmagic.
+"""Checks the interpreter and the required packages, before any other module of jitmagic.
 
 If a missing package were only noticed later, every compile would fail and every function run as
 eager.
@@ -6,6 +6,7 @@ eager.
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 __all__ = ["REQUIRED"]
@@ -17,6 +18,12 @@ REQUIRED = (
     "jinja2",
     "pygments",
 )  # as pyproject.toml's `dependencies`
+
+if "t" in getattr(sys, "abiflags", ""):
+    raise ImportError(
+        "jitmagic needs the GIL, and this Python is a free-threaded build\n"
+        "  mend it with: the ordinary build of the same version (python3.14 instead of python3.14t)"
+    )
 
 _missing = [name for name in REQUIRED if find_spec(name) is None]
 if _missing:

@@ -17,11 +17,13 @@ known ones. The environment is read then, not at import, so a notebook may set i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import EllipsisType
 from typing import Any
 
 from .errors import OptionError
+from .torch_types import AnyFunction
 
 __all__ = [
     "ALIASES",
@@ -46,7 +48,8 @@ KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
-Dimensions = tuple[tuple[str, Any], ...]  # name and ((dim, (low, high)), ...), or name and `...`
+Bounds = tuple[int, tuple[int, int]]  # a dimension, its lowest and its highest size
+Dimensions = tuple[tuple[str, tuple[Bounds, ...] | EllipsisType], ...]  # by argument; `...`: all
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
 
@@ -57,10 +60,10 @@ class Options:
     key.
     """
 
-    backend: str | Callable[..., Any] = "native"
+    backend: str | AnyFunction = "native"
     mode: str = "default"
     fullgraph: bool = False
-    dynamic: bool | Dimensions | None = None  # see frame/dynamic.py
+    dynamic: bool | Dimensions | None = None  # see frame/declared_dynamic.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
@@ -183,7 +186,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     return _complete(Options(**{**ours, **_of_torch_compile(merged)}))
 
 
-def _of_torch_compile(given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_torch_compile(given: Mapping[str, object]) -> dict[str, Any]:
     """Translate torch.compile's option names; options of jitmagic have precedence."""
     ours_of: dict[str, Any] = {}
     if isinstance(given.get("backend"), str) and given["backend"] in ALIASES:
@@ -240,22 +243,24 @@ def _check(options: Options) -> None:
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)
 
 
-def _dimensions(value: Any) -> Any:
+def _dimensions(value: object) -> object:
     """Return dynamic={...} in a hashable form; any other value unchanged."""
     if not isinstance(value, Mapping):
         return value
     return tuple(map(_named, value.items()))
 
 
-def _named(item: tuple[Any, Any]) -> tuple[str, Any]:
+def _named(item: tuple[object, object]) -> tuple[str, tuple[Bounds, ...] | EllipsisType]:
     """Validate one argument's dynamic dimensions; `...` stands for every number in it."""
     name, dims = item
-    if not isinstance(name, str) or not (dims is ... or isinstance(dims, Mapping)):
-        raise OptionError("value for dynamic", {name: dims}, _DYNAMIC)
-    return name, dims if dims is ... else tuple(map(_bounds, dims.items()))
+    if isinstance(name, str) and isinstance(dims, EllipsisType):
+        return name, dims
+    if isinstance(name, str) and isinstance(dims, Mapping):
+        return name, tuple(map(_bounds, dims.items()))
+    raise OptionError("value for dynamic", {name: dims}, _DYNAMIC)
 
 
-def _bounds(item: tuple[Any, Any]) -> tuple[int, tuple[int, int]]:
+def _bounds(item: tuple[Any, Any]) -> Bounds:
     dim, bounds = item
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
         raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)

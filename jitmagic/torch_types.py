@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .compat.operators import OpOverload
 
-__all__ = ["AnyFunction", "OpOverload"]
+__all__ = ["AnyFunction", "Args", "Executable", "Kwargs", "Namespace", "OpOverload", "Values"]
 
-AnyFunction = Callable[..., Any]
-"""A function with any signature: a torch function, or a rule for the arguments of one operator."""
+AnyFunction = Callable[..., Any]  # of the user or torch, or a rule for an operator's arguments
+Executable = Callable[..., tuple[Any, ...]]  # runs a graph: inputs -> a flat tuple of its outputs
+Args = Sequence[object]  # arguments of a call that are passed on or compared
+Kwargs = Mapping[str, object]  # its keyword arguments
+Values = tuple[object, ...]  # arguments of a frame in the order of its variables, or results
+Namespace = dict[str, object]  # variables of a module or class by name

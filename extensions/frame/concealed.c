@@ -66,14 +66,14 @@ PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t 
 bool jm_is_handed_its_caller(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   if (!jm_frame_is_fresh(frame)) return false;
   PyCodeObject* code = jm_frame_code(frame);
-  PyObject** given = frame->localsplus;
   Py_ssize_t count = code->co_argcount;
   PyObject* found = NULL;
   for (Py_ssize_t i = 0; i < count && !found; i++) {
-    if (given[i] && PyFrame_Check(given[i])) found = given[i];
+    PyObject* given = jm_frame_local(frame, i);
+    if (given && PyFrame_Check(given)) found = given;
   }
   if (!found && code->co_flags & CO_VARARGS) {
-    PyObject* rest = given[count + code->co_kwonlyargcount];
+    PyObject* rest = jm_frame_local(frame, count + code->co_kwonlyargcount);
     Py_ssize_t size = rest && PyTuple_CheckExact(rest) ? PyTuple_GET_SIZE(rest) : 0;
     PyObject* last = size ? PyTuple_GET_ITEM(rest, size - 1) : NULL;
     if (last && PyFrame_Check(last)) found = last;

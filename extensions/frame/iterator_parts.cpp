@@ -79,7 +79,8 @@ PyObject* parts_of(PyObject* iterator, PyObject* reduced) {
   PyObject* state = PyTuple_GET_SIZE(reduced) > 2 ? PyTuple_GET_ITEM(reduced, 2) : nullptr;
   if (!PyTuple_Check(arguments)) return nullptr;
   if (is_one_of(type, kinds.tables)) return entries_left(iterator, arguments);
-  if (is_one_of(type, kinds.wrappers)) return Py_NewRef(arguments);
+  // map(..., strict=True) of 3.14 has a state; it is not modelled.
+  if (is_one_of(type, kinds.wrappers)) return state ? nullptr : Py_NewRef(arguments);
   if (type == &PyZip_Type) return zipped(arguments, state != nullptr);
   if (PyTuple_GET_SIZE(arguments) != 1) return nullptr;
   if (type == &PyRangeIter_Type) return range_left(arguments, state);

@@ -1,5 +1,5 @@
 // ("NUMBERS", sources, program): a comparison of floats and ints as a program for a stack of
-// doubles, which computes the same as Python (jitmagic/symbols/floats.py). It fails where Python
+// doubles, which computes the same as Python (jitmagic/symbols/float_programs.py). It fails where Python
 // would raise.
 
 #include "guards.h"

@@ -1,4 +1,4 @@
-// AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
+// AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/autograd_function.py).
 //
 // AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, it returns the tuple
 // of user outputs. `forward` returns (*results, *saved intermediates), None for a missing one. `resolve(missing)`

@@ -1,4 +1,4 @@
-// Signature: the facts of an AutogradFunction (jitmagic/autograd/shell.py describes them as tuples of integers),
+// Signature: the facts of an AutogradFunction (jitmagic/autograd/autograd_function.py describes them as tuples of integers),
 // shared by all autograd nodes that it creates.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SizeProgram, Register and the base of Templates (sizes.h).
 //
 // Operators of sizes' normal forms are computed here; any other operation calls Python's function, so that its
-// meaning is defined once (symbols/scalar.py, OPERATIONS).
+// meaning is defined once (symbols/symbolic_numbers.py, OPERATIONS).
 
 #include "sizes.h"
 

@@ -1,9 +1,9 @@
 // Sizes that differ from call to call: specialises compiled graphs for the values of their symbols.
 //
-// SizeProgram computes numbers from the values and checks the assumptions on them (symbols/compiled.py). Register is
-// a placeholder in a description for a number that a SizeProgram computes. Template builds an executable,
-// `at(values)`: of a plan (plan_template.cpp), of an autograd function (autograd_template.cpp), of subgraphs
-// (split_graph.cpp).
+// SizeProgram computes numbers from the values and checks the assumptions on them (symbols/size_programs.py).
+// Register is a placeholder in a description for a number that a SizeProgram computes. Template builds an
+// executable, `at(values)`: of a plan (plan_template.cpp), of an autograd function (autograd_template.cpp), of
+// subgraphs (split_graph.cpp).
 #pragma once
 
 #include "reading.h"

@@ -28,7 +28,7 @@ struct AliasStep {
   size_t filled() const { return kind == kView || kind == kData ? count : 0; }
 };
 
-// Reads shell.py's description. Throws with Python's error state set if it is malformed.
+// Reads autograd_function.py's description. Throws with Python's error state set if it is malformed.
 AliasStep read_alias_step(PyObject* tuple);
 
 // Performs the step on `tensor` and appends its results to `views`.

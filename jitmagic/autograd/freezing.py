@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import Argument
 
 from ..graph.node_meta import is_effectful
 from ..graph.operators.raising import may_raise_on_data
+from ..graph.reach import ancestors
 from ..spec import TensorSpec
-from .nodes import module_of
+from ..torch_types import OpOverload
+from .nodes import alias_root, copy_graph, is_view, module_of
 
 __all__ = ["Frozen", "frozen_parts"]
 
@@ -41,12 +43,11 @@ class Frozen:
 
 def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     """Return the two graphs, or None if only views depend on weights alone."""
-    graph = Graph()
     known: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(forward.graph, known))
+    graph = copy_graph(forward.graph, known)
     for old, new in known.items():
         new.meta = dict(old.meta)
-    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    holders = list(graph.find_nodes(op="placeholder"))
     written = {node.args[0] for node in graph.nodes if node.target is aten.copy_.default}
     weights = [n for n, node in enumerate(holders) if n in places and node not in written]
     # A result that is computed from weights alone must be new memory at each call.
@@ -65,7 +66,7 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     folded = _copied(graph, [holders[n] for n in taken], kept, {})
     rest = _copied(graph, [*holders, *kept], None, dict.fromkeys(kept))
     left = []
-    for n, holder in enumerate(node for node in list(rest.nodes) if node.op == "placeholder"):
+    for n, holder in enumerate(list(rest.find_nodes(op="placeholder"))):
         if n in weights and not holder.users:
             rest.erase_node(holder)
         elif n < len(holders):
@@ -94,19 +95,13 @@ def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
 
 def _results(graph: Graph) -> set[Node]:
     """Return the nodes whose memory the caller receives, and may write to."""
-    end = next(node for node in reversed(graph.nodes) if node.op == "output")
-    found, waiting = set[Node](), list(end.all_input_nodes)
+    found, waiting = set[Node](), list(graph.output_node().all_input_nodes)
     while waiting:
         node = waiting.pop()
         found.add(node)
-        if _is_view(node):
+        if is_view(node):
             waiting += node.all_input_nodes
     return found
-
-
-def _is_view(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(one.alias_info is not None for one in schema.returns)
 
 
 def _tags(node: Node) -> Sequence[torch.Tag]:
@@ -122,9 +117,7 @@ def _is_read_by_rest(node: Node, frozen: set[Node]) -> bool:
 
 
 def _is_view_of_weight(node: Node) -> bool:
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-    return node.op == "placeholder"
+    return alias_root(node).op == "placeholder"
 
 
 # -- scales after convolutions --------------------------------------------------------------------
@@ -134,21 +127,25 @@ def _fold_scale(graph: Graph, node: Node, frozen: set[Node]) -> None:
     """Replace shift + convolution * scale by a convolution of the scaled weight."""
     if node.target is not aten.addcmul.default or node.kwargs.get("value", 1) != 1:
         return
-    operands: Any = node.args
+    operands = [part for part in node.args if isinstance(part, Node)]
+    if len(operands) != len(node.args):
+        return
     shift, *factors = operands
-    conv: Any = next((f for f in factors if _is_foldable(f, frozen)), None)
-    scale: Any = next((f for f in factors if f is not conv), None)
-    parts = (shift, scale)
+    conv = next((f for f in factors if _is_foldable(f, frozen)), None)
+    scale = next((f for f in factors if f is not conv), None)
     # A scale that varies over positions cannot move into the weight.
-    if conv is None or not all(_is_per_channel(part, conv, frozen) for part in parts):
+    if conv is None or scale is None:
+        return
+    if not all(_is_per_channel(part, conv, frozen) for part in (shift, scale)):
         return
     weight, bias = conv.args[_WEIGHT], conv.args[_BIAS]
+    assert isinstance(weight, Node)
     channels = conv.meta["spec"].shape[1]
     # The scale multiplies whole rows of the weight, whose first dimension is the output channel.
     row = replace(shift.meta["spec"], shape=(channels,), stride=(1,), storage_offset=0)
     column = (channels, *(1,) * (len(weight.meta["spec"].shape) - 1))
 
-    def call(op: Any, args: tuple[Any, ...], spec: TensorSpec) -> Node:
+    def call(op: OpOverload, args: tuple[Argument, ...], spec: TensorSpec) -> Node:
         made = graph.call_function(op, args)
         made.meta = {**conv.meta, "spec": replace(spec, requires_grad=False, storage_offset=0)}
         frozen.add(made)
@@ -181,7 +178,7 @@ def _is_foldable(node: object, frozen: set[Node]) -> bool:
     return len(node.users) == 1 and frozen_weights and not node.args[_TRANSPOSED]
 
 
-def _is_per_channel(part: object, conv: Node, frozen: set[Node]) -> bool:
+def _is_per_channel(part: Node, conv: Node, frozen: set[Node]) -> bool:
     if part not in frozen:
         return False
     spec, whole = part.meta["spec"], conv.meta["spec"]
@@ -201,24 +198,14 @@ def _copied(
     for node in inputs:
         known[node] = made.placeholder(node.name)
         known[node].meta = dict(node.meta)
-    end = next(node for node in reversed(graph.nodes) if node.op == "output")
-    wanted = _needed(outputs) if outputs is not None else None
+    wanted = ancestors(outputs) if outputs is not None else None
     for node in graph.nodes:
         if node in known or node in given or node.op in ("placeholder", "output"):
             continue
         if wanted is None or node in wanted:
             known[node] = made.node_copy(node, known.__getitem__)
-    results = tuple(outputs) if outputs is not None else end.args[0]
+    results = tuple(outputs) if outputs is not None else graph.output_node().args[0]
     made.output(torch.fx.map_arg(results, known.__getitem__))
     if outputs is None:
         made.eliminate_dead_code(lambda node: is_effectful(node) or may_raise_on_data(node))
     return made
-
-
-def _needed(outputs: Sequence[Node]) -> set[Node]:
-    needed, waiting = set[Node](), list(outputs)
-    while waiting:
-        if (node := waiting.pop()) not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
-    return needed

@@ -37,23 +37,24 @@ from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
-from .nodes import alias_root, erase_dead, module_of
-from .outputs import Outputs
+from .nodes import alias_root, erase_dead, module_of, placeholders
+from .numbers_read_at_run_time import Numbers, for_all_numbers
+from .outputs import Outputs, without_history, without_shared_memory
 from .recording.custom import check_gradients, custom_nodes
 from .recording.functionalize import Functionalizer
-from .recording.origins import history_of, mark_origin, origin_of, reach_of
+from .recording.origins import edges_of, mark_origin, origin_of, reach_of
 from .recording.recorded_call import recorded_call
 from .recording.recorder import Recorder, Sym
 from .recording.traced import AliasCall, Traced, VersionCounter
 from .recording.transformed import transformed
 from .recording.views import may_overlap
 from .result import EagerSaved, Joint
-from .saving import SavedTensors
-from .varying_numbers import Numbers, for_all_numbers
+from .saved_tensor_hooks import SavedTensorHooks
 
 __all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
+Env = dict[Node, Any]  # the value of each node of the torch-level graph
 BACKWARD = object()  # in `by_python`: stands for autograd's backward formulas
 
 
@@ -63,7 +64,7 @@ def trace_joint(
     *,
     grad_enabled: bool | None = None,
     is_sized: bool = False,
-    by_python: Collection[Any] = (),
+    by_python: Collection[object] = (),
 ) -> Joint:
     """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
     `is_sized` some sizes are Sizes; `by_python`: targets run under torch's Python dispatcher.
@@ -78,12 +79,12 @@ def _trace(
     inputs: Sequence[TensorSpec],
     grad_enabled: bool,
     is_sized: bool,
-    by_python: Collection[Any],
+    by_python: Collection[object],
     numbers: Numbers | None,
 ) -> Joint:
     recorder = Recorder(TABLE, is_sized)
     mode = Functionalizer(recorder)
-    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    names = [node.name for node in placeholders(gm)]
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
     with _modes_of_call(grad_enabled):
@@ -92,7 +93,7 @@ def _trace(
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
         ]
-        saved = SavedTensors(mode, _written_since)
+        saved = SavedTensorHooks(mode, _written_since)
         with saved_tensors_hooks(saved.pack, saved.unpack):
             outputs = _run(gm, mode, traced, saved, by_python, numbers)
         _check_inputs(traced, inputs)
@@ -124,12 +125,12 @@ def _run(
     gm: GraphModule,
     mode: Functionalizer,
     inputs: Sequence[Traced],
-    saved: SavedTensors,
-    by_python: Collection[Any],
+    saved: SavedTensorHooks,
+    by_python: Collection[object],
     numbers: Numbers | None,
-) -> list[Any]:
+) -> list[Traced]:
     """Execute gm on traced tensors and return the flat list of its outputs."""
-    env: dict[Node, Any] = {
+    env: Env = {
         node: mode.constant(_attribute(gm, node.target))
         for node in gm.graph.nodes
         if node.op == "get_attr"
@@ -151,9 +152,14 @@ def _run(
     raise CompileFailed("the graph has no output")
 
 
-def _output_value(node: Node, value: Any) -> Any:
+def _output_value(node: Node, value: object) -> Traced:
     """Return the value of an output, without history if backward freed it (runtime/native.py)."""
-    return value.detach() if node.meta.get("freed") else value
+    if not isinstance(value, Traced):
+        raise CompileFailed(f"the graph returns a {type(value).__name__}, not a traced tensor")
+    # A copy would lose the alias: the constant's memory belongs to the program.
+    if value.cell.frozen:
+        raise CompileFailed("the graph returns a tensor constant or a view of one")
+    return without_history(value) if node.meta.get("freed") else value
 
 
 def _written_since() -> Exception:
@@ -190,7 +196,7 @@ def _check_spec(node: Node, spec: object, value: object) -> None:
         raise _failed(node, differs) from differs
 
 
-def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
+def _call(node: Node, env: Env, mode: Functionalizer, saved: SavedTensorHooks) -> object:
     args, kwargs = _resolved(node.args, env), _resolved(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
         for tensor in args[3]:  # eager saves captured tensors without a version check
@@ -203,8 +209,9 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
         elif node.target in INDEXING and (found := select_by_sizes(args)) is not None:
             value = found[0]
         elif callable(node.target) or node.op == "call_method":
-            is_method = isinstance(node.target, str)
-            function: Any = getattr(type(args[0]), str(node.target)) if is_method else node.target
+            function = node.target
+            if isinstance(function, str):
+                function = getattr(type(args[0]), function)
             value = recorded_call(function, args, kwargs, mode.recorder.is_sized)
         else:
             raise CompileFailed(f"{node.op} cannot be part of a traced graph")
@@ -218,42 +225,39 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
         # Not through detach, which shares the version counter: writes to .data are not counted.
         value.origin, value.counter = (AliasCall(None, args[0]), 0), VersionCounter()
-    elif isinstance(value, Traced) and not _is_item(node, args):
+    elif isinstance(value, Traced) and not (
+        node.target is operator.getitem and isinstance(args[0], (tuple, list))
+    ):
         _take_ownership(value, tensors_in((args, kwargs)))
+    # Results of these get history that no view operation accounts for.
+    is_custom = isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
     for tensor in value if isinstance(value, (tuple, list)) else (value,):
-        if _has_own_history(node) and isinstance(tensor, Traced):
-            tensor.custom = node
-        if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
-            mark_origin(tensor, node)
+        if isinstance(tensor, Traced):
+            tensor.custom = node if is_custom else tensor.custom
+            if tensor.requires_grad and torch.is_grad_enabled():
+                mark_origin(tensor, node)
     return value
 
 
-def _rounded(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
+def _rounded(node: Node, results: tuple[object, ...]) -> tuple[object, ...]:
     """Cast results to the dtypes that the kernel returns. Formulas keep statistics of 16-bit
     numbers in float32; the program must see them rounded.
     """
     specs = node.meta.get("spec")
     if not isinstance(specs, tuple) or type(results) is not tuple or len(specs) != len(results):
         return results
-    return tuple(
-        tensor.to(spec.dtype) if _is_wider(tensor, spec) else tensor
-        for tensor, spec in zip(results, specs, strict=True)
-    )
+    return tuple(map(_as_specified, results, specs))
 
 
-def _is_wider(tensor: object, spec: object) -> bool:
-    if not isinstance(tensor, Traced) or not isinstance(spec, TensorSpec):
-        return False
-    differs = tensor.is_floating_point() and tensor.dtype is not spec.dtype
-    return differs and tensor.device.type == "cpu"
+def _as_specified(value: object, spec: object) -> object:
+    if not isinstance(value, Traced) or not isinstance(spec, TensorSpec):
+        return value
+    if value.device.type != "cpu" or not value.is_floating_point():
+        return value
+    return value if value.dtype is spec.dtype else value.to(spec.dtype)
 
 
-def _has_own_history(node: Node) -> bool:
-    """Return whether results get history that no view operation accounts for."""
-    return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
-
-
-def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
+def _gradients(node: Node, args: tuple[Any, ...], mode: Functionalizer) -> object:
     """Record a backward inside the program; like the final one, it runs outside of autocast."""
     mode.in_backward = True
     try:
@@ -265,11 +269,6 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
         if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
             raise CompileFailed("the gradients differ from those found while tracing")
     return computed
-
-
-def _is_item(node: Node, args: Sequence[Any]) -> bool:
-    """Return whether the call picks one of several known results."""
-    return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
 def _take_ownership(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
@@ -287,7 +286,7 @@ def _failed(node: Node, error: Exception) -> OperationFailed:
     return OperationFailed(target_name(node.target), str(error), node, lines[-1] if lines else None)
 
 
-def _resolved(value: object, env: dict[Node, Any]) -> Any:
+def _resolved(value: object, env: Env) -> Any:
     if isinstance(value, Node):
         return env[value]
     if isinstance(value, tuple):
@@ -328,7 +327,7 @@ def _check_leaves(
     if not any(tensor.requires_grad for tensor in inputs):
         raise _failed(nodes[0], CompileFailed("no input of the graph requires grad"))
     leaves = [tensor for tensor in outputs if tensor.custom in nodes and tensor.is_leaf]
-    reach = reach_of([history_of(result) for result in recorded], leaves)
+    reach = reach_of([edges_of(result) for result in recorded], leaves)
     for leaf, reached in zip(leaves, reach, strict=True):
         if reached and leaf.custom is not None:
             raise _failed(leaf.custom, CompileFailed("a result of the same graph depends on it"))
@@ -348,7 +347,10 @@ class _Gradients:
 
 
 def _differentiate(
-    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced], saved: SavedTensors
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    results: Sequence[Traced],
+    saved: SavedTensorHooks,
 ) -> _Gradients:
     """Record the backward of `results` with respect to the inputs that require grad."""
     tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
@@ -357,7 +359,7 @@ def _differentiate(
         return _Gradients()
     recorder = mode.recorder
     recorder.lines, recorder.region = (), None
-    histories = [history_of(results[i]) for i in tangents]
+    histories = [edges_of(results[i]) for i in tangents]
     reach = reach_of(histories, [inputs[i] for i in wanted])
     saved.differentiate(histories)
     seeds = [
@@ -451,7 +453,7 @@ def _finish(
     gradients: _Gradients,
 ) -> Joint:
     recorder.lines = ()
-    values = _without_shared_memory([tensor.sym for tensor in outputs.results])
+    values = without_shared_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":  # the program wrote to the input
@@ -478,16 +480,3 @@ def _finish(
         gradients.freed,
         {node: gradients.saved[node] for node in recorder.graph.nodes if node in gradients.saved},
     )
-
-
-def _without_shared_memory(values: list[Sym]) -> list[Sym]:
-    """Copy results that share memory with inputs, constants or each other."""
-    taken: set[Node] = set()
-    owned = []
-    for sym in values:
-        root = alias_root(sym.node)
-        shared = root.op in ("placeholder", "get_attr") or root in taken
-        own = sym.recorder.copied(sym) if shared else sym
-        taken.add(alias_root(own.node))
-        owned.append(own)
-    return owned

@@ -8,37 +8,65 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from ..graph.lazy_module import LazyModule
 from ..graph.operators.foreign import has_side_effects
 from ..graph.operators.raising import may_raise_on_data
+from ..spec import TensorSpec
+from ..torch_types import OpOverload
 
 __all__ = [
     "alias_root",
+    "copy_graph",
     "erase_dead",
+    "flat_outputs",
     "flows_of",
     "is_view",
     "is_view_op",
     "mask_of",
     "module_of",
+    "node_spec",
+    "placeholders",
     "runs_once",
 ]
 
 aten = torch.ops.aten
 
 
+def placeholders(gm: GraphModule) -> list[Node]:
+    """Return the nodes that take the inputs, in order."""
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def flat_outputs(gm: GraphModule) -> Sequence[Node | None]:
+    """Return the nodes that the graph returns."""
+    flat: Sequence[Node | None] = gm.graph.output_node().args[0]  # type: ignore[assignment]
+    return flat
+
+
+def copy_graph(graph: Graph, known: dict[Node, Node] | None = None) -> Graph:
+    """Return a copy; `known` gets the copy of each node."""
+    copied = Graph()
+    copied.output(copied.graph_copy(graph, {} if known is None else known))
+    return copied
+
+
+def node_spec(node: Node) -> TensorSpec:
+    """Return the spec of a tensor node."""
+    spec: TensorSpec = node.meta["spec"]
+    return spec
+
+
 @lru_cache(maxsize=4096)
-def is_view_op(op: Any) -> bool:
+def is_view_op(op: object) -> bool:
     """Return whether the functional operation returns a view of its first argument."""
-    schema = getattr(op, "_schema", None)
-    if schema is None or schema.is_mutable or not schema.returns:
+    if not isinstance(op, OpOverload) or op._schema.is_mutable or not op._schema.returns:
         return False
     # Mutable schemas return their argument, which is an alias too but no view: excluded above.
-    return schema.returns[0].alias_info is not None
+    return op._schema.returns[0].alias_info is not None
 
 
 def is_view(node: Node) -> bool:
@@ -84,7 +112,7 @@ def alias_root(node: Node) -> Node:
 
 def erase_dead(graph: Graph) -> None:
     """Drop nodes without users. Placeholders, nodes with effects and readers of numbers
-    (varying_numbers.py) stay.
+    (numbers_read_at_run_time.py) stay.
     """
     # From the end, so that a node whose only reader was dead is dead when it is reached.
     for node in reversed(graph.nodes):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -22,12 +21,14 @@ from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
 from ..graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_of
 from ..spec import TensorSpec
+from .nodes import alias_root
 from .recording.origins import origin_of
+from .recording.sym import Sym
 from .recording.traced import AliasCall, Traced
 from .recording.views import UNSAFE_SPLITS
 from .result import AliasStep, FromInput, MakeLeaf, Output, Result, VersionBump, ViewOf, ViewReplay
 
-__all__ = ["Outputs"]
+__all__ = ["Outputs", "without_history", "without_shared_memory"]
 
 aten = torch.ops.aten
 _Meta = CreationMeta
@@ -43,15 +44,7 @@ class Outputs:
     aliasing: tuple[AliasStep, ...]
 
     @classmethod
-    def of(cls, inputs: Sequence[Traced], values: Sequence[Any]) -> Outputs:
-        for value in values:
-            if not isinstance(value, Traced):
-                raise CompileFailed(
-                    f"the graph returns a {type(value).__name__}, not a traced tensor"
-                )
-            # A copy would lose the alias: the constant's memory belongs to the program.
-            if value.cell.frozen:
-                raise CompileFailed("the graph returns a tensor constant or a view of one")
+    def of(cls, inputs: Sequence[Traced], values: Sequence[Traced]) -> Outputs:
         bases = _bases(inputs, values)
         owned = (base for base in bases if base.cell.input is None)
         results = list({id(base): base for base in owned}.values())
@@ -64,7 +57,7 @@ class Outputs:
         replay.reach([value for value, base in pairs if value is not base])
         kinds = [_kind(value, base, results, replay) for value, base in pairs]
         wanted = {id(base) for value, base in pairs if value.requires_grad and not _is_leaf(base)}
-        given = [one if id(one) in wanted else _without_history(one) for one in results]
+        given = [one if id(one) in wanted else without_history(one) for one in results]
         return cls(given, tuple(kinds), replay.steps())
 
 
@@ -75,14 +68,27 @@ def _is_leaf(tensor: Traced) -> bool:
     return tensor.custom is not None and tensor.requires_grad and tensor.is_leaf
 
 
-def _without_history(result: Traced) -> Traced:
-    """Detach a result whose memory is returned only through views without history. Nothing can run
-    its backward, or the graph has run it and freed it (a loss that is logged and returned).
+def without_history(result: Traced) -> Traced:
+    """Detach a result without use for its history: its memory is returned only through views
+    without history, or the graph has run its backward and freed it (a loss that is logged).
     """
     if not result.requires_grad:
         return result
     detached: Traced = result.detach()  # type: ignore[assignment]
     return detached
+
+
+def without_shared_memory(values: list[Sym]) -> list[Sym]:
+    """Copy results that share memory with inputs, constants or each other."""
+    taken: set[Node] = set()
+    owned = []
+    for sym in values:
+        root = alias_root(sym.node)
+        shared = root.op in ("placeholder", "get_attr") or root in taken
+        own = sym.recorder.copied(sym) if shared else sym
+        taken.add(alias_root(own.node))
+        owned.append(own)
+    return owned
 
 
 def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:

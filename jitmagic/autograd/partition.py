@@ -29,7 +29,7 @@ from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, flows_of, is_view, mask_of, module_of, runs_once
+from .nodes import alias_root, flows_of, is_view, mask_of, module_of, placeholders, runs_once
 from .result import EagerSaved, Joint, Partition
 
 __all__ = ["partition"]
@@ -110,7 +110,7 @@ class _Parts:
     def of(joint: Joint, runs_again: bool = True) -> _Parts:
         """Sort the nodes. `runs_again`: whether backward recomputes checkpointed regions."""
         nodes = list(joint.module.graph.nodes)
-        holders = [node for node in nodes if node.op == "placeholder"]
+        holders = placeholders(joint.module)
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
@@ -336,7 +336,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         if node in saved
         and node in used
         and node not in result_nodes
-        and _is_value(node)
+        and node.op == "call_function"
         and node not in parts.in_inputs
     ]
     constants = dict(joint.module.named_buffers())
@@ -359,10 +359,6 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         freed=joint.freed,
         aliasing=joint.aliasing,
     )
-
-
-def _is_value(node: Node) -> bool:
-    return node.op == "call_function"
 
 
 def _is_work(node: Node, used: set[Node]) -> bool:

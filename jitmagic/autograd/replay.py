@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch.backends import cuda as attention
@@ -33,7 +32,7 @@ from ..graph.regions import FunctionCall, calls_in, holding
 from ..graph.symbolic.concrete import Values, spec_at
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
-from .nodes import runs_once
+from .nodes import flat_outputs, node_spec, placeholders, runs_once
 from .result import Partition, Result, ViewOf
 
 __all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
@@ -67,11 +66,11 @@ def replay_inputs(
     """
     if partition.backward is None:
         return ()
-    holders = _placeholders(partition.forward)
+    holders = placeholders(partition.forward)
     needed, later = ancestors(_roots(partition)), list[int]()
     if graph is not None:
         read = ancestors(_read_by_user_backwards(graph))
-        needed |= {holders[i] for i, node in enumerate(_placeholders(graph)) if node in read}
+        needed |= {holders[i] for i, node in enumerate(placeholders(graph)) if node in read}
         later = _read_in_both(graph)
         if _bytes(holders, later) > _COPIED:  # not copied: a write before the backward is an error
             later = []
@@ -80,7 +79,7 @@ def replay_inputs(
     saved = tuple(i for i in partition.saved_inputs if i not in changing)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
-    passing = [i for i in apart if i not in written and not _is_kept_alive(_spec(holders[i]))]
+    passing = [i for i in apart if i not in written and not _is_kept_alive(node_spec(holders[i]))]
     large: set[int] = set()
     if _bytes(holders, passing) > max(_SMALL, _saved(partition) // _SHARE):
         large.update(passing)
@@ -107,7 +106,7 @@ def _read_in_both(graph: GraphModule) -> list[int]:
     them. Such a backward reads their values at the time that it runs.
     """
     found = []
-    for place, node in enumerate(_placeholders(graph)):
+    for place, node in enumerate(placeholders(graph)):
         calls = [user for user in node.users if isinstance(user.target, FunctionCall)]
         captured = [call for call in calls if node in nodes_in(call.args[3])]
         if captured and not all(_is_backward_only(node, user) for user in node.users):
@@ -160,7 +159,7 @@ class Replay:
         self._values: Values = {}  # of the symbolic sizes
         self._tell = tell
         self._needed = replay_inputs(partition, graph if like is None else like)
-        self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
+        self._inputs = tuple(node_spec(node) for node in placeholders(partition.forward))
         self._results = _results(partition)
         self._grad_inputs = partition.grad_inputs
         self._modes = _Modes.now()
@@ -172,7 +171,7 @@ class Replay:
         return made
 
     def __call__(
-        self, values: Tensors, tangents: Tensors, held: tuple[Any, ...] | None = None
+        self, values: Tensors, tangents: Tensors, held: tuple[object, ...] | None = None
     ) -> Callable[[], Tensors]:
         """Run the graph and return a function that computes the gradients. The graph repeats the
         draws of the original call, while user-defined backwards draw new numbers, hence two steps.
@@ -232,7 +231,7 @@ class Replay:
         that the call holds, at their current values.
         """
         graph = self._graph()
-        holders = [] if graph is None else _placeholders(graph)
+        holders = [] if graph is None else placeholders(graph)
         return {
             i
             for i, node in enumerate(holders)
@@ -240,7 +239,7 @@ class Replay:
         }
 
     def _run(
-        self, inputs: Sequence[torch.Tensor], held: tuple[Any, ...] | None
+        self, inputs: Sequence[torch.Tensor], held: tuple[object, ...] | None
     ) -> Sequence[torch.Tensor]:
         graph = self._graph()
         if graph is None:
@@ -320,7 +319,7 @@ def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
     """Return, per tangent, the position of its result among the torch-level outputs, and its
     spec.
     """
-    flat: Any = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output").args[0]
+    flat = [node for node in flat_outputs(partition.forward) if node is not None]
     places: dict[int, _Place] = {}
     for index, output in enumerate(partition.outputs):
         if isinstance(output, ViewOf) and output.result is not None:
@@ -328,21 +327,16 @@ def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
     for index, output in enumerate(partition.outputs):
         if isinstance(output, Result):
             places[output.index] = _Place(index, False)
-    return [(places.get(r), _spec(flat[r])) for r in partition.tangents]
-
-
-def _placeholders(gm: GraphModule) -> list[Node]:
-    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return [(places.get(r), node_spec(flat[r])) for r in partition.tangents]
 
 
 def _roots(partition: Partition) -> list[Node]:
     """Return the forward nodes that need real values for the gradients to be correct."""
-    nodes = list(partition.forward.graph.nodes)
-    flat: Any = nodes[-1].args[0]
-    roots: list[Node] = [_placeholders(partition.forward)[i] for i in partition.saved_inputs]
+    flat = [node for node in flat_outputs(partition.forward) if node is not None]
+    roots = [placeholders(partition.forward)[i] for i in partition.saved_inputs]
     roots += [flat[i] for i in partition.saved_results]
     roots += flat[partition.results :]
-    for node in nodes:
+    for node in partition.forward.graph.nodes:
         if runs_once(node):
             roots += node.all_input_nodes
         elif may_raise_on_data(node):
@@ -368,17 +362,12 @@ def _stand_in(spec: TensorSpec) -> torch.Tensor:
 def _saved(partition: Partition) -> int:
     """Return the bytes that backward holds."""
     assert partition.backward is not None
-    holders = _placeholders(partition.backward)
+    holders = placeholders(partition.backward)
     return _bytes(holders, range(len(holders) - len(partition.tangents)))
 
 
 def _bytes(nodes: Sequence[Node], chosen: Iterable[int]) -> int:
-    return sum(hint_of(_spec(nodes[i]).nbytes) for i in chosen)
-
-
-def _spec(node: Node) -> TensorSpec:
-    spec: TensorSpec = node.meta["spec"]
-    return spec
+    return sum(hint_of(node_spec(nodes[i]).nbytes) for i in chosen)
 
 
 def _first_spec(node: Node) -> TensorSpec:

@@ -1,7 +1,7 @@
 """Data passed from the autograd stage to later ones.
 
     Joint     = the functional, decomposed ATen graph of forward, and of backward if needed
-    Partition = forward and backward as separate graphs plus the signature for the call shell
+    Partition = forward and backward as separate graphs plus the signature of the autograd function
 
 Forward graph: placeholders are the trace's graph inputs in order; outputs are one flat tuple
 `(*results, *saved)`. Mutated inputs are written by trailing `aten.copy_.default(input, new)` nodes,
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
 from ..spec import TensorSpec
+from ..torch_types import OpOverload
 
 __all__ = [
     "AliasStep",
@@ -84,9 +85,9 @@ class ViewReplay(AliasStep):
     Its results fill the next `outputs` slots. `grad` is the grad mode of the call.
     """
 
-    op: Any
+    op: OpOverload | None
     source: int
-    args: tuple[Any, ...] = ()
+    args: tuple[object, ...] = ()
     grad: bool = True
     outputs: int = 1
 
@@ -143,8 +144,8 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The forward and backward graphs, and the signature from which the shell builds the autograd
-    node. `backward` is None if nothing requires grad.
+    """The forward and backward graphs, and the signature from which autograd_function builds the
+    autograd node. `backward` is None if nothing requires grad.
     """
 
     forward: torch.fx.GraphModule
@@ -161,7 +162,6 @@ class Partition:
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     aliasing: tuple[AliasStep, ...] = ()  # as Joint's
     freed: tuple[int, ...] = ()  # as Joint's
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def output_specs(joint: Joint) -> list[TensorSpec]:

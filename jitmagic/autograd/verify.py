@@ -7,8 +7,8 @@ the name of the node whose result at these sizes differs from its spec.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 def verify_joint(gm: GraphModule) -> None:
     """Run the graph on meta tensors, call by call."""
     recorder = Recorder({})
-    made: dict[Node, Any] = {}
+    made: dict[Node, Sym | Sequence[Sym] | float] = {}
     for node in gm.graph.nodes:
         check_keys(node)
         if node.op == "placeholder":
@@ -51,8 +51,10 @@ def _check(node: Node, found: object) -> None:
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
         return
-    plain: dict[str, Any] = {"requires_grad": False, "is_leaf": True, "cls": torch.Tensor}
-    said, made = (replace(_normalized_strides(one), **plain) for one in (spec, found.spec))
+    said, made = (
+        replace(_normalized_strides(one), requires_grad=False, is_leaf=True, cls=torch.Tensor)
+        for one in (spec, found.spec)
+    )
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
         # The meta run returns the input itself for a slice of everything or an in-place write, and
         # that may be a parameter with a storage offset. Specs count offsets from the input's start.

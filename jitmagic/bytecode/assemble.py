@@ -24,9 +24,16 @@ from .exceptions_table import TableEntry, encode_exception_table
 from .flow import maximum_depth, regions_by_instruction
 from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction
 from .line_table import encode_line_table
-from .versions import BINARY_OPERATORS, COMPARE_OPERATORS, RUNNING, Kind
+from .versions import COMPARE_OPERATORS, RUNNING, Kind
 
 __all__ = ["assemble"]
+
+# By identity: True is not the small int 1.
+_VALUES = {
+    id(value): (op, index, value)
+    for op, values in RUNNING.values.items()
+    for index, value in enumerate(values)
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +60,7 @@ def assemble(body: Body) -> types.CodeType:
     firsts, items = _select(body)
     pools = _Pools(body)
     for item in items:
-        if RUNNING.kind(item.op) is not Kind.JUMP:
+        if RUNNING.kind(item.op) is not Kind.JUMP and item.source.op not in RUNNING.expansions:
             item.argument = pools.argument(item)
     items = _fuse(items, regions)
     _lay_out(items)
@@ -122,12 +129,22 @@ def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
     items: list[_Item] = []
     detours: list[tuple[_Item, int]] = []
     for i, instruction in enumerate(body.instructions):
+        parts = [
+            _Item(op, instruction, argument)
+            for op, argument in RUNNING.expansions.get(instruction.op, ())
+        ]
+        if parts:
+            firsts[instruction] = parts[0]
+            items += parts
+            continue
         target = instruction.target
         is_jump = RUNNING.kind(instruction.op) is Kind.JUMP
         if is_jump != (target is not None) or (target is not None and target not in index):
             raise BytecodeError(f"{body.qualname}: {instruction} has no target in the body")
         backward = target is not None and index[target] <= i
         op = RUNNING.real_op(instruction.op, backward=backward)
+        if op == "LOAD_CONST" and id(instruction.arg) in _VALUES:
+            op = _VALUES[id(instruction.arg)][0]
         if op is None and backward and instruction.op in RUNNING.inversions:
             # Conditional jumps only go forward since 3.12: skip a plain backward jump.
             skip = _Item(RUNNING.inversions[instruction.op], instruction)
@@ -170,6 +187,10 @@ class _Pools:
             return self._const(arg)
         if kind is Kind.NONE and arg is None:
             return 0
+        if kind is Kind.VALUE:
+            return _VALUES[id(arg)][1]
+        if kind is Kind.BINARY and instruction.op == "BINARY_SUBSCR":
+            return RUNNING.operators.index("[]")
         if kind is Kind.INT and isinstance(arg, int) and 0 <= arg < 1 << 31:
             return arg
         if isinstance(arg, str) and kind is not Kind.INT and kind is not Kind.NONE:
@@ -189,8 +210,8 @@ class _Pools:
             return self._slots[arg]
         if kind is Kind.COMPARE and arg in COMPARE_OPERATORS:
             return RUNNING.encode_compare(arg, instruction.flag)
-        if kind is Kind.BINARY and arg in BINARY_OPERATORS:
-            return BINARY_OPERATORS.index(arg)
+        if kind is Kind.BINARY and arg in RUNNING.operators:
+            return RUNNING.operators.index(arg)
         raise BytecodeError(f"{instruction}: no such {kind.value}")
 
     def _const(self, value: object) -> int:

@@ -1,9 +1,9 @@
 """Decodes a code object into a Body.
 
 Input: any `types.CodeType` of the running interpreter. Output: a fresh `Body` with symbolic
-arguments, jumps and exception regions, without caches, prefixes, superinstructions and specialised
-opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same positions. Code that
-cannot be represented faithfully raises `BytecodeError`.
+arguments, jumps and exception regions, without caches, prefixes, superinstructions, borrowed loads
+and specialised opcodes. Invariant: `assemble(decode(code))` behaves like `code`, with the same
+positions. Code that cannot be represented faithfully raises `BytecodeError`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from ..errors import BytecodeError
 from .exceptions_table import parse_exception_table
 from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction, Position
 from .line_table import parse_line_table
-from .versions import BINARY_OPERATORS, RUNNING, Kind
+from .versions import RUNNING, Kind
 
 __all__ = ["decode", "instruction_count"]
+
+_PARTS = {**RUNNING.superinstructions, **RUNNING.borrowed}
 
 
 class _Raw(NamedTuple):
@@ -50,7 +52,7 @@ def decode(code: types.CodeType) -> Body:
         names=code.co_names,
     )
     # co_code, because CPython undoes specialisation and instrumentation (sys.monitoring) in it.
-    raws = list(_raw_instructions(code.co_code))
+    raws = _raw_instructions(code.co_code)
     positions = parse_line_table(code.co_linetable, code.co_firstlineno)
     decoder = _Decoder(code, body.slots(), positions)
     firsts: dict[int, Instruction] = {}
@@ -70,8 +72,7 @@ def decode(code: types.CodeType) -> Body:
 
 def instruction_count(code: types.CodeType) -> int:
     """Return how many instructions `decode` gives."""
-    several = RUNNING.superinstructions
-    return sum(len(several.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
+    return sum(len(_PARTS.get(raw.op, ("",))) for raw in _raw_instructions(code.co_code))
 
 
 def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
@@ -80,7 +81,21 @@ def _with_suffixes(names: tuple[str, ...], code: types.CodeType) -> list[str]:
     return [name + LOCAL_TWIN if name in free else name for name in names]
 
 
-def _raw_instructions(code: bytes) -> Iterator[_Raw]:
+def _raw_instructions(code: bytes) -> list[_Raw]:
+    """Return the instructions; this version's expansions of a portable opcode are merged."""
+    raws = list(_single_instructions(code))
+    for op, parts in RUNNING.expansions.items():
+        encoded = [(raw.op, raw.argument) for raw in raws]
+        starts = [i for i, first in enumerate(encoded) if first == parts[0]]
+        for start in reversed(starts):
+            end = start + len(parts)
+            if tuple(encoded[start:end]) == parts:
+                # The last part calls: it is where a frame stays, and where errors are raised.
+                raws[start:end] = [raws[end - 1]._replace(start=raws[start].start, op=op)]
+    return raws
+
+
+def _single_instructions(code: bytes) -> Iterator[_Raw]:
     """Yield instructions with prefixes folded in and caches skipped."""
     start = unit = argument = 0
     units = len(code) // 2
@@ -110,10 +125,10 @@ class _Decoder:
 
     def instructions(self, raw: _Raw) -> list[Instruction]:
         """Return one instruction, or two for a superinstruction."""
-        parts = RUNNING.superinstructions.get(raw.op)
+        parts = _PARTS.get(raw.op)
         if parts is None:
             return [self._instruction(raw)]
-        arguments = raw.argument >> 4, raw.argument & 15
+        arguments = [raw.argument] if len(parts) == 1 else [raw.argument >> 4, raw.argument & 15]
         pairs = zip(parts, arguments, strict=True)
         return [self._instruction(raw._replace(op=op, argument=argument)) for op, argument in pairs]
 
@@ -132,10 +147,14 @@ class _Decoder:
         elif kind is Kind.COMPARE:
             instruction.arg, instruction.flag = RUNNING.decode_compare(argument)
         elif kind is Kind.BINARY:
-            instruction.arg = BINARY_OPERATORS[argument]
+            instruction.arg = RUNNING.operators[argument]
+            if instruction.arg == "[]":
+                instruction.op, instruction.arg = "BINARY_SUBSCR", None
+        elif kind is Kind.VALUE:
+            instruction.op, instruction.arg = "LOAD_CONST", RUNNING.values[raw.op][argument]
         elif kind is Kind.INT:
             instruction.arg = argument
-        elif kind is Kind.NONE and raw.op not in RUNNING.opcodes:
+        elif raw.op not in RUNNING.opcodes and raw.op not in RUNNING.expansions:
             raise BytecodeError(
                 f"unknown opcode {raw.op} at {2 * raw.at} in {self.code.co_qualname}"
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["FrameSnapshot"]
 
-_NO_KEYWORDS: Mapping[str, Any] = types.MappingProxyType({})
+_NO_KEYWORDS: Mapping[str, object] = types.MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -25,10 +25,10 @@ class FrameSnapshot:
     """The code about to run and everything it can reach."""
 
     code: types.CodeType
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     cells: tuple[types.CellType, ...]
-    globals: dict[str, Any]
-    builtins: dict[str, Any]
+    globals: dict[str, object]
+    builtins: dict[str, object]
     name: str
     qualname: str
 
@@ -71,7 +71,7 @@ def _bare(function: types.FunctionType) -> types.FunctionType:
     return bare
 
 
-def _builtins_of(namespace: dict[str, Any]) -> dict[str, Any]:
+def _builtins_of(namespace: dict[str, Any]) -> dict[str, object]:
     """Return the builtins that the interpreter uses for code with these globals."""
     found = namespace.get("__builtins__", builtins)
     return found.__dict__ if isinstance(found, types.ModuleType) else found

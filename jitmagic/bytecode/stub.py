@@ -16,7 +16,6 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
 
 from . import build
 from .assemble import assemble
@@ -39,7 +38,7 @@ _KEPT_FLAGS = (
 
 def call_stub(
     code: types.CodeType,
-    callee: Callable[..., Any],
+    callee: Callable[..., object],
     on_error: Callable[[BaseException], None] | None = None,
 ) -> types.CodeType:
     """Return code like `code` whose body returns `callee(*parameters, *cells)`."""

@@ -8,6 +8,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     build_plan        slots, memory, launches, ATen calls and frees of a schedule
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
+    scoped_text       values as text in nested scopes: what the three renderers share
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_text   C++, from the file down to the expression;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
@@ -26,7 +27,7 @@ from typing import Protocol
 from ..errors import CompileFailed
 from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer

@@ -16,7 +16,7 @@ import torch
 from ..loops.expr import Axis
 from ..loops.ir import Constant, walk
 from ..schedule.score import op_cost
-from ..symbols.size import Dimension, Size, hint_of, supposed
+from ..symbols.size import Dimension, Size, hint_of, may_assume
 from .cpp_reduce import POSITIONAL
 from .cpp_text import count_text
 from .loop_structure import Structure, inside
@@ -111,7 +111,7 @@ def spans_of(
 def _fits_a_step(axis: Axis, width: int) -> bool:
     """Assume that a dynamic row which fits into one step continues to fit."""
     # A loop over its blocks would be a fifth of the time of a layer norm of 8 columns.
-    return isinstance(axis.extent, Size) and supposed("<=", axis.extent, width)
+    return isinstance(axis.extent, Size) and may_assume("<=", axis.extent, width)
 
 
 def steps_to_test(axis: Axis, width: int, cost: int) -> int:
@@ -174,7 +174,7 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLev
             if (
                 of_rows
                 and span.width > 1
-                and supposed("<=", span.extent, min(most * span.width, SHORT))
+                and may_assume("<=", span.extent, min(most * span.width, SHORT))
             ):
                 row = span
                 continue

@@ -47,6 +47,7 @@ from ..loops.ir import (
     Reduction,
     Store,
     Value,
+    binders,
     walk,
 )
 from ..schedule.dependencies import store_values
@@ -55,8 +56,8 @@ from ..schedule.substitution import Rebuilder
 from ..schedule.tile import drop_unit_axes
 from ..symbols.context import Context
 from ..symbols.polynomial import divided, product
-from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size, expr_of
+from ..symbols.symbolic_numbers import symbols_of
 
 __all__ = [
     "Pass",
@@ -195,12 +196,8 @@ def _context_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Context | None:
 def _sizes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Dimension]:
     """Return the sizes of a nest's buffers and loops."""
     named = [buffers[name] for name in nest_arguments(nest)]
-    binders = [nest.outer, *(store.inner for store in nest.stores)]
-    for node in walk(store_values(nest.stores)):
-        if isinstance(node, Reduction):
-            binders.append(node.axes)
     sizes: list[Dimension] = [size for b in named for size in (*b.shape, *b.stride)]
-    return sizes + [axis.extent for binder in binders for axis in binder]
+    return sizes + [axis.extent for axes in binders(nest) for axis in axes]
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
@@ -217,15 +214,6 @@ def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
     return replace(nest, stores=tuple(stores))
 
 
-def _binders(nest: Nest) -> set[tuple[Axis, ...]]:
-    """Return every tuple of axes that is looped over together."""
-    found = {nest.outer, *(store.inner for store in nest.stores)}
-    found.update(
-        node.axes for node in walk(store_values(nest.stores)) if isinstance(node, Reduction)
-    )
-    return {binder for binder in found if binder}
-
-
 def _collapse(nest: Nest) -> Nest:
     """Merge neighbouring axes (a, b) into one wherever every offset moves along them as one."""
     while (pair := _collapsible(nest)) is not None:
@@ -234,8 +222,8 @@ def _collapse(nest: Nest) -> Nest:
 
 
 def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
-    binders = _binders(nest)
-    pairs = {(a, b) for binder in binders for a, b in itertools.pairwise(binder)}
+    together = {axes for axes in binders(nest) if axes}
+    pairs = {(a, b) for binder in together for a, b in itertools.pairwise(binder)}
     if not pairs:
         return None
     nodes = walk(store_values(nest.stores))
@@ -243,7 +231,7 @@ def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
     offsets.update(part for store in nest.stores for part in store.index)
     values = {axis for n in nodes if isinstance(n, IndexValue) for axis in axes_of(n.expr)}
     for a, b in sorted(pairs, key=lambda pair: (pair[0].name, pair[1].name)):
-        if a in values or b in values or not _always_together(a, b, binders):
+        if a in values or b in values or not _always_together(a, b, together):
             continue
         if all(_moves_as_one(offset, a, b) for offset in offsets):
             return a, b
@@ -282,16 +270,7 @@ def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
         return merged
 
     rebuild = Rebuilder(on_expr=offset, on_axes=bind)
-    stores = tuple(
-        replace(
-            store,
-            inner=bind(store.inner),
-            index=tuple(rebuild.expr(part) for part in store.index),
-            value=rebuild.value(store.value),
-        )
-        for store in nest.stores
-    )
-    return replace(nest, outer=bind(nest.outer), stores=stores)
+    return replace(nest, outer=bind(nest.outer), stores=tuple(map(rebuild.store, nest.stores)))
 
 
 def passes_in(

@@ -31,8 +31,8 @@ from typing import Any
 
 import torch
 
-from ..symbols.scalar import Symbol
 from ..symbols.size import Dimension
+from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import OpOverload
 
 __all__ = [

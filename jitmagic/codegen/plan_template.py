@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol
 from ..symbols.size import value_of
+from ..symbols.symbolic_numbers import Symbol
 from .plan import Plan, SizeVector
 
 __all__ = ["PlanTemplate"]

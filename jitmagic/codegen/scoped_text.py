@@ -18,7 +18,15 @@ from ..loops.expr import Axis, Expr, linear
 from ..loops.ir import Buffer, Constant, Reduction, Value
 from .loop_structure import Structure
 
-__all__ = ["Scope", "ScopedText", "Text", "argument_names", "comment_lines", "sum_text"]
+__all__ = [
+    "Scope",
+    "ScopedText",
+    "Text",
+    "argument_names",
+    "comment_lines",
+    "sum_text",
+    "terms_text",
+]
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from ..errors import ToolchainError
 from ..loops.expr import linear
 from ..loops.ir import Buffer, Expr, Nest
 from ..schedule.score import extent_of
-from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import Size, expr_of, hint_of, supposed
+from ..symbols.size import Size, expr_of, hint_of, may_assume
+from ..symbols.symbolic_numbers import Symbol, symbols_of
 from ..target import Target
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
@@ -127,7 +127,7 @@ def _multiples(kernel: Structure) -> list[Symbol]:
     return [
         symbol
         for symbol, size in sizes.items()
-        if hint_of(size) % _MULTIPLE == 0 and supposed("==", size % _MULTIPLE, 0)
+        if hint_of(size) % _MULTIPLE == 0 and may_assume("==", size % _MULTIPLE, 0)
     ]
 
 

@@ -22,7 +22,7 @@ from math import prod
 from ..loops.expr import Axis, Expr, bounds, magnitude_bound
 from ..loops.ir import IndexValue, Load, walk
 from ..schedule.score import extent_of, extent_product
-from ..symbols.size import Dimension, Size, hint_of, is_same, supposed
+from ..symbols.size import Dimension, Size, hint_of, is_same, may_assume
 from ..target import Target
 from .config import TritonConfig
 from .loop_structure import Structure, coefficient, offsets_in
@@ -159,7 +159,7 @@ def _sizes_reach_far(kernel: Structure) -> bool:
         return True
     spans = [magnitude_bound(expr, kernel.context) for expr in _positions(kernel)]
     spans += [extent_of(axes) for axes in (kernel.outer, *(part.axes for part in kernel.passes))]
-    return any(span is None or not supposed("<", span, FAR) for span in spans)
+    return any(span is None or not may_assume("<", span, FAR) for span in spans)
 
 
 def _power(n: int) -> int:
@@ -244,7 +244,7 @@ def _rows(
         step = (overrides.step or (_strided_step(loads) if strided else STEP)) // height
         again = sum(part.axes == axes for part in kernel.passes) > 1
         keep = limit if again else min(limit, STEP // height)
-        fits = whole <= keep and supposed("<=", extent, whole)
+        fits = whole <= keep and may_assume("<=", extent, whole)
         size = whole if fits else max(min(step, whole), 16)
         blocks[axes] = TileBlock(f"r{n}" if n else "r", axes, extent, size, fits)
     outer = (TileBlock("x", kernel.outer, extent_of(kernel.outer), height),) if kernel.outer else ()

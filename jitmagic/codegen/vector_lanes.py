@@ -17,7 +17,7 @@ import torch
 from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
-from ..symbols.size import Dimension, Size, hint_of, supposed
+from ..symbols.size import Dimension, Size, hint_of, may_assume
 from ..target import Target
 from .cpp_reduce import lanes_of_product
 from .loop_structure import Pass, Structure, coefficient
@@ -114,7 +114,7 @@ def _stay_short(rows: set[Axis], limit: int) -> bool:
     """Return whether all rows are dynamic, below the limit, and assumed (guarded) to stay there."""
     # Mostly empty lanes, summed across, took 2 to 4 times as long as a loop over a row.
     extents: list[Dimension] = [axis.extent for axis in rows]
-    short = (isinstance(n, Size) and supposed("<", n, limit) for n in extents)
+    short = (isinstance(n, Size) and may_assume("<", n, limit) for n in extents)
     return bool(rows) and all(short)
 
 
@@ -210,7 +210,7 @@ def _few_columns(kernel: Structure, lane: Axis, base: int) -> int:
         return 0
     # g++ takes 59 ms instead of 180 for embedding(i, w).sum(1).
     widths = (base, 2 * base) if _most_columns(kernel, base) > base else (base,)
-    return next((few for few in widths if supposed("<=", lane.extent, few)), 0)
+    return next((few for few in widths if may_assume("<=", lane.extent, few)), 0)
 
 
 def _most_columns(kernel: Structure, base: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule
@@ -22,7 +21,7 @@ from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
 from ..records import USERS_BACKEND, Recording
 from ..runtime.examples import examples
-from ..runtime.native import Executable
+from ..torch_types import AnyFunction, Executable
 from ..trace.result import GraphInput
 
 __all__ = ["call_backend", "example_inputs", "interpreted_by_torch"]
@@ -36,7 +35,7 @@ def interpreted_by_torch(gm: GraphModule) -> Executable:
 
 
 def call_backend(
-    backend: Callable[..., Any],
+    backend: AnyFunction,
     gm: GraphModule,
     make_inputs: Callable[[], Sequence[torch.Tensor]],
     record: Recording,
@@ -49,10 +48,10 @@ def call_backend(
     return restoring_modes(gm, _as_tuple(run))
 
 
-def _as_tuple(run: Callable[..., Any]) -> Executable:
+def _as_tuple(run: AnyFunction) -> Executable:
     """Convert the results of a backend to a tuple, and mark errors raised by its code."""
 
-    def call(*inputs: Any) -> tuple[Any, ...]:
+    def call(*inputs: object) -> tuple[object, ...]:
         try:
             outputs = run(*inputs)
         except Exception as error:  # the user's backend may raise anything; it passes through
@@ -79,9 +78,7 @@ def example_inputs(inputs: Iterable[GraphInput], snapshot: FrameSnapshot) -> lis
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     if entry.is_drawn:
         return examples((entry.spec,))[0]
-    value: Any = read_source(entry.source, snapshot)
+    value: torch.Tensor = read_source(entry.source, snapshot)
     if entry.spec.requires_grad and not value.requires_grad:  # the frame makes it a leaf
-        value = value.detach().requires_grad_()
-    elif entry.is_scalar:
-        value = torch.tensor(value, dtype=entry.spec.dtype)
-    return cast("torch.Tensor", value)
+        return value.detach().requires_grad_()
+    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value

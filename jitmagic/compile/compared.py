@@ -7,7 +7,6 @@ or if the times of calls would mean nothing.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -52,7 +51,7 @@ def _result_bytes(traced: Trace) -> int:
     return sum(_bytes(node.meta.get("spec")) for node in traced.graph.graph.nodes)
 
 
-def _bytes(spec: Any) -> int:
+def _bytes(spec: object) -> int:
     if isinstance(spec, tuple | list):
         return sum(map(_bytes, spec))
     if not isinstance(spec, TensorSpec):

@@ -13,11 +13,11 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ..autograd.nodes import flat_outputs, node_spec
 from ..errors import OperationFailed
 from ..graph.node_meta import changes_mode, devices_in, specs_in
 from ..graph.operators.autocast import restoring_modes
@@ -25,8 +25,9 @@ from ..graph.symbolic.data_split import DataPartition, DataPartitions
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
-from ..runtime.native import Executable, split_graph, torch_call
+from ..runtime.native import Step, split_graph, torch_call
 from ..spec import TensorSpec
+from ..torch_types import Executable
 from ..trace.result import NOWHERE, GraphInput, Trace
 from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
@@ -61,9 +62,9 @@ def compile_partitions(
         else:
             inputs = partial(examples, [entry.spec for entry in own.inputs])
             run, made, _ = compile_static(own, inputs, record, piece.asked)
-        runs.append((run, part.inputs, part.outputs, part.dead))
+        runs.append(Step(run, part.inputs, part.outputs, part.dead))
         specs += results_of(own) if made is None else made
-    run = split_graph(len(traced.inputs), tuple(runs), split.outputs)
+    run = split_graph(len(traced.inputs), runs, split.outputs)
     return CompiledGraph(run, in_parts=True)
 
 
@@ -88,8 +89,7 @@ def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -
 
 def results_of(own: Trace) -> list[TensorSpec]:
     """Return the specs of the results of a trace's graph."""
-    output = next(iter(reversed(own.graph.graph.nodes)))
-    return [node.meta["spec"] for node in output.args[0]]  # type: ignore[union-attr]
+    return [node_spec(node) for node in flat_outputs(own.graph) if node is not None]
 
 
 def _for_all_sizes(
@@ -137,9 +137,9 @@ def _as_eager(gm: GraphModule) -> Executable:
         if (made := _as_call(node)) is None:
             return restoring_modes(gm, gm.forward)
         run, read, results = made
-        calls.append((run, tuple(slots[one] for one in read), results, ()))
+        calls.append(Step(run, tuple(slots[one] for one in read), results))
         slots[node], total = total, total + results
-    return split_graph(inputs, tuple(calls), tuple(slots[node] for node in nodes[-1].args[0]))
+    return split_graph(inputs, calls, tuple(slots[node] for node in nodes[-1].args[0]))
 
 
 def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
@@ -157,7 +157,7 @@ def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
         return None
     places = {one: (n,) for n, one in enumerate(read)}
     arguments = tuple(places[one] if isinstance(one, Node) else (one, None) for one in given)
-    target: Any = node.target
+    target = node.target
     if isinstance(target, str):
         target = getattr(torch.Tensor, target)
     return torch_call(len(read), target, arguments, tuple(node.kwargs)), read, results

@@ -8,7 +8,6 @@ be split at its graph break.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -32,16 +31,11 @@ from ..graph.regions import calls_in
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import Eager, Recording
-from ..runtime.native import (
-    Executable,
-    freed_results,
-    undo_on_error,
-    with_held_objects,
-    with_numbers,
-)
+from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
+from ..torch_types import AnyFunction, Executable
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
-from ..trace.residual.emit import CannotRestore, FrameScope, emit
+from ..trace.residual.emit import CannotEmit, FrameScope, emit
 from ..trace.residual.frame_readers import callees_may_read_locals
 from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
@@ -81,11 +75,11 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
     if reason.whole_frame and (handle.resume_line is None or reason.plain_rest):
         guards = (*state, *traced.because)
-        return eager_entry(handle.run_plainly, snapshot, guards, Eager(message, where))
+        return eager_entry(handle.original, snapshot, guards, Eager(message, where))
     body = handle.flat.root.body
     if _has_frame_readers(handle, snapshot) and (body.cellvars or body.freevars):
         why = "a callee may look at its variables (f_locals), and inner functions share some"
-        return eager_entry(handle.run_plainly, snapshot, state, Eager(why, where))
+        return eager_entry(handle.original, snapshot, state, Eager(why, where))
     if reason.spreads and not has_operations(traced):
         guards = (*state, *traced.because)
         return eager_entry(handle.run_hooked, snapshot, guards, Eager(message, where))
@@ -150,7 +144,7 @@ def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: 
 def _interpreted_holding(run: Executable, count: int) -> Executable:
     """Call `run` with the first `count` arguments; torch's autograd nodes hold the others."""
 
-    def call(*args: Any) -> tuple[Any, ...]:
+    def call(*args: object) -> tuple[object, ...]:
         with regions.holding(args[count:]):
             return run(*args[:count])
 
@@ -204,12 +198,12 @@ def make_entry(
     )
     try:
         graph = None if run is None else TimedGraph(run)
-        residual: Callable[..., Any] = emit(traced, handle.flat, graph, scope)
-    except CannotRestore as error:
+        residual: AnyFunction = emit(traced, handle.flat, graph, scope)
+    except CannotEmit as error:
         return Eager(str(error))
     program = GuardProgram(steps)
     if traced.lock is not None:
-        residual = while_held(traced.lock, program, residual, handle.run_plainly)
+        residual = while_held(traced.lock, program, residual, handle.original)
     end = traced.exit
     hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
@@ -217,7 +211,7 @@ def make_entry(
     return entry
 
 
-def _no_graph() -> tuple[Any, ...]:
+def _no_graph() -> tuple[object, ...]:
     """Stand in for the executable of a frame that computes nothing."""
     return ()
 

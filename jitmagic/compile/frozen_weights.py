@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ..autograd.freezing import Frozen
 from ..guards.source import Item, Source
-from ..runtime.native import Executable
+from ..torch_types import Executable
 from ..trace.result import GraphInput
 
 __all__ = ["FrozenExecutable", "frozen_places"]
@@ -39,9 +38,9 @@ class FrozenExecutable:
         self._folded, self._rest = folded, rest
         self._weights, self._inputs = parts.weights, parts.inputs
         # One attribute, replaced at once: other threads never see versions of other values.
-        self._known: tuple[list[torch.Tensor], list[int], tuple[Any, ...]] = [], [], ()
+        self._known: tuple[list[torch.Tensor], list[int], tuple[object, ...]] = [], [], ()
 
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+    def __call__(self, *inputs: torch.Tensor) -> tuple[object, ...]:
         current = [inputs[n] for n in self._weights]
         weights, known, values = self._known
         try:

@@ -14,16 +14,17 @@ from functools import partial
 import torch
 from torch.fx import GraphModule
 
-from ..autograd.partial import backward_without
+from ..autograd.autograd_function import BackwardCache, fx_executable
+from ..autograd.backward_graphs import backward_without
+from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
-from ..autograd.shell import BackwardCache, fx_executable
 from ..budget import OutOfTime, within
 from ..errors import CompileFailed, warn
 from ..frame.sandbox import sandbox
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.examples import examples
-from ..runtime.native import Executable
+from ..torch_types import Executable
 
 __all__ = ["at_first_use", "prepare_backward", "stand_in_inputs", "warn_of_replay", "warn_once"]
 
@@ -117,4 +118,4 @@ def warn_once(record: Recording, what: str, text: str) -> None:
 
 def stand_in_inputs(gm: GraphModule) -> list[torch.Tensor]:
     """Return example inputs of a backward, whose real inputs are unknown when it is compiled."""
-    return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
+    return examples([node_spec(node) for node in placeholders(gm)])

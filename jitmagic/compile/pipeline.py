@@ -20,13 +20,13 @@ from functools import partial
 
 import torch
 
+from ..autograd.autograd_function import BackwardCache, fx_executable, make_callable
+from ..autograd.backward_graphs import SavedLayouts
 from ..autograd.freezing import frozen_parts
 from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
 from ..autograd.result import Partition, output_specs
-from ..autograd.saved import SavedLayouts
-from ..autograd.shell import BackwardCache, fx_executable, make_callable
 from ..budget import OutOfTime, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
@@ -39,9 +39,9 @@ from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
 from ..options import Options
 from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
-from ..runtime.native import Executable
 from ..spec import TensorSpec
 from ..symbols.probe import noting
+from ..torch_types import Executable
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Trace
@@ -131,8 +131,7 @@ def _attempt(
     except Exception as error:  # any stage may fail with sizes: the next line tries without
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
     with record.stage("trace") as stage:
-        symbolic = traced, assumed
-        traced = stage.keep(trace_statically(handle, snapshot, stop, symbolic, why))
+        traced = stage.keep(trace_statically(handle, snapshot, stop, traced, assumed, why))
     return _compile_trace(handle, snapshot, record, traced)
 
 

@@ -16,9 +16,9 @@ from ..trace.assumptions import Assumptions
 from ..trace.breaks import RolledLoop
 from ..trace.python_loops.loop_facts import ends_at_loop
 from ..trace.result import Break, Specialized, Trace
+from ..trace.varying.attempt_symbols import specialized
 from ..trace.varying.concrete import hints_of, places_of
 from ..trace.varying.growing_sizes import resized
-from ..trace.varying.symbolic import specialized
 
 __all__ = [
     "RULES", "Rule", "constant_sizes", "has_chosen_symbols", "settle",

@@ -9,8 +9,7 @@ becomes a predicate. A size that it reads as an int is a constant of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -18,7 +17,8 @@ from ..graph.symbolic.size_inputs import is_size, size_in_order, with_size_input
 from ..graph.symbolic.sym_node import as_torch
 from ..records import Recording
 from ..symbols.predicates import fresh_sizes
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
+from ..torch_types import AnyFunction
 from ..trace.result import Trace
 from ..trace.varying.concrete import places_of, ranges_of
 from .backends import call_backend
@@ -39,7 +39,7 @@ class SizedBackend:
 
     def __init__(
         self,
-        backend: Callable[..., Any],
+        backend: AnyFunction,
         traced: Trace,
         values: SizeTuple,
         inputs: Sequence[torch.Tensor],
@@ -65,7 +65,7 @@ class SizedBackend:
         """Return the executable for these values, for which `holds` is true."""
         run, order = self._run, self._order
 
-        def at_values(*given: torch.Tensor) -> tuple[Any, ...]:
+        def at_values(*given: torch.Tensor) -> tuple[object, ...]:
             return run(*[values[size_in_order(n)] if is_size(n) else given[n] for n in order])
 
         return BuiltExecutable(at_values, None, (self.predicates,))

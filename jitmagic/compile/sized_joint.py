@@ -23,15 +23,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.fx import GraphModule
 
-from ..autograd.partial import backward_without
+from ..autograd.autograd_function import SizedAutogradFunction
+from ..autograd.backward_graphs import backward_without
+from ..autograd.nodes import flat_outputs, node_spec
 from ..autograd.partition import partition
 from ..autograd.result import Joint, Partition, output_specs
-from ..autograd.shell import SizedShell
-from ..autograd.sized import trace_sized_joint
+from ..autograd.symbolic_joint import trace_sized_joint
 from ..autograd.verify import verify_joint
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
@@ -39,12 +40,13 @@ from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
 from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.native import BySizes, Executable, SizeTemplate, by_sizes, split_template
+from ..runtime.native import BySizes, SizeTemplate, Step, by_sizes, split_template
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.predicates import Predicates, checks, fresh_sizes
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
 from .template import SizeTuple, Template, Templates
@@ -81,15 +83,13 @@ class BuiltExecutable(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A subgraph of the frame: its graphs, and the slots of its inputs and outputs."""
+    """The graphs of a subgraph of the frame."""
 
-    graph: GraphModule
+    subgraph: Subgraph
     joint: Joint
     parts: Partition
-    shell: SizedShell
+    function: SizedAutogradFunction
     forward: Templates
-    # Slots of its inputs, number of outputs, slots not read after it (Subgraph in graph/subgraphs).
-    slots: tuple[tuple[int, ...], int, tuple[int, ...]]
     backwards: dict[Missing, BySizes] = field(default_factory=dict)
 
 
@@ -123,22 +123,20 @@ class SizedJoint:
         specs = [entry.spec for entry in self._sized.inputs]
         split = split_into_subgraphs(self._sized.graph)
         if split is None:
-            whole = tuple(range(len(specs))), results_of(self._sized.graph), ()
-            return [self._part(self._sized.graph, specs, whole, record)]
+            places, results = tuple(range(len(specs))), results_of(self._sized.graph)
+            return [self._part(Subgraph(self._sized.graph, places, results, ()), specs, record)]
         self._slots = split.outputs
         made: list[_Part] = []
 
         def gives(subgraph: Subgraph, taken: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
-            slots = subgraph.inputs, subgraph.outputs, subgraph.dead
-            made.append(self._part(subgraph.graph, taken, slots, record))
+            made.append(self._part(subgraph, taken, record))
             return output_specs(made[-1].joint)
 
         split.follow(specs, gives)
         return made
 
-    def _part(
-        self, gm: GraphModule, specs: Sequence[TensorSpec], slots: Any, record: Recording
-    ) -> _Part:
+    def _part(self, subgraph: Subgraph, specs: Sequence[TensorSpec], record: Recording) -> _Part:
+        gm = subgraph.graph
         with record.stage("joint") as stage:
             joint = stage.keep(trace_sized_joint(gm, specs))
             _check_results(gm, joint)
@@ -147,12 +145,11 @@ class SizedJoint:
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._templates(parts.forward, "forward")
         return _Part(
-            gm,
+            subgraph,
             joint,
             parts,
-            SizedShell(parts, self.symbols, gm, self._builders.warn_of_replay),
+            SizedAutogradFunction(parts, self.symbols, gm, self._builders.warn_of_replay),
             forward,
-            slots,
         )
 
     def _templates(self, gm: GraphModule, name: str) -> Templates:
@@ -189,25 +186,31 @@ class SizedJoint:
             for part, template in zip(self._parts, templates, strict=True)
         ]
         whole = self._assembled(forwards, inputs)
-        run: Executable = whole.at(values) if hasattr(whole, "at") else whole
+        run = whole.at(values) if isinstance(whole, SizeTemplate) else whole
         there = [template for template in templates if template is not None]
         predicates = (self.predicates, *(template.predicates for template in there))
         is_native = len(there) == len(templates) and all(one.is_native for one in there)
-        return BuiltExecutable(run, whole if is_native else None, predicates)
+        template = whole if is_native and isinstance(whole, SizeTemplate) else None
+        return BuiltExecutable(run, template, predicates)
 
     def _alone(self, part: _Part, values: SizeTuple, record: Recording) -> Executable:
         """Build the forward of one size tuple, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
         return self._builders.graph(gm, "forward", record)
 
-    def _assembled(self, forwards: Sequence[SizeTemplate | Executable], inputs: int) -> Any:
+    def _assembled(
+        self, forwards: Sequence[SizeTemplate | Executable], inputs: int
+    ) -> SizeTemplate | Executable:
         """Return the executable for all sizes that runs these forwards one after the other. A
         single forward that takes the call's inputs in order is returned unchanged.
         """
         runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
         whole = runs[0]
         if self._slots is not None:
-            steps = tuple((run, *p.slots) for run, p in zip(runs, self._parts, strict=True))
+            steps = [
+                Step(run, part.inputs, part.outputs, part.dead)
+                for run, part in zip(runs, (p.subgraph for p in self._parts), strict=True)
+            ]
             whole = split_template(len(self._kept), steps, self._slots, (), self._named)
         places, results = places_among(inputs, self._kept), results_of(self._sized.graph)
         if places == tuple(range(inputs)):
@@ -216,15 +219,16 @@ class SizedJoint:
             (one.spec.dtype, one.value) for one in self._kept if isinstance(one, ScalarInput)
         ]
         first = inputs + len(numbers)
-        step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
+        step, outputs = Step(whole, places, results), tuple(range(first, first + results))
         return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
 
-    def _run(self, part: _Part, forward: SizeTemplate | Executable) -> Any:
-        return part.shell.template(
+    def _run(self, part: _Part, forward: SizeTemplate | Executable) -> SizeTemplate | Executable:
+        made: SizeTemplate | Executable = part.function.template(
             forward,
             partial(self._backward, part),
-            lambda values: graph_at(part.graph, self._known(values)),
+            lambda values: graph_at(part.subgraph.graph, self._known(values)),
         )
+        return made
 
     def _backward(self, part: _Part, missing: Missing) -> BySizes:
         """Return the backward without these tangents, for each size tuple."""
@@ -280,9 +284,9 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
     """Raise CompileFailed if a result of the joint graph has another dtype, device or rank than in
     the trace: a decomposition may take a SymInt for another kind of number.
     """
-    (traced,) = next(iter(gm.graph.find_nodes(op="output"))).args
-    for node, made in zip(traced, output_specs(joint), strict=True):  # type: ignore[arg-type]
-        said: TensorSpec = node.meta["spec"]  # type: ignore[union-attr]
+    for node, made in zip(flat_outputs(gm), output_specs(joint), strict=True):
+        assert node is not None
+        said = node_spec(node)
         if (said.dtype, said.device, len(said.shape)) != (made.dtype, made.device, len(made.shape)):
             raise CompileFailed(f"{node} is {made} in the joint graph, not {said}")
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -35,14 +35,15 @@ from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.source import Source
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
-from ..runtime.native import BySizes, Executable, by_sizes, split_graph, undo_on_error
+from ..runtime.native import BySizes, Step, by_sizes, split_graph, undo_on_error
 from ..spec import TensorSpec
-from ..symbols.compiled import SizeProgram
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.predicates import checks
-from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, SizeOf
+from ..symbols.size_programs import SizeProgram
+from ..symbols.symbolic_numbers import Symbol
+from ..torch_types import Executable
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
@@ -105,13 +106,18 @@ def _op_by_op(traced: Trace) -> Executable:
 
 def _size_tuples(traced: Trace, known: Iterable[Shapes]) -> frozenset[SizeTuple]:
     """Return the values that the symbols have in these shapes."""
-    origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
-    if not all(isinstance(origin, SizeOf) for origin in origins):
+    symbols = places_of(traced)
+    places = [
+        (origin.source, origin.dim)
+        for symbol in symbols
+        if isinstance(origin := symbol.origin, SizeOf) and isinstance(origin.source, Source)
+    ]
+    if len(places) < len(symbols):
         return frozenset()
     return frozenset(
-        tuple(shapes[origin.source][origin.dim] for origin in origins)
+        tuple(shapes[source][dim] for source, dim in places)
         for shapes in known
-        if all(origin.source in shapes for origin in origins)
+        if all(source in shapes for source, _ in places)
     )
 
 
@@ -211,7 +217,7 @@ class SizeCompiler:
     ) -> Executable:
         """Compile the graph for these sizes alone, like a static one."""
         self._compiled += 1
-        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
+        known = dict[Expr, object](zip(self._symbols, values, strict=True))
         concrete, taken = with_sizes(self._traced, known)
         numbers = tuple(one.make(known) for one in taken if isinstance(one, ScalarInput))
         places, given = places_among(len(inputs), taken), (*inputs, *numbers)
@@ -221,7 +227,7 @@ class SizeCompiler:
             return made.run
         results = results_of(concrete.graph)
         outputs = tuple(range(len(given), len(given) + results))
-        return split_graph(len(inputs), ((made.run, places, results, ()),), outputs, numbers)
+        return split_graph(len(inputs), [Step(made.run, places, results)], outputs, numbers)
 
     @property
     def _graph(self) -> Executable:
@@ -248,7 +254,7 @@ class SizeCompiler:
         """Return whether eager accepts these data-dependent sizes. Raises SizesDiffer if the trace
         does not cover them.
         """
-        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
+        known = dict[Expr, object](zip(self._symbols, values, strict=True))
         for symbol, value in zip(self._symbols, values, strict=True):
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
                 raise SizesDiffer(f"{value} is a size that the trace does not cover")
@@ -286,7 +292,7 @@ def _raising(error: SizesDiffer) -> Executable:
     inputs.
     """
 
-    def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
+    def run(*inputs: torch.Tensor) -> tuple[object, ...]:
         raise error
 
     return run

@@ -20,7 +20,7 @@ from ..graph.verify import verify
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
-from ..runtime.native import split_graph
+from ..runtime.native import Step, split_graph
 from ..spec import TensorSpec
 from .lazy_backwards import warn_once
 from .sizes import CompiledGraph
@@ -73,9 +73,9 @@ def _compile_split(
         if options.verify:
             verify(subgraph.graph)
         made = compile_(subgraph.graph, taken, partial(examples, taken))
-        runs.append((made.run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        runs.append(Step(made.run, subgraph.inputs, subgraph.outputs, subgraph.dead))
         return made.outputs or ()
 
     specs = split.follow(inputs, gives)
-    run = split_graph(len(inputs), tuple(runs), split.outputs)
+    run = split_graph(len(inputs), runs, split.outputs)
     return CompiledGraph(run, [specs[slot] for slot in split.outputs], in_parts=True)

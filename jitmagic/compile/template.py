@@ -28,11 +28,12 @@ from ..options import Options
 from ..records import LazyPayload, Recording
 from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
-from ..runtime.native import Executable, SizeTemplate
+from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from ..torch_types import Executable
 from .profiler_names import call_places, titles_of
 
 __all__ = ["SizeTuple", "Template", "Templates", "compile_template", "for_all_sizes"]
@@ -148,8 +149,8 @@ class Templates:
     def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
         given = self._graph, self._name, self._within, values, self._target, self._options, record
         # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
-        supposes = self.compiled <= self._options.recompile_limit // 2
-        make = partial(compile_template, *given, supposes=supposes)
+        excludes_sizes = self.compiled <= self._options.recompile_limit // 2
+        make = partial(compile_template, *given, excludes_sizes=excludes_sizes)
         template = for_all_sizes(f"{self._name}: for all sizes", values, make, record, set())
         if template is None:
             self._is_sized = False
@@ -168,14 +169,14 @@ def compile_template(
     record: Recording,
     fixed: Collection[Symbol] = (),
     *,
-    supposes: bool = True,
+    excludes_sizes: bool = True,
 ) -> Template:
     """Compile the graph for as many values of its symbols as possible, all of which pass `within`;
     those in `fixed` are constants.
 
-    `supposes`: stages may exclude sizes unlike these where that gives faster kernels
-    (`Context.suppose`). Raises Specialize if a stage needs more symbols as ints, and CompileFailed
-    if the tier's kernels are for one size.
+    `excludes_sizes`: stages may exclude sizes unlike these where that gives faster kernels
+    (`Context.may_assume`). Raises Specialize if a stage needs more symbols as ints, and
+    CompileFailed if the tier's kernels are for one size.
     """
     predicates, known = fresh_sizes(
         within.ranges,
@@ -183,7 +184,7 @@ def compile_template(
         fixed,
         relations=within.relations,
         renames=True,
-        supposes=supposes,
+        excludes_sizes=excludes_sizes,
     )
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(graph_at(gm, known), name))

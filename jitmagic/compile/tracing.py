@@ -8,16 +8,15 @@ finds out for later calls is recorded once, after the last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed
-from ..frame.dynamic import declared_numbers, dynamic_dims, marked_static
+from ..frame.declared_dynamic import declared_numbers, dynamic_dims, marked_static
 from ..frame.handle import Handle
 from ..frame.never_hooked import is_library_file
 from ..graph.node_meta import lines_of
@@ -45,7 +44,7 @@ def trace_frame(
     options = handle.options
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
-        assumed = Assumptions(handle.ledger.varying(snapshot))
+        assumed = Assumptions(handle.ledger.differing_numbers(snapshot))
         return trace(snapshot, longer, stop, assumed), assumed
     first = _known_before(handle, snapshot)
     traced, assumed, tried = settle(partial(trace, snapshot, options, stop), first)
@@ -58,11 +57,12 @@ def trace_statically(
     handle: Handle,
     snapshot: FrameSnapshot,
     stop: Stop | None,
-    symbolic: tuple[Trace, Assumptions],
+    traced: Trace,
+    assumed: Assumptions,
     why: str,
 ) -> Trace:
     """Trace with the sizes of this call in place of the symbols of a trace, and record `why`."""
-    return trace(snapshot, handle.options, stop, constant_sizes(*symbolic, why))
+    return trace(snapshot, handle.options, stop, constant_sizes(traced, assumed, why))
 
 
 def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
@@ -91,19 +91,19 @@ def _known_before(handle: Handle, snapshot: FrameSnapshot) -> Assumptions:
     has_many_static = len(ledger.static_shapes(snapshot)) >= options.recompile_limit // 2
     return replace(
         loops,
-        numbers=_varying_numbers(handle, snapshot),
+        numbers=_dynamic_numbers(handle, snapshot),
         sizes=None if options.dynamic is False else _varying_sizes(handle, snapshot),
         keeps_symbols=has_many_static,
         speculates_in=is_library_file if ledger.speculates else None,
     )
 
 
-def _varying_numbers(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+def _dynamic_numbers(handle: Handle, snapshot: FrameSnapshot) -> frozenset[Source] | None:
     """Return the numbers that differed between calls, that the options name, or that were symbols
     at the graph break before this frame.
     """
     options, flat = handle.options, handle.flat
-    differing = handle.ledger.varying(snapshot)
+    differing = handle.ledger.differing_numbers(snapshot)
     found = declared_numbers(options, snapshot.code.co_varnames, snapshot.args)
     if handle.resume_line is not None:
         facts, values = flat.root.resume_facts, (*snapshot.args, *snapshot.cells)
@@ -133,7 +133,7 @@ def _varying_sizes(handle: Handle, snapshot: FrameSnapshot) -> VaryingSizes:
 
 
 def _tensors(
-    sources: Any, snapshot: FrameSnapshot, *, with_arguments: bool
+    sources: Iterable[Source], snapshot: FrameSnapshot, *, with_arguments: bool
 ) -> Iterator[tuple[Source, torch.Tensor]]:
     """Yield the tensors that are read from these sources, and those among the arguments."""
     for source in sources:

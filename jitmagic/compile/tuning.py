@@ -18,10 +18,10 @@ from ..loops.show import show
 from ..options import Options
 from ..records import Recording
 from ..runtime.load import load
-from ..runtime.native import Executable
 from ..runtime.tune import tune, tune_products
 from ..schedule import Schedule, product_choices, schedule
 from ..target import Target
+from ..torch_types import Executable
 
 __all__ = ["best_kernels", "best_products"]
 

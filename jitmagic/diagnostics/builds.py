@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Graph, GraphModule, Node
 
+from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
 from ..compile.data_partitions import results_of, trace_of
@@ -35,6 +36,7 @@ __all__ = [
     "at_first_sizes",
     "builds_in_use",
     "builds_of",
+    "by_variant",
     "graphs_of",
     "has_backward",
     "inputs_of",
@@ -138,7 +140,7 @@ def graphs_of(parts: Partition) -> list[GraphModule]:
 
 def inputs_of(gm: GraphModule) -> list[TensorSpec]:
     """Return the specs of the inputs of an ATen graph."""
-    return [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
+    return [node_spec(node) for node in placeholders(gm)]
 
 
 def nodes_of(build: Build) -> dict[str, Node]:
@@ -157,6 +159,16 @@ def nodes_of(build: Build) -> dict[str, Node]:
 def has_backward(builds: Iterable[Build]) -> bool:
     """Return whether a backward is among the executables."""
     return any(build.is_backward for build in builds)
+
+
+def by_variant(records: Iterable[CompileRecord]) -> dict[tuple[int, int], list[CompileRecord]]:
+    """Return the records of each variant, by frame and number. Those of its backward, which is
+    compiled later than its partition was made, come after that of the forward.
+    """
+    variants: dict[tuple[int, int], list[CompileRecord]] = {}
+    for record in records:
+        variants.setdefault((record.frame, record.number), []).append(record)
+    return variants
 
 
 def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:

@@ -11,26 +11,24 @@ from pathlib import Path
 from .explanation.explain import Explanation
 from .explanation.html import html_report
 from .explanation.report import full_report
+from .folder import write_text
 
 __all__ = ["dump"]
 
-# Names and sources may hold lone surrogates, which UTF-8 cannot encode: they become escapes.
-_TEXT = {"encoding": "utf-8", "errors": "backslashreplace"}
 _SUFFIX = {"cpp": ".cpp", "triton": ".py", "numba": ".py"}
 
 
 def dump(found: Explanation, folder: str | Path) -> Path:
     """Write the files into `folder`, which may exist. Returns the folder."""
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "report.txt").write_text(full_report(found), **_TEXT)
-    (root / "report.html").write_text(html_report(found), **_TEXT)
-    (root / "guards.txt").write_text("\n".join(found.guards) + "\n", **_TEXT)
+    write_text(root / "report.txt", full_report(found))
+    write_text(root / "report.html", html_report(found))
+    write_text(root / "guards.txt", "\n".join(found.guards) + "\n")
     for number, graph in enumerate(found.graphs):
-        (root / f"graph_{number}.py").write_text(_graph_text(graph), **_TEXT)
+        write_text(root / f"graph_{number}.py", _graph_text(graph))
     texts = dict.fromkeys((kernel.text, kernel.language) for kernel in found.kernels)
     for number, (text, language) in enumerate(texts):
-        (root / f"kernels_{number}{_SUFFIX[language]}").write_text(text, **_TEXT)
+        write_text(root / f"kernels_{number}{_SUFFIX[language]}", text)
     return root
 
 

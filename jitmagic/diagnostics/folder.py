@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import ReportError
 
-__all__ = ["MANIFEST", "PAGE_HEAD", "write_folder", "write_page"]
+__all__ = ["MANIFEST", "PAGE_HEAD", "write_folder", "write_page", "write_text"]
 
 MANIFEST = "manifest.json"
 _KIND = "jitmagic report"
@@ -55,7 +55,7 @@ def write_page(file: str | Path, text: str) -> Path:
     try:
         _check_page(path)
         with _staging(path.parent) as staged:
-            _write(staged / path.name, text)
+            write_text(staged / path.name, text)
             os.replace(staged / path.name, path)
     except ReportError:  # is a subclass of OSError
         raise
@@ -112,9 +112,9 @@ def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> No
     with _staging(root) as staged:
         try:
             for name, text in files.items():
-                _write(staged / name, text)
-            _write(staged / "both", _manifest([*before, *files]))
-            _write(staged / "new", _manifest([*files]))
+                write_text(staged / name, text)
+            write_text(staged / "both", _manifest([*before, *files]))
+            write_text(staged / "new", _manifest([*files]))
             for name in files:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / "both", root / MANIFEST)
@@ -159,7 +159,7 @@ def _manifest(names: Sequence[str]) -> str:
     return json.dumps({"kind": _KIND, "files": own}, indent=1) + "\n"
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a text; lone surrogates, which names and sources may hold, become escapes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import count as numbers
 from pathlib import Path
-from typing import Any
 
 from ..api import tagged_handle
 from ..frame.handle import Handle
-from ..records import CompileRecord
+from .builds import by_variant
 from .checking.capsules import Capsule, capsule_of, versions
 from .explanation.explain import Explanation, explain_records
 from .explanation.html import STYLE, card_body, html_body
@@ -65,7 +64,7 @@ class Report:
         return f"<div>jitmagic report: <code>{escape(str(self))}</code></div>"
 
 
-def report(folder: str | Path, /, *targets: Any) -> Report:
+def report(folder: str | Path, /, *targets: object) -> Report:
     """Write a report about `targets`, or about everything tagged, into `folder`.
 
     The folder gets one HTML page, the same as text, and a capsule for each compiled graph. A
@@ -97,12 +96,9 @@ def _place(capsule: Capsule) -> str:
 
 
 def _function(handle: Handle, number: Iterator[int]) -> _Function:
-    variants: dict[tuple[int, int], list[CompileRecord]] = {}
-    for record in handle.journal:
-        variants.setdefault((record.frame, record.number), []).append(record)
     capsules = []
-    for records in variants.values():
-        capsule = capsule_of(records, handle.source_lines, handle.options)
+    for records in by_variant(handle.journal).values():
+        capsule = capsule_of(records, handle.original.source_lines, handle.options)
         if capsule is not None:
             capsules.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
     explanation = explain_records(handle) if len(handle.journal) else None

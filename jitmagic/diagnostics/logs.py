@@ -133,7 +133,13 @@ def _say(name: str, text: str, where: UserLine | None) -> None:
     place = where or UserLine("(unknown)", 0)
     logger.handle(
         logger.makeRecord(
-            *(logger.name, logging.INFO, place.filename, place.lineno, text, (), None),
+            logger.name,
+            logging.INFO,
+            place.filename,
+            place.lineno,
+            text,
+            (),
+            None,
             func=place.function,
             extra={"place": place.file},  # `Cell In[5]` for a notebook cell
         )

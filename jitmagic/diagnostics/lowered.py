@@ -12,7 +12,6 @@ break. Code after a break is compiled only when the compiled function gets there
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -30,6 +29,7 @@ from ..records import Compiled, CompileRecord
 from ..schedule.dependencies import reads_of, writes_of
 from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
+from ..torch_types import AnyFunction
 from ..trace.result import Trace
 from .builds import Build, builds_of, graphs_of, partitions_of
 from .explanation.html import STYLE
@@ -74,7 +74,7 @@ class Memory:
         )
 
 
-def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Lowered]:
+def lower(fn: AnyFunction, /, *arguments: object, **options: object) -> Question[Lowered]:
     """`lower(fn)(*args)`: capture and compile that call without making it.
 
     `fn` may be plain or tagged and is not changed. Raises what a compile with fullgraph=True
@@ -84,7 +84,7 @@ def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Questio
     copy = tagged_copy(fn, options)
     handle = tagged_handle(copy)
 
-    def run(*args: Any, **kwargs: Any) -> Lowered:
+    def run(*args: object, **kwargs: object) -> Lowered:
         target = original_of(fn)
         if isinstance(target, torch.nn.Module):
             forward = original_of(type(target).forward)
@@ -102,7 +102,7 @@ class Lowered:
 
     name: str
     records: tuple[CompileRecord, ...]
-    call: Callable[..., Any]
+    call: AnyFunction
 
     @property
     def why_not(self) -> str:
@@ -176,7 +176,7 @@ class CompiledCall:
     def __repr__(self) -> str:
         return f"<compiled {self._lowered.name}: call it; .memory() has the bytes of a call>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self._lowered.call(*args, **kwargs)
 
     def memory(self) -> Memory:
@@ -207,13 +207,13 @@ def _flops(node: torch.fx.Node) -> int:
     return int(formula(*args, **kwargs, out_val=_shape(node)))
 
 
-def _shape(node: torch.fx.Node) -> Any:
+def _shape(node: torch.fx.Node) -> tuple[Any, ...]:
     """Return the shape of a node's result, or a tuple of shapes, for torch's flop formulas."""
     specs = _specs(node.meta.get("spec"))
     return specs[0].shape if len(specs) == 1 else tuple(spec.shape for spec in specs)
 
 
-def _specs(value: Any) -> list[TensorSpec]:
+def _specs(value: object) -> list[TensorSpec]:
     if isinstance(value, tuple | list):
         return [spec for part in value for spec in _specs(part)]
     return [value] if isinstance(value, TensorSpec) else []

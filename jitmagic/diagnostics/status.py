@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..api import handles, tagged_handle
 from ..errors import RUN_NAME, UserLine
@@ -20,6 +19,7 @@ from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace
+from .builds import by_variant, operations_of
 from .explanation.html import STYLE, card_body, table_html
 from .explanation.symbols import changing
 from .explanation.verdict import Verdict, measured_of, payback, verdict_of
@@ -170,7 +170,7 @@ class Status:
         return table_html(self)
 
 
-def status(*targets: Any) -> Status:
+def status(*targets: object) -> Status:
     """Report calls, compiles and speed of `targets`, or of everything tagged that is alive.
 
     Raises TypeError if a target is not tagged.
@@ -233,11 +233,8 @@ def _state(handle: Handle) -> str:
 def variants_of(handle: Handle) -> tuple[VariantReport, ...]:
     """Return the variants of the function itself, oldest first; resume functions have their own."""
     used = {entry.notes.number: entry for entry in handle.dispatcher.entries}
-    by_number: dict[int, list[CompileRecord]] = {}
-    for record in handle.journal:
-        if record.frame == handle.serial:
-            by_number.setdefault(record.number, []).append(record)
-    return tuple(_variant(n, records, used.get(n)) for n, records in sorted(by_number.items()))
+    own = by_variant(record for record in handle.journal if record.frame == handle.serial)
+    return tuple(_variant(n, records, used.get(n)) for (_, n), records in sorted(own.items()))
 
 
 def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> VariantReport:
@@ -286,7 +283,7 @@ def _has_graph(record: CompileRecord) -> bool:
     traced = record.result("trace")
     if traced is None:  # a backward has no trace of its own
         return False
-    return any(n.op not in ("placeholder", "output", "get_attr") for n in traced.graph.graph.nodes)
+    return bool(operations_of(traced.graph.graph))
 
 
 def ledger_of(handle: Handle) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserLine, warn
 from ..guards.check import show_guard
@@ -25,7 +24,7 @@ from ..trace.result import Break, Trace
 
 __all__ = ["trace_to"]
 
-Entries = Iterator[tuple[dict[str, Any], str]]  # (JSON object, payload)
+Entries = Iterator[tuple[dict[str, object], str]]  # (JSON object, payload)
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +47,7 @@ class _Writer:
         stack = [] if where is None else [self._frame(where)]
         self._write(recording, {"dynamo_start": {"stack": stack}}, "")
 
-    def _frame(self, where: UserLine) -> dict[str, Any]:
+    def _frame(self, where: UserLine) -> dict[str, object]:
         if where.filename not in self.names:
             self.names[where.filename] = len(self.names)
             self._append(None, {"str": [where.filename, self.names[where.filename]]}, "")
@@ -59,13 +58,13 @@ class _Writer:
             "loc": where.text,
         }
 
-    def _write(self, recording: Recording, what: dict[str, Any], text: str) -> None:
+    def _write(self, recording: Recording, what: dict[str, object], text: str) -> None:
         # torch numbers the compiles of a frame from 0, jitmagic its variants from 1.
         of = {"frame_id": recording.frame, "frame_compile_id": max(0, recording.number - 1)}
         where = recording.occasion.called_from
         self._append(where, {**what, **of, "attempt": 0}, text)
 
-    def _append(self, where: UserLine | None, record: dict[str, Any], text: str) -> None:
+    def _append(self, where: UserLine | None, record: dict[str, object], text: str) -> None:
         text = text.rstrip("\n")
         if text:
             record["has_payload"] = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
@@ -126,7 +125,7 @@ def _emitted(recording: Recording, stage: RunningStage) -> Entries:
     yield _artifact("stage_times", recording), times
 
 
-def _artifact(name: str, recording: Recording) -> dict[str, Any]:
+def _artifact(name: str, recording: Recording) -> dict[str, object]:
     return {"artifact": {"name": f"{name} of {recording.name}", "encoding": "string"}}
 
 

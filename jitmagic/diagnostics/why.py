@@ -8,14 +8,13 @@ no counter changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
 from ..records import Compiled, Eager, Failed, Missed
+from ..torch_types import AnyFunction
 from ..trace.result import Break, Trace
 from .words import HINT, Question, Readable, count, here, refuse_arguments
 
@@ -51,7 +50,7 @@ class Answer(Readable):
         return lines
 
 
-def why(target: Callable[..., Any], /, *arguments: Any) -> Question[Answer]:
+def why(target: AnyFunction, /, *arguments: object) -> Question[Answer]:
     """`why(fn)(*args)`: report which variant `fn(*args)` would run, or why none matches.
 
     Nothing runs, is compiled or counted. Raises TypeError if `target` is not tagged.
@@ -59,13 +58,13 @@ def why(target: Callable[..., Any], /, *arguments: Any) -> Question[Answer]:
     refuse_arguments("why", arguments)
     tagged_handle(target)
 
-    def answer(*args: Any, **kwargs: Any) -> Answer:
+    def answer(*args: object, **kwargs: object) -> Answer:
         return _answer(*bind(target, args, kwargs))
 
     return Question("why", target, answer)
 
 
-def _answer(handle: Handle, values: tuple[Any, ...]) -> Answer:
+def _answer(handle: Handle, values: tuple[object, ...]) -> Answer:
     entries = handle.dispatcher.entries
     for entry in entries:
         if entry.check(values):
@@ -119,7 +118,7 @@ def _until(handle: Handle, number: int) -> str:
     return ""
 
 
-def _without_entry(handle: Handle, values: tuple[Any, ...]) -> str:
+def _without_entry(handle: Handle, values: tuple[object, ...]) -> str:
     known = len(handle.dispatcher.entries)
     fits = f"fits none of its {count(known, 'variant')}" if known > 1 else _FEW[known]
     if (given_up := handle.given_up) is not None:

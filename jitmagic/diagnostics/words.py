@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import UsageError, UserLine
 from ..figures import count, duration, size
@@ -80,7 +80,7 @@ class Question(Generic[T]):
     target: object
     answer: Callable[..., T]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> T:
+    def __call__(self, *args: object, **kwargs: object) -> T:
         return self.answer(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class Question(Generic[T]):
         return f"<jitmagic.{self.word} of {name}: call it with the arguments, {how}>"
 
 
-def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
+def refuse_arguments(word: str, arguments: tuple[object, ...]) -> None:
     """Raise UsageError for `why(f, x)`, which is a common mistake for `why(f)(x)`."""
     if arguments:
         raise UsageError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")

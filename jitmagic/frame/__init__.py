@@ -14,7 +14,7 @@ injected (`family.Compiler`).
     ledger                the variants of a frame, the recompile limit, eviction
     per_call_growth       sizes and ints that grow by one with every call
     retries               compiles after the limit was reached
-    dynamic               chooses the dimensions that become symbols
+    declared_dynamic      chooses the dimensions that become symbols
 
     native                lowers guards to the native guard program
     hook, library         give callees handles of their own; library functions that are compiled

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from ..errors import UsageError
+from ..torch_types import Kwargs, Values
 from .handle import Handle
 from .original import parameter_count
 from .tag import tagged_handle
@@ -24,9 +25,7 @@ from .tag import tagged_handle
 __all__ = ["bind", "values_of"]
 
 
-def bind(
-    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Handle, tuple[Any, ...]]:
+def bind(target: object, args: Sequence[object], kwargs: Kwargs) -> tuple[Handle, Values]:
     """Return the handle of a tagged target and the dispatcher's values for `target(*args,
     **kwargs)`.
 
@@ -45,7 +44,7 @@ def bind(
     raise UsageError(f"{target!r} is not called itself: name the function or the module instance")
 
 
-def values_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def values_of(function: Any, args: Sequence[object], kwargs: Kwargs) -> Values:
     """Return the values that a call passes to its dispatcher: arguments, then closure cells."""
     signature = inspect.signature(function, follow_wrapped=False)
     bound = signature.bind(*args, **kwargs)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import weakref
 from types import CodeType, FunctionType
-from typing import Any
 
 from .. import _frame
 from ..bytecode import call_stub
@@ -48,13 +47,13 @@ def follow(function: FunctionType, stub: FunctionType) -> None:
     _stubs.setdefault(function, weakref.WeakSet()).add(stub)
 
 
-def _changed(function: FunctionType, attribute: str, value: Any) -> None:
+def _changed(function: FunctionType, attribute: str, value: object) -> None:
     for stub in list(_stubs.get(function, ())):
         handle = handle_in(stub.__code__)
         if handle is None:
             continue  # the stub's own code was replaced: it is not a stub any more
         setattr(export_twin(stub), attribute, value)
-        if attribute == "__code__":
+        if attribute == "__code__" and isinstance(value, CodeType):
             _give_code(stub, function, value, handle)
         else:
             setattr(stub, attribute, value)

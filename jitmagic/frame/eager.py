@@ -6,9 +6,6 @@ Entry. Other calls can still be compiled: one unusual first call does not leave 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..compat.tensors import transform_of_thread
@@ -16,6 +13,7 @@ from ..errors import UserLine
 from ..guards.guard import Guard
 from ..guards.state import read_state
 from ..records import Eager, Outcome
+from ..torch_types import AnyFunction
 from .ledger import Variant
 from .native import Entry, GuardProgram, lower_guards
 from .never_hooked import frame_reader, users_line
@@ -25,7 +23,7 @@ __all__ = ["eager_entry", "entry_like", "is_observed", "reason_for_eager", "reas
 
 
 def eager_entry(
-    run: Callable[..., Any],
+    run: AnyFunction,
     snapshot: FrameSnapshot,
     guards: tuple[Guard, ...],
     outcome: Outcome,
@@ -37,7 +35,7 @@ def eager_entry(
     return made
 
 
-def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry:
+def entry_like(entry: Entry, run: AnyFunction, outcome: Outcome) -> Entry:
     """Return an entry with the same guards that runs something else."""
     made = Entry(entry.program, run)
     made.notes = Variant(entry.notes.guards, outcome, constants=entry.notes.constants)

@@ -16,6 +16,7 @@ from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..options import Options
 from ..records import Eager, Failed, Journal, PendingBuild, Recording
+from ..torch_types import AnyFunction
 from .native import Entry
 
 __all__ = ["Compiler", "Family"]
@@ -33,7 +34,7 @@ class Compiler:
     compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
     flatten: Callable[[CodeType], Any] = lambda code: code  # makes `handle.flat` for the tracer
     # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
-    queries: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
+    queries: Mapping[str, Callable[[object], AnyFunction]] = field(default_factory=dict)
     is_listed: bool = True  # by `status`; not copies for explain and test, nor a cell's top level
 
 

@@ -10,16 +10,16 @@ down to calls that no graph can hold.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any, cast
+from typing import TypeGuard, cast
 
+from ..torch_types import AnyFunction
 from .library import is_of_torch_compile
 
 __all__ = ["forwarder", "needs_forwarder"]
 
 
-def needs_forwarder(target: Any) -> bool:
+def needs_forwarder(target: object) -> TypeGuard[AnyFunction]:
     """Return whether `target` is a callable that can only be compiled through a call of it."""
     if isinstance(target, FunctionType):
         module = str(target.__globals__.get("__name__"))
@@ -27,14 +27,14 @@ def needs_forwarder(target: Any) -> bool:
     return callable(target) and not isinstance(target, type)
 
 
-def forwarder(target: Callable[..., Any]) -> FunctionType:
+def forwarder(target: AnyFunction) -> FunctionType:
     """Return a function that calls `target` with its own arguments; its `__wrapped__` is `target`.
 
     It accepts any arguments, because most builtins of torch have no signature. That costs 0.6 of
     the 1.5 us of a compiled call of torch.sin.
     """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         return target(*args, **kwargs)
 
     name = getattr(target, "__name__", None) or type(target).__name__

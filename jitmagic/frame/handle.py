@@ -18,6 +18,7 @@ from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..options import Options
 from ..records import AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Recording
+from ..torch_types import Namespace, Values
 from .eager import entry_like, is_observed, reason_for_eager
 from .family import Compiler, Family
 from .ledger import GrowthQuery, Lazy, Ledger, why_not
@@ -32,7 +33,6 @@ from .timing.comparison import Comparison
 
 __all__ = ["Handle", "all_handles"]
 
-Values = tuple[Any, ...]  # of the arguments, in the order of the code's variables
 
 _MOST_FAILURES = 2  # failed compiles, after which no other is tried
 # Attributes that mark an error to re-raise: the original must not run in place of the graph.
@@ -62,11 +62,12 @@ class Handle:
     ) -> None:
         self.original, self.family, self.library = original, family, library
         self.name = original.name
-        self._flat, self._root, self._is_resume = flat, root, flat is not None
+        self._flat, self._is_resume = flat, flat is not None
+        self.is_root = root  # the tagged function itself, not a resume function or a callee
         plain = "" if library is None else library.plain
         self._declared = Eager(plain) if plain else None
-        # why calls that no entry fits run as eager
-        self._given_up: Eager | Failed | None = self._declared
+        # why calls that no entry fits run as eager; None: they are compiled
+        self.given_up: Eager | Failed | None = self._declared
         self._retries: Retries | None = None  # None: given up permanently
         # the family for which callees are hooked when it runs as eager
         self._hooked = None if plain else family
@@ -103,7 +104,7 @@ class Handle:
     def of_callee(
         cls,
         code: CodeType,
-        namespace: dict[str, Any],
+        namespace: Namespace,
         family: Family,
         library: LibraryFunction | None = None,
     ) -> Handle:
@@ -111,25 +112,18 @@ class Handle:
         family.drop_dead()
         return cls(Original(code, namespace, weak=True), family, library=library)
 
-    def for_resume(self, flat: Any) -> Handle:
-        """Create the handle of a resume function; all its values are plain arguments."""
-        original = Original(flat.code, self.original.namespace, name=self.name)
-        return Handle(original, self.family, flat=flat)
-
     def resume_dispatcher(self, flat: Any) -> Dispatcher:
-        """Create a resume function's dispatcher, which residuals continue with."""
-        return self.for_resume(flat).dispatcher
+        """Create a resume function's dispatcher, which residuals continue with; all its values are
+        plain arguments.
+        """
+        original = Original(flat.code, self.original.namespace, name=self.name)
+        return Handle(original, self.family, flat=flat).dispatcher
 
     def __del__(self) -> None:
-        if self._root:
+        if self.is_root:
             self.family.close()
 
     # ---------------------------------------------------------------------------------- properties
-
-    @property
-    def is_root(self) -> bool:
-        """True for the tagged function itself, False for a resume function or a callee."""
-        return self._root
 
     @property
     def options(self) -> Options:
@@ -148,12 +142,7 @@ class Handle:
             self._flat = self.family.compiler.flatten(self.original.code)
         return self._flat
 
-    @property
-    def run_plainly(self) -> Original:
-        """A callable that runs the original on the dispatcher's values, callees not hooked."""
-        return self.original
-
-    def run_hooked(self, *values: Any) -> Any:
+    def run_hooked(self, *values: object) -> object:
         """Run the original with its callees hooked; entries without compiled code call this."""
         return self.original.run(values, self._hooked)
 
@@ -174,11 +163,6 @@ class Handle:
         return UserLine(self.original.code.co_filename, self.original.first_line, self.label)
 
     @property
-    def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
-        """File, first line number and lines of the original; no lines if the source is unknown."""
-        return self.original.source_lines
-
-    @property
     def is_compiling(self) -> bool:
         """True while one of its calls is being compiled."""
         return self._compiling_thread is not None
@@ -186,16 +170,11 @@ class Handle:
     @property
     def outcome(self) -> Outcome | None:
         """The outcome of calls that no entry fits, else of the last used entry, if any."""
-        if self._given_up is not None:
-            return self._given_up
+        if self.given_up is not None:
+            return self.given_up
         entries = self.dispatcher.entries
         latest: Outcome | None = entries[0].notes.outcome if entries else None
         return latest
-
-    @property
-    def given_up(self) -> Eager | Failed | None:
-        """Why calls that no entry fits are not compiled; None: they are compiled."""
-        return self._given_up
 
     def pending(self) -> list[Lazy]:
         """Return its variants' backwards that are compiled at first use and are not built yet."""
@@ -208,13 +187,13 @@ class Handle:
         code = self.original.code
         return code.replace(co_consts=(*code.co_consts, self.dispatcher))
 
-    def run_original(self, values: Values) -> Any:
+    def run_original(self, values: Values) -> object:
         """Run the original with the dispatcher's values; nothing is compiled."""
         return self.original.run(values)
 
     # ------------------------------------------------------------------------------------- the miss
 
-    def _missed(self, values: Values) -> Any:
+    def _missed(self, values: Values) -> object:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
         if is_observed():
@@ -224,14 +203,14 @@ class Handle:
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
             self._began_as_eager = True
-        if self._given_up is None and asked is OnMiss.RAISE:
+        if self.given_up is None and asked is OnMiss.RAISE:
             raise self._refused_by_stance(values)
         if asked is not OnMiss.COMPILE:
             return self.original.run(values)
-        is_open = self._given_up is None or (self._retries is not None and self._retries.count())
+        is_open = self.given_up is None or (self._retries is not None and self._retries.count())
         if is_open and self.compile_for(values):
             return continue_with(self.dispatcher, *values)
-        waits = self._given_up is None  # a later call may compile the frame and inline its callees
+        waits = self.given_up is None  # a later call may compile the frame and inline its callees
         return self.original.run(values, None if waits else self._hooked)
 
     def _refused_by_stance(self, values: Values) -> Unsupported:
@@ -249,7 +228,7 @@ class Handle:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread has compiled it
             retries = self._retries
-            if self._given_up is not None and (retries is None or not retries.is_due):
+            if self.given_up is not None and (retries is None or not retries.is_due):
                 return False
             begun = self.building
             if begun is not None and not begun.wait(0):
@@ -357,7 +336,7 @@ class Handle:
         if failed.is_new(self.family.reported, self.name):
             warn(failed.report(self.label, "runs as eager"))
 
-    def _failed(self, entry: Entry, values: Values, error: Exception) -> Any:
+    def _failed(self, entry: Entry, values: Values, error: Exception) -> object:
         """Return eager's result after an entry's graph raised, or re-raise its error.
 
         It is re-raised if inputs may have been written, or if it comes from the user's backend or a
@@ -376,9 +355,9 @@ class Handle:
 
     def _on_slower(self, outcome: Eager) -> None:
         """Report that a variant lost to eager, whose entry has replaced it."""
-        if self._root and not self.ledger.is_compiled:
+        if self.is_root and not self.ledger.is_compiled:
             self.family.close()  # callees that only compiled code calls
-        self._report_eager(outcome, partly=not self._root, once="slower")
+        self._report_eager(outcome, partly=not self.is_root, once="slower")
 
     # ------------------------------------------------------------------------------------ the limit
 
@@ -425,7 +404,7 @@ class Handle:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
         # Each new size is planned anyway, so undeclared symbols save nothing if all sizes are new.
-        asked = GrowthQuery(self._root, self.family.sizes_grow, bool(self.options.dynamic))
+        asked = GrowthQuery(self.is_root, self.family.sizes_grow, bool(self.options.dynamic))
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:
             self._stop_growing(growth.why)
@@ -453,7 +432,7 @@ class Handle:
 
     def _give_up(self, outcome: Eager | Failed, retries: Retries | None = None) -> None:
         """Stop compiling: on a miss the original runs from now on; without `retries`, forever."""
-        self._given_up, self._retries = outcome, retries
+        self.given_up, self._retries = outcome, retries
         self.ledger.count_uses()
         self._run_plainly()
 
@@ -476,16 +455,16 @@ class Handle:
         with self._lock:
             if options is not None:
                 self.family.options = options
-            if self._root:
+            if self.is_root:
                 self.family.close()
                 self.family.limit_reached = self.family.sizes_grow = False
                 self.family.reported.clear()
                 self.journal.records.clear()
             self.drop()
             self.ledger.forget()
-            self._given_up, self.building, self._retries = self._declared, None, None
-            self._flat = None if self._root else self._flat
-            self._began_as_eager = not self._root
+            self.given_up, self.building, self._retries = self._declared, None, None
+            self._flat = None if self.is_root else self._flat
+            self._began_as_eager = not self.is_root
 
     def drop(self) -> None:
         """Remove all entries, and the stub that the hook may have put on the code."""

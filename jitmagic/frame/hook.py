@@ -7,11 +7,10 @@ is installed only while a tagged call needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import CodeType, FunctionType, TracebackType
-from typing import Any
 
 from .. import _frame
+from ..torch_types import AnyFunction, Namespace
 from .code_updates import stub_code
 from .family import Family
 from .handle import Handle
@@ -22,7 +21,7 @@ from .never_hooked import is_of_jitmagic, reason_to_skip
 __all__ = ["Suspended", "call_with_hooked_callees", "stub_for"]
 
 
-def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
+def stub_for(code: CodeType, namespace: Namespace) -> CodeType | bool | None:
     """Return the stub to run in place of `code`, or how to skip it.
 
     False skips it for this family, None for all families and for good, True skips its callees too.
@@ -65,8 +64,8 @@ class Suspended:
 
 
 def call_with_hooked_callees(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    function: AnyFunction, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     """Call `function` as plain Python, with its callees hooked like those of the current frame.
 
     A callable without Python code has no frame to hook.

@@ -44,6 +44,7 @@ from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
+from ..torch_types import Values
 from .library import LibraryFunction
 from .native import Dispatcher, Entry, ModuleCall
 from .never_hooked import users_line
@@ -182,7 +183,7 @@ class Ledger:
         outcomes = (entry.notes.outcome for entry in self._dispatcher.entries)
         return next(outcome for outcome in outcomes if isinstance(outcome, Failed))
 
-    def add(self, entry: Entry, values: tuple[Any, ...], snapshot: FrameSnapshot) -> None:
+    def add(self, entry: Entry, values: Values, snapshot: FrameSnapshot) -> None:
         """Add an entry that was compiled for a call with these values."""
         entry.notes.instance = self.instance_of(values)
         entry.notes.number = self.begun
@@ -240,7 +241,7 @@ class Ledger:
                 self.wasted += entry.hits <= 1
                 self._dispatcher.remove(entry)
 
-    def is_full(self, values: tuple[Any, ...], limit: int) -> bool:
+    def is_full(self, values: Values, limit: int) -> bool:
         """Return whether calls like this one have `limit` variants, or the code has far too many.
 
         Variants for redefined helpers do not count; a garbage collection breaks their cycles.
@@ -251,7 +252,7 @@ class Ledger:
         self.sweep()
         return self._seems_full(values, limit)
 
-    def _seems_full(self, values: tuple[Any, ...], limit: int) -> bool:
+    def _seems_full(self, values: Values, limit: int) -> bool:
         if len(self._same_instance(values)) >= limit or self.wasted >= _WASTED_LIMIT * limit:
             return True
         return len(self._dispatcher.entries) >= _TOTAL_LIMIT * limit
@@ -261,7 +262,7 @@ class Ledger:
         for entry in self._dispatcher.entries:
             entry.notes.used = entry.hits
 
-    def make_room(self, values: tuple[Any, ...], limit: int) -> None:
+    def make_room(self, values: Values, limit: int) -> None:
         """Remove the variants beyond `limit` for calls like this one that were used least since
         count_uses(), except the newest; among equals the one used last stays.
         """
@@ -272,7 +273,7 @@ class Ledger:
                 self._dispatcher.remove(entry)
         self.count_uses()
 
-    def instance_of(self, values: tuple[Any, ...]) -> int | None:
+    def instance_of(self, values: Values) -> int | None:
         """Return the id of the object that the recompile limit counts for, or None: a module
         instance (layers share code), or the first tensor of an optimizer's parameter group.
         """
@@ -281,9 +282,7 @@ class Ledger:
             return id(first[0])
         return id(first) if isinstance(first, torch.nn.Module) else None
 
-    def growth(
-        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: GrowthQuery
-    ) -> Growth | None:
+    def growth(self, snapshot: FrameSnapshot, values: Values, family: GrowthQuery) -> Growth | None:
         """Return what grew by one between the last two variants and again to this call, or None."""
         alike = self._same_instance(values)
         newest = _served_once(alike, family)
@@ -297,7 +296,7 @@ class Ledger:
         used_once = all(entry.hits <= 1 for entry in alike)  # else the index has started over
         return self._growing_int(variants, snapshot) if used_once and len(variants) > 1 else None
 
-    def _same_instance(self, values: tuple[Any, ...]) -> list[Entry]:
+    def _same_instance(self, values: Values) -> list[Entry]:
         instance = self.instance_of(values)
         return [e for e in self._dispatcher.entries if e.notes.instance == instance]
 
@@ -314,7 +313,7 @@ class Ledger:
         self._counted = steps
         return Growth(why(guard, snapshot), may_end=steps <= _LONGEST_LOOP)
 
-    def varying(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+    def differing_numbers(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
         """Return the floats and ints that become graph inputs, or None if there are none: they
         differ from an entry's or, in a library function, are declared to vary.
         """
@@ -331,7 +330,9 @@ class Ledger:
             return changed or None
         names = snapshot.code.co_varnames[: len(snapshot.args)]
         declared = (Argument(i, name) for i, name in enumerate(names))
-        return changed | {source for source in declared if source.name in self._library.varying}
+        return changed | {
+            source for source in declared if source.name in self._library.differing_numbers
+        }
 
     def differing_sizes(self, snapshot: FrameSnapshot) -> dict[Source, set[int]]:
         """Return the sizes and strides of tensors that vary, by index (symbols/size.py).

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+
+from ..torch_types import Namespace
 
 __all__ = ["LibraryFunction", "is_of_torch_compile", "library_function"]
 
@@ -20,12 +21,12 @@ __all__ = ["LibraryFunction", "is_of_torch_compile", "library_function"]
 class LibraryFunction:
     """Declared facts about a library function.
 
-    `varying`: float arguments that are inputs of the graph from the start, because schedulers
-    change them; other floats become inputs once they were seen to change. `plain`: the reason to
-    run it and all its callees as plain Python; empty: it is compiled.
+    `differing_numbers`: float arguments that are inputs of the graph from the start, because
+    schedulers change them; other floats become inputs once they were seen to change. `plain`: the
+    reason to run it and all its callees as plain Python; empty: it is compiled.
     """
 
-    varying: frozenset[str] = frozenset()
+    differing_numbers: frozenset[str] = frozenset()
     plain: str = ""
 
 
@@ -58,7 +59,7 @@ def is_of_torch_compile(module: str) -> bool:
     return package == "torch._dynamo" and name in ("eval_frame", "external_utils")
 
 
-def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
+def library_function(code: CodeType, namespace: Namespace) -> LibraryFunction | None:
     """Return the declared facts about a library function; None: it runs unchanged."""
     if is_of_torch_compile(str(namespace.get("__name__"))):
         return _TORCH_COMPILE

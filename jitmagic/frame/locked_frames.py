@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
+from ..torch_types import AnyFunction
 from .native import Entry, GuardProgram
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ class RetryEager:
         """Set the entry whose mispredictions are counted."""
         self._entry = ref(entry)
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *values: object) -> object:
         if self._is_locked:
             raise _RestartAsEager
         handle = self._handle()
         assert handle is not None
-        result = handle.run_plainly(*values)
+        result = handle.original(*values)
         entry = self._entry()
         if entry is not None:
             handle.ledger.tolerates_misprediction(entry)
@@ -56,18 +57,18 @@ class RetryEager:
 
 
 def while_held(
-    lock: AbstractContextManager[Any],
+    lock: AbstractContextManager[object],
     guards: GuardProgram,
-    residual: Callable[..., Any],
-    plain: Callable[..., Any],
-) -> Callable[..., Any]:
+    residual: AnyFunction,
+    plain: AnyFunction,
+) -> AnyFunction:
     """Return a callable that runs `residual` with the lock held.
 
     Another thread waits for the lock until all kernels of the frame have run: longer than in eager,
     but never for a second lock.
     """
 
-    def run(*values: Any) -> Any:
+    def run(*values: object) -> object:
         with suppress(_RestartAsEager), lock:
             if guards.check(values):
                 return residual(*values)

@@ -9,13 +9,13 @@ alive, and holds everything else weakly where possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from ..extension import check_build, native_missing
 from ..guards.guard import Guard
 from ..guards.kinds import KINDS, Step
 from ..guards.source import Source
+from ..torch_types import AnyFunction, Namespace
 
 try:
     from .._frame import (
@@ -58,8 +58,8 @@ __all__ = [
 def lower_guards(
     guards: Iterable[Guard],
     inputs: tuple[Source, ...],
-    namespace: dict[str, Any],
-    builtins: dict[str, Any],
+    namespace: Namespace,
+    builtins: Namespace,
 ) -> tuple[tuple[Step, ...], tuple[int, ...]]:
     """Return the steps that check `guards` and load `inputs`, and the register of each input."""
     lowering = _Lowering(namespace, builtins)
@@ -78,7 +78,7 @@ def _cost(guard: Guard) -> tuple[int, int]:
 class _Lowering:
     """The steps so far and the register of each loaded source."""
 
-    def __init__(self, namespace: dict[str, Any], builtins: dict[str, Any]) -> None:
+    def __init__(self, namespace: Namespace, builtins: Namespace) -> None:
         self.namespace, self.builtins = namespace, builtins
         self.steps: list[Step] = []
         self._registers: dict[Source, int] = {}
@@ -96,9 +96,9 @@ class _Lowering:
     def registers(self, sources: tuple[Source, ...]) -> tuple[int, ...]:
         return tuple(self.register(source) for source in sources)
 
-    def native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def native(self, function: AnyFunction) -> AnyFunction:
         """Return the C function that does the same: the extension names it like the Python one."""
-        twin: Callable[..., Any] = getattr(_frame, function.__name__, function)
+        twin: AnyFunction = getattr(_frame, function.__name__, function)
         return twin
 
     def check(self, guard: Guard) -> None:

@@ -16,12 +16,12 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
 from ..bytecode import Instruction, decode
 from ..errors import UserLine
+from ..torch_types import Namespace
 from .library import library_function
 from .native import Dispatcher
 
@@ -65,7 +65,7 @@ def unsuitable(code: CodeType) -> str | None:
     return None
 
 
-def frame_reader(code: CodeType, namespace: dict[str, Any]) -> Instruction | None:
+def frame_reader(code: CodeType, namespace: Namespace) -> Instruction | None:
     """Return the load of a name through which code inspects its own frame, or None.
 
     A compiled frame has no variables to show there. Methods of the same names (`model.eval()`) do
@@ -90,7 +90,7 @@ def frame_reader(code: CodeType, namespace: dict[str, Any]) -> Instruction | Non
     return None
 
 
-def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
+def reason_to_skip(code: CodeType, namespace: Namespace) -> str | None:
     """Return why the hook skips a callee, or None."""
     name = code.co_name
     if str(namespace.get("__name__", "")).startswith("namedtuple_"):
@@ -178,7 +178,7 @@ def _is_stub(frame: FrameType) -> bool:
     return is_first and any(type(constant) is Dispatcher for constant in code.co_consts)
 
 
-def _defines_layers(namespace: dict[str, Any]) -> bool:
+def _defines_layers(namespace: Namespace) -> bool:
     """Return whether a module outside torch defines subclasses of nn.Module."""
     name = str(namespace.get("__name__"))
     return name.partition(".")[0] != "torch" and any(

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..bytecode import FrameSnapshot
 from ..errors import UserLine, plain_title
+from ..torch_types import AnyFunction, Namespace, Values
 from .native import Spread, call_plainly
 
 __all__ = ["Original", "parameter_count"]
@@ -28,7 +29,7 @@ class Original:
     __slots__ = ("_code", "_function", "builtins", "is_weak", "name", "namespace", "qualname")
 
     def __init__(
-        self, code: CodeType, namespace: dict[str, Any], *, name: str = "", weak: bool = False
+        self, code: CodeType, namespace: Namespace, *, name: str = "", weak: bool = False
     ) -> None:
         """`weak`: refer to `code` weakly, because the code owns the handle, which owns this."""
         self._code: Callable[[], CodeType | None] = weakref.ref(code) if weak else lambda: code
@@ -37,7 +38,7 @@ class Original:
         keep = not weak and not code.co_freevars
         cells = tuple(CellType() for _ in code.co_freevars)
         function = FunctionType(code, namespace, self.name, closure=cells)
-        self.builtins: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+        self.builtins: Namespace = function.__builtins__  # type: ignore[attr-defined]
         self._function = function if keep else None
 
     @classmethod
@@ -94,7 +95,7 @@ class Original:
         return not (code.co_flags & stars or code.co_kwonlyargcount or code.co_freevars)
 
     @property
-    def plain(self) -> Callable[..., Any]:
+    def plain(self) -> AnyFunction:
         """The cheapest callable that runs it on the dispatcher's values."""
         if self.is_weak:
             return self
@@ -132,7 +133,7 @@ class Original:
             qualname=self.qualname,
         )
 
-    def run(self, values: tuple[Any, ...], family: object = None) -> Any:
+    def run(self, values: Values, family: object = None) -> object:
         """Run as plain Python; callees are hooked for `family` unless it is None."""
         args, kwargs, cells = _spread(self.code, values)
         function = self._function
@@ -140,7 +141,7 @@ class Original:
             function = FunctionType(self.code, self.namespace, self.name, None, cells)
         return call_plainly(function, args, kwargs, family)
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *values: object) -> object:
         """Call `run` with the dispatcher's values as arguments: the entry point for residuals."""
         return self.run(values)
 
@@ -153,7 +154,7 @@ def parameter_count(code: CodeType) -> int:
 
 def _spread(
     code: CodeType, values: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], dict[str, Any] | None, tuple[Any, ...]]:
+) -> tuple[Values, dict[str, Any] | None, tuple[CellType, ...]]:
     """Return positional arguments, keywords and cells of the call that has these values.
 
     It calls no builtin: the program may have replaced some and would see each call of those.

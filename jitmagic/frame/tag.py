@@ -26,6 +26,7 @@ from .. import _frame
 from ..compat.modules import GLOBAL_MODULE_HOOKS, UNSCRIPTED_ATTRIBUTES, call_module
 from ..errors import TaggingError, UsageError, warn
 from ..options import Options
+from ..torch_types import AnyFunction
 from . import hook  # noqa: F401  # registers the callback of the native hook
 from .code_updates import follow, handle_in, stub_code
 from .family import Compiler, Family
@@ -53,7 +54,7 @@ if _SLOT not in UNSCRIPTED_ATTRIBUTES:  # a scripted copy must not have it
     UNSCRIPTED_ATTRIBUTES.append(_SLOT)
 
 
-def tag(target: Any, options: Options, compiler: Compiler) -> Any:
+def tag(target: object, options: Options, compiler: Compiler) -> Any:
     """Return the tagged form of `target`; raises TaggingError if it cannot be tagged."""
     known = handle_of(target)
     if known is not None:
@@ -84,7 +85,7 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
     return made
 
 
-def handle_of(target: Any) -> Handle | None:
+def handle_of(target: object) -> Handle | None:
     """Return the handle of a tagged object, or None."""
     match target:
         case ModuleCall():
@@ -103,7 +104,7 @@ def handle_of(target: Any) -> Handle | None:
     return None
 
 
-def tagged_handle(target: Any) -> Handle:
+def tagged_handle(target: object) -> Handle:
     """Return the handle of a tagged object; raises TypeError for anything else."""
     handle = handle_of(target)
     if handle is None:
@@ -111,7 +112,7 @@ def tagged_handle(target: Any) -> Handle:
     return handle
 
 
-def original_of(target: Any) -> Any:
+def original_of(target: object) -> Any:
     """Return the object that was tagged: the user's function, or the module or class itself."""
     match target:
         case types.FunctionType() if handle_of(target) is not None:
@@ -125,7 +126,7 @@ def original_of(target: Any) -> Any:
     return target
 
 
-def untag(target: Any) -> Any:
+def untag(target: object) -> Any:
     """Return the untagged form; modules and classes are changed back in place."""
     if handle_of(target) is None:
         return target
@@ -175,12 +176,12 @@ class Query:
     __slots__ = ("_function", "_label", "_question")
 
     def __init__(
-        self, name: str, function: types.FunctionType, question: Callable[[Any], Callable[..., Any]]
+        self, name: str, function: types.FunctionType, question: Callable[[object], AnyFunction]
     ) -> None:
         self._function, self._question = weakref.ref(function), question
         self._label = f"{function.__qualname__}.{name}"
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> Any:
         function = self._function()
         if function is None:
             raise ReferenceError(f"{self._label}: the function is gone")
@@ -189,7 +190,7 @@ class Query:
     def __repr__(self) -> str:
         return f"<{self._label}: call it with the function's arguments>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _revive_query, (self._label.rpartition(".")[2], self._function(), self._question)
 
 
@@ -197,7 +198,7 @@ class Query:
 # down to the dispatcher in its constants. The other process tags the function again.
 
 
-def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[Any, ...]:
+def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[object, ...]:
     stub = None if dispatcher.stub is None else dispatcher.stub()
     handle = None if stub is None else handle_in(stub.__code__)
     if handle is None or handle is not dispatcher.owner:
@@ -211,7 +212,7 @@ def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dis
     return Handle.of_function(function, options, compiler).dispatcher
 
 
-def _revive_query(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Query:
+def _revive_query(name: str, stub: types.FunctionType, question: AnyFunction) -> Query:
     handle = handle_in(stub.__code__)
     if handle is not None and handle.dispatcher.stub is None:
         handle.dispatcher.stub = weakref.ref(stub)
@@ -240,7 +241,7 @@ def _stub_of(function: types.FunctionType, handle: Handle) -> types.FunctionType
     return made
 
 
-def _refusal(target: Any) -> TaggingError:
+def _refusal(target: object) -> TaggingError:
     what = getattr(target, "__qualname__", None) or f"an object of type {type(target).__qualname__}"
     if isinstance(target, type):
         return TaggingError(
@@ -271,10 +272,16 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
     eager = functools.partial(_call_with_hooks, handle.family)
     outdated = functools.partial(_retag_and_call, handle.family)
     current = inspect.getattr_static(cls, "forward")
-    otherwise = (eager, outdated, call_module)
-    on_error, tables = strip_dispatcher_frames, (_HOOK_TABLES, GLOBAL_MODULE_HOOKS)
     return ModuleCall(
-        module, stub, handle.dispatcher, on_error, current, otherwise, *tables, handle
+        module,
+        stub,
+        handle.dispatcher,
+        strip_dispatcher_frames,
+        current,
+        (eager, outdated, call_module),
+        _HOOK_TABLES,
+        GLOBAL_MODULE_HOOKS,
+        handle,
     )
 
 
@@ -283,25 +290,29 @@ def _calls_slot(cls: type[torch.nn.Module]) -> bool:
 
 
 def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
-    forward: Any = inspect.getattr_static(cls, "forward", None)
-    if isinstance(forward, types.FunctionType):
-        if handle_of(forward) is not None:
-            forward = original_of(forward)
-        reason = unsuitable(forward.__code__)
+    forward = inspect.getattr_static(cls, "forward", None)
+    if not isinstance(forward, types.FunctionType):
+        why = "its forward is not a Python function"
+    elif forward is torch.nn.Module.__dict__.get("forward"):
+        why = "it has no forward"
     else:
-        reason = "its forward is not a Python function"
-    if reason is None and forward is not torch.nn.Module.__dict__.get("forward"):
-        return forward  # type: ignore[no-any-return]
-    why = reason or "it has no forward"
+        original: types.FunctionType = original_of(forward)
+        if (reason := unsuitable(original.__code__)) is None:
+            return original
+        why = reason
     raise TaggingError(f"{cls.__qualname__}", why, "define a plain forward method")
 
 
-def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def _call_with_hooks(
+    family: object, module: torch.nn.Module, /, *args: object, **kwargs: object
+) -> object:
     """Call the module like nn.Module.__call__; the frame hook compiles its forward."""
     return call_plainly(call_module, (module, *args), kwargs, family)
 
 
-def _retag_and_call(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def _retag_and_call(
+    family: Family, module: torch.nn.Module, /, *args: object, **kwargs: object
+) -> object:
     """Tag the module again: its class has another forward than when it was tagged."""
     try:
         call = tagged_call(module, family.options, family.compiler)

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
 
 from ..errors import UserLine
-from ..torch_types import AnyFunction
+from ..torch_types import AnyFunction, Args, Kwargs
 
 __all__ = ["Silence", "call_from"]
 
@@ -43,9 +41,9 @@ class Silence:
 def call_from(
     line: UserLine | Silence,
     function: AnyFunction,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-) -> Any:
+    args: Args,
+    kwargs: Kwargs,
+) -> object:
     """Call `function(*args, **kwargs)` as if that line called it."""
     if isinstance(line, Silence):
         return FunctionType(_CALL, line.names)(function, args, kwargs)

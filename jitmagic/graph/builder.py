@@ -462,7 +462,7 @@ def _value(node: Node) -> Any:
     return as_torch(node.meta["val"])
 
 
-def _specs_like(sources: Sequence[Node | None], values: Sequence[object]) -> tuple[Any, ...]:
+def _specs_like(sources: Sequence[Node | None], values: Sequence[object]) -> tuple[object, ...]:
     """Return the spec of each value on the device of its source; None without either."""
     return tuple(
         None if value is None or source is None else spec_on(value, device_of(source))

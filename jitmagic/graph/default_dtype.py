@@ -86,7 +86,7 @@ def _results(target: Target, given: Arguments, dtype: torch.dtype) -> list[Any]:
     """
     devices: dict[int, torch.device] = {}
 
-    def stand_in(node: Node) -> Any:
+    def stand_in(node: Node) -> object:
         value = as_torch(node.meta["val"])
         made = value.detach() if isinstance(value, torch.Tensor) else value
         devices[id(made)] = device_of(node)

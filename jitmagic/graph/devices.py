@@ -9,12 +9,13 @@ runs in eager, which raises its own error or returns a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
 __all__ = ["MixedDevices", "Placement", "place"]
@@ -74,7 +75,7 @@ def as_device(given: Any) -> torch.device:
 def place(
     name: str,
     args: tuple[object, ...],
-    kwargs: Mapping[str, object],
+    kwargs: Kwargs,
     device_of: Callable[[torch.Tensor], torch.device],
 ) -> Placement:
     """Decide the device of the call `name` (the bare name of the function or method)."""
@@ -174,7 +175,9 @@ def _cpu(own: torch.device, args: Any, kwargs: Any, asked: object, device_of: ob
     return Placement(CPU, (args[0], META), kept, own != CPU, "to")
 
 
-def _cuda(own: torch.device, args: Any, kwargs: object, asked: Any, device_of: object) -> Placement:
+def _cuda(
+    own: torch.device, args: Any, kwargs: object, asked: object, device_of: object
+) -> Placement:
     if not torch.cuda.is_available():
         raise MixedDevices("no CUDA device is available")
     index = asked if asked is not None else args[1] if len(args) > 1 else None

@@ -6,15 +6,15 @@ unless the class declares that it need not; this one does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from ..compat.modes import PythonDispatcher, TorchDispatchMode
 from ..compat.tensors import make_wrapper
-from ..torch_types import OpOverload
+from ..torch_types import Kwargs, OpOverload
 
 __all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 
@@ -66,12 +66,10 @@ class DispatchMode(TorchDispatchMode):
         func: OpOverload,
         types: Collection[type],
         args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+        kwargs: Kwargs | None = None,
     ) -> object:
         return self.run_operator(func, args, kwargs or {})
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         """Return the result of an ATen call."""
         return op(*args, **kwargs)

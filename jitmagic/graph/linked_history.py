@@ -7,7 +7,7 @@ meta tensors that the autograd engine can differentiate, as often as eager's res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -81,13 +81,17 @@ def _saves_tensors(results: Sequence[torch.Tensor]) -> bool:
     return any(name.startswith("_raw_saved") for node in history_of(results) for name in dir(node))
 
 
-def history_of(outputs: Sequence[torch.Tensor]) -> dict[AutogradNode, None]:
-    """Return the autograd nodes that a backward of the outputs runs."""
+def history_of(
+    outputs: Iterable[torch.Tensor], ends: Callable[[AutogradNode], bool] = lambda node: False
+) -> dict[AutogradNode, None]:
+    """Return the autograd nodes that a backward of the outputs runs. A node for which `ends` is
+    true is left out, with the nodes that it leads to.
+    """
     seen: dict[AutogradNode, None] = {}
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while waiting:
         node = waiting.pop()
-        if node not in seen:
+        if node not in seen and not ends(node):
             seen[node] = None
             waiting += [behind for behind, _ in node.next_functions if behind is not None]
     return seen

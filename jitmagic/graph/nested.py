@@ -49,7 +49,7 @@ def map_nodes(value: object, change: Callable[[Node], object]) -> Any:
     return value
 
 
-def map_tensors(value: object, change: Callable[[torch.Tensor], object]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], object]) -> object:
     """Return the nested result with `change(tensor)` in place of each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -84,7 +84,7 @@ def frozen(value: object, described: Callable[[object], Hashable]) -> Hashable:
     return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
-def rebuilt(like: Any, items: list[Any]) -> object:
+def rebuilt(like: Any, items: list[object]) -> object:
     """Return a sequence of `items` of the class of `like`, which may be a named tuple or one of
     torch.return_types.
     """

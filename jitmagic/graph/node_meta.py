@@ -19,8 +19,8 @@ from ..compat.modes import switch_grad_mode
 from ..errors import UserLine, VerifyError
 from ..spec import TensorSpec
 from ..symbols.interval import Interval
-from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size
+from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
 from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions

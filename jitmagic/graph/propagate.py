@@ -10,7 +10,7 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType
@@ -22,8 +22,8 @@ from ..compat.functions import pad_packed_sequence
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
-from ..symbols.scalar import symbols_of
-from ..torch_types import AnyFunction, OpOverload
+from ..symbols.symbolic_numbers import symbols_of
+from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
@@ -141,7 +141,7 @@ def call_on_meta(
     above: DispatchMode | None = None,
     line: UserLine | None = None,
     guesses: bool = True,
-) -> Any:
+) -> object:
     """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
     cannot run at symbolic sizes then raise.
     """
@@ -199,7 +199,7 @@ def _varies(value: object) -> bool:
     )
 
 
-def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
+def _warn(target: Target, arguments: tuple[Any, object], line: UserLine) -> None:
     """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
         _noted(target, line, with_sizes_of_call(arguments))
@@ -249,7 +249,7 @@ def _run(
 
 def _noted(
     target: Target, attribution: UserLine | Silence, arguments: tuple[Any, Any]
-) -> tuple[Any, set[int]]:
+) -> tuple[object, set[int]]:
     """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
@@ -274,9 +274,7 @@ class _Shapes(DispatchMode):
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         if op._schema.is_mutable:
             self.written.update(_storages_written(op, args, kwargs))
             if only_writes(op):
@@ -286,7 +284,7 @@ class _Shapes(DispatchMode):
         return _RULES.ask(op, args, kwargs)
 
 
-def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _sized_by_data(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     if (fresh := _SHAPES.fresh) is None:
         return None
 
@@ -296,7 +294,7 @@ def _sized_by_data(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, 
     return infer_data_dependent(op, args, kwargs, fresh, call)
 
 
-def _lifted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _lifted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     is_lift = _SHAPES.names_devices and op is aten.lift_fresh.default
     return without_data(args[0]) if is_lift else None
 
@@ -309,9 +307,7 @@ _RULES: Rules[object] = Rules(
 )
 
 
-def _storages_written(
-    func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> Iterator[int]:
+def _storages_written(func: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> Iterator[int]:
     """Yield the storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -353,7 +349,7 @@ _KERNEL_CHOOSES_STRIDES = (
 _RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
-def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> Any:
+def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> object:
     """Make the result channels_last where input or weight is, as kernels do."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result

@@ -93,7 +93,7 @@ class ProgramBackward:
     `guards` are the facts that the region relies on; `holds` checks them, once they are lowered.
     """
 
-    make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, Any]]]
+    make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, object]]]
     guards: tuple[object, ...]
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..compat.pytree import tree_flatten, tree_unflatten
-from ..torch_types import AnyFunction
+from ..torch_types import AnyFunction, Args, Kwargs
 
 __all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
 
@@ -44,7 +44,7 @@ class PassThrough:
 class Pattern:
     """A pytree of tuples, lists, dicts, whose leaves are constants, Slots and PassThroughs."""
 
-    leaves: tuple[Any, ...]
+    leaves: tuple[object, ...]
     spec: Any  # torch.utils._pytree.TreeSpec
 
     @staticmethod
@@ -112,13 +112,11 @@ class Transformed(_OverTensors):
         self.arguments, self.answer = arguments, answer
         self.runs = 0  # how often the function has run
 
-    def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[object, ...]:
+    def __call__(self, given: Sequence[Any], captured: Sequence[object]) -> tuple[object, ...]:
         args, kwargs = self.arguments.fill(given)
         return self._flat(self.apply(partial(self._function, captured), args, kwargs))
 
-    def apply(
-        self, function: AnyFunction, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Any:
+    def apply(self, function: AnyFunction, args: Args, kwargs: Kwargs) -> Any:
         """Call the transform of `function`."""
         if self.takes_function:
             return self.transform(function, **self.settings)(*args, **kwargs)
@@ -142,7 +140,7 @@ class Pull(_OverTensors):
         super().__init__("pull", settings)
         self.arguments = arguments
 
-    def __call__(self, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
+    def __call__(self, function: Callable[..., Any], given: Sequence[object]) -> tuple[object, ...]:
         return self._flat(function(*self.arguments.fill(given), **self.settings))
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..symbols.scalar import rounding_error
+from ..symbols.symbolic_numbers import rounding_error
 
 __all__ = [
     "SIZED",
@@ -36,7 +36,7 @@ def length_of(container: object) -> int:
     return int(kind.__len__(container))
 
 
-def item_at(sequence: Any, index: Any) -> Any:
+def item_at(sequence: Any, index: object) -> object:
     """Return `sequence[index]` of an exact list or tuple, or of a dict with a str as key."""
     if type(sequence) is dict and type(index) is str:
         return sequence[index]
@@ -52,7 +52,7 @@ def plain_sequence(container: object) -> Any:
     return container
 
 
-def of_numbers(container: object) -> Any:
+def of_numbers(container: object) -> object:
     """Return the container if it is a list or tuple of floats and ints."""
     if any(type(item) not in (float, int) for item in plain_sequence(container)):
         raise TypeError("contains something other than floats and ints")

@@ -18,7 +18,7 @@ __all__ = ["LRU_CACHE", "cache_key", "cached_result"]
 LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
 
 
-def cached_result(wrapper: object, key: object) -> Any:
+def cached_result(wrapper: object, key: object) -> object:
     """Return the cached result for a key; raises KeyError if there is none."""
     held, links = _references(wrapper)
     entry = held[key]
@@ -27,7 +27,7 @@ def cached_result(wrapper: object, key: object) -> Any:
     return {k: result for k, result in zip(links[::3], links[1::3], strict=True)}[key]
 
 
-def cache_key(wrapper: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def cache_key(wrapper: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Return the key of a call, taken from another cache of the same kind.
 
     CPython does not export the marker before keyword arguments. Raises TypeError if an argument is
@@ -41,7 +41,7 @@ def cache_key(wrapper: Any, args: Sequence[object], kwargs: Mapping[str, object]
 def _nothing(*args: object, **kwargs: object) -> None: ...
 
 
-def _references(wrapper: object) -> tuple[dict[Any, Any], list[Any]]:
+def _references(wrapper: object) -> tuple[dict[object, object], list[object]]:
     """Return the dictionary of a cache and, if it is bounded, its links: key, result and class of
     each.
 

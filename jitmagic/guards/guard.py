@@ -49,7 +49,7 @@ its condition in one sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -58,8 +58,8 @@ import torch
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import stride_place
+from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .source import Source
 from .weak_fields import WeakField, referent, weakly
 
@@ -139,7 +139,7 @@ class TensorKind(WeakField, Guard):
     dual: bool = False
 
     @property
-    def cls(self) -> Any:
+    def cls(self) -> object:
         """The class, or `GONE`."""
         return self.value
 
@@ -194,19 +194,27 @@ class InRange(Guard):
     whole: bool = False
 
 
-def _symbols_in(left: Expr, right: Expr) -> list[Symbol]:
-    return list(dict.fromkeys((*symbols_of(left), *symbols_of(right))))
+class _Relation:
+    """Mixin for the fields `left` and `right`."""
 
+    __slots__ = ()
+    left: Expr
+    right: Expr
 
-def _sources_of(symbols: Iterable[Symbol]) -> tuple[Source, ...]:
-    """Return the number sources, and the tensors whose sizes the other symbols are."""
-    origins: list[Any] = [symbol.origin for symbol in symbols]
-    found = (one if isinstance(one, Source) else one.source for one in origins)
-    return tuple(dict.fromkeys(found))
+    @property
+    def symbols(self) -> list[Symbol]:
+        return list(dict.fromkeys((*symbols_of(self.left), *symbols_of(self.right))))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The number sources, and the tensors whose sizes the other symbols are."""
+        origins: list[Any] = [symbol.origin for symbol in self.symbols]
+        found = (one if isinstance(one, Source) else one.source for one in origins)
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)
-class SizesRelate(Guard):
+class SizesRelate(_Relation, Guard):
     """`left op right` for sizes, strides, storage offsets and ints.
 
     Both sides are integer expressions over symbols whose origins are SizeOf, StrideOf, OffsetOf, or
@@ -217,33 +225,17 @@ class SizesRelate(Guard):
     left: Expr
     right: Expr
 
-    @property
-    def symbols(self) -> list[Symbol]:
-        return _symbols_in(self.left, self.right)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return _sources_of(self.symbols)
-
 
 @dataclass(frozen=True, slots=True)
-class NumbersRelate(Guard):
+class NumbersRelate(_Relation, Guard):
     """`left op right` for floats and ints, evaluated with Python's arithmetic.
 
-    `symbols.floats` defines the expressions; the origins of their symbols are Sources.
+    `symbols.float_programs` defines the expressions; the origins of their symbols are Sources.
     """
 
     op: str
     left: Expr
     right: Expr
-
-    @property
-    def symbols(self) -> list[Symbol]:
-        return _symbols_in(self.left, self.right)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return _sources_of(self.symbols)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ user code runs.
     dict, views, set  (dictionary or set, number of entries left)
     enumerate         (inner iterator, next number)
     zip               (whether it is strict, *inner iterators)
-    map, filter       (function, *inner iterators)
+    map, filter       (function, *inner iterators); None for map(strict=True) of 3.14
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANGE = type(iter(range(0)))
 _WRAPPERS = (enumerate, map, filter)
 
 
-def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
+def iterator_parts(iterator: Any) -> tuple[object, ...] | None:
     """Return the parts listed in the module's docstring, or None."""
     kind = type(iterator)
     if kind in DICT_ITERATORS or kind is SET_ITERATOR:
@@ -41,7 +41,7 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
         return None
     reduced = iterator.__reduce__()
     if kind in _WRAPPERS:
-        return tuple(reduced[1])
+        return tuple(reduced[1]) if len(reduced) == 2 else None
     if kind is zip:
         return (len(reduced) > 2, *reduced[1])
     (container,) = reduced[1]
@@ -53,7 +53,7 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
     return container, state
 
 
-def _entries_left(iterator: object) -> tuple[Any, ...] | None:
+def _entries_left(iterator: object) -> tuple[object, ...] | None:
     """Return the container and the number of entries left, which CPython counts down to 0."""
     owner = next((one for one in gc.get_referents(iterator) if type(one) in _TABLES), None)
     if owner is None:

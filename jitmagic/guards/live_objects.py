@@ -39,20 +39,20 @@ _SHOWN = (dict, OrderedDict)
 
 _MRO, _NAMES = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__"))
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_HAVE_PART: dict[str, Any] = {
+_HAVE_PART: dict[str, object] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
     "__func__": types.MethodType,
 }
 
 
-def of_kind(kind: Any, base: Any) -> Any:
+def of_kind(kind: Any, base: object) -> Any:
     """Return `base` if its type is `kind`; isinstance() would read a user-defined `__class__`."""
     if not issubclass(type(base), kind):
         raise TypeError(f"not a {kind}")
     return base
 
 
-def part_of(function: object, part: str) -> Any:
+def part_of(function: object, part: str) -> object:
     """Return an attribute such as `__code__` of a function, or `__self__` of a bound method."""
     # A bound method would forward other attributes to its function.
     return getattr(of_kind(_HAVE_PART.get(part, types.FunctionType), function), part)
@@ -74,13 +74,13 @@ def slot_of(base: object, name: str) -> Any:
     return descriptor.__get__(base, type(base))
 
 
-def instance_dict(base: object) -> dict[str, Any]:
+def instance_dict(base: object) -> dict[str, object]:
     """Return the `__dict__` of an object; raises AttributeError if it has none."""
-    table: dict[str, Any] = slot_of(base, "__dict__")
+    table: dict[str, object] = slot_of(base, "__dict__")
     return table
 
 
-def attribute_at(owner: object, name: object, tables: Sequence[str]) -> Any:
+def attribute_at(owner: object, name: object, tables: Sequence[str]) -> object:
     """Return an attribute that the class lacks, from the object's `__dict__` or a table in it.
 
     `tables` names those: nn.Module has parameters, buffers and submodules in dictionaries.
@@ -101,7 +101,7 @@ def attribute_at(owner: object, name: object, tables: Sequence[str]) -> Any:
     raise AttributeError(name)
 
 
-def item_of(base: Any, key: Any) -> Any:
+def item_of(base: Any, key: object) -> object:
     """Return base[key] of a dict, list or tuple as stored."""
     if issubclass(type(base), dict):
         return entry_of(base, key)
@@ -155,14 +155,14 @@ def array_memory(array: Any) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def entry_of(table: dict[Any, Any], key: object) -> object:
+def entry_of(table: dict[object, object], key: object) -> object:
     """Return the value under a key, bypassing `__getitem__` and `__missing__` of the class."""
     if (found := dict.get(table, key, _NOTHING)) is _NOTHING:
         raise KeyError(key)
     return found
 
 
-def entries_of(base: object) -> list[tuple[Any, Any]]:
+def entries_of(base: object) -> list[tuple[object, object]]:
     """Return the items of a dictionary in order, bypassing the methods of its class."""
     kind = OrderedDict if issubclass(type(base), OrderedDict) else dict
     return list(kind.items(of_kind(kind, base)))

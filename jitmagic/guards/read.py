@@ -25,7 +25,7 @@ def is_input_of_call(source: Source, tensor: torch.Tensor) -> bool:
 
     The sizes of parameters and of tensors in modules rarely vary.
     """
-    at: Any = source
+    at: object = source
     while isinstance(at, Item | ItemAt | DictEntry | ArrayMemory):
         at = at.base
     return isinstance(at, Argument) and not isinstance(tensor, torch.nn.Parameter)

@@ -17,8 +17,8 @@ from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.interval import INT64
 from ..symbols.polynomial import written
-from ..symbols.scalar import Symbol
 from ..symbols.size import OffsetOf, SizeOf
+from ..symbols.symbolic_numbers import Symbol
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
 from .source import Source, describe
@@ -27,7 +27,7 @@ __all__ = ["relation", "size_name", "sizes_differ"]
 
 
 def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
-    known: dict[Expr, Any] = {}
+    known: dict[Expr, object] = {}
     for symbol in guard.symbols:
         try:
             known[symbol] = _value(symbol.origin, frame)

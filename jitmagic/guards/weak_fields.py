@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import types
 import weakref
-from typing import Any
 
 __all__ = ["GONE", "WeakField", "can_be_weak", "referent", "weakly"]
 
@@ -62,6 +61,6 @@ class WeakField:
         object.__setattr__(self, "held", weakly(self.held))
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """The object, or `GONE`."""
         return referent(self.held)

@@ -7,23 +7,23 @@ and guards. This module does not call torch._dynamo; torch._dynamo calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ..api import jit
+from ..torch_types import AnyFunction
 
 __all__ = ["jitmagic_backend"]
 
 
 def jitmagic_backend(
     gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     mode: str = "default",
-    options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
+    options: Mapping[str, object] | None = None,
+) -> AnyFunction:
     """Return the compiled graph, for `torch.compile(fn, backend="jitmagic")`.
 
     example_inputs: fake tensors and symbolic ints; if any size is symbolic, the graph is compiled
@@ -35,6 +35,6 @@ def jitmagic_backend(
     return jit(gm, mode=mode, dynamic=dynamic, options=options)
 
 
-def _varies(example: Any) -> bool:
+def _varies(example: object) -> bool:
     sizes = example.shape if isinstance(example, torch.Tensor) else (example,)
     return any(isinstance(size, torch.SymInt | torch.SymFloat) for size in sizes)

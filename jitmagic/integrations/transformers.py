@@ -25,7 +25,7 @@ class JitCallback(TrainerCallback):
         self._keywords = keywords
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+        self, args: object, state: object, control: object, model: Any = None, **kwargs: object
     ) -> None:
         """Tag the model; it is compiled at its first batch."""
         jit(model, **self._keywords)

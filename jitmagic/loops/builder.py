@@ -8,7 +8,7 @@ would give it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..errors import CompileFailed
 from ..graph.nested import map_leaves
 from ..spec import TensorSpec, contiguous_strides
 from ..symbols.size import Dimension, Size, hint_of, is_same
-from ..torch_types import OpOverload
+from ..torch_types import Kwargs, OpOverload
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -301,7 +301,12 @@ class LoopBuilder:
         }
 
     def extern(
-        self, out: Out, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+        self,
+        out: Out,
+        op: OpOverload,
+        args: Sequence[Any],
+        kwargs: Kwargs,
+        reason: str,
     ) -> list[TensorView | None]:
         """Add one ATen call; its results are new buffers with eager's strides."""
         made_args = map_leaves(tuple(args), self._argument)

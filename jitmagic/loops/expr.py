@@ -30,8 +30,8 @@ from ..symbols.expr import (
     rebuild,
 )
 from ..symbols.polynomial import divided, factors, product
-from ..symbols.scalar import Apply, Symbol, interval_of
 from ..symbols.size import Dimension, Size, expr_of, size_of
+from ..symbols.symbolic_numbers import Apply, Symbol, interval_of
 from .ir import Axis, AxisVar, ValueIndex
 
 __all__ = [

@@ -33,6 +33,7 @@ from .ir import (
     Reduction,
     Store,
     Value,
+    binders,
     run_time_values,
     walk,
 )
@@ -159,15 +160,7 @@ def _run_nest(nest: Nest, memory: _Memory) -> None:
 
 
 def _all_axes(nest: Nest) -> list[Axis]:
-    axes = dict.fromkeys(nest.outer)
-    for store in nest.stores:
-        axes |= dict.fromkeys(store.inner)
-    roots = [store.value for store in nest.stores]
-    roots += [v for store in nest.stores for part in store.index for v in run_time_values(part)]
-    for node in walk(tuple(roots)):
-        if isinstance(node, Reduction):
-            axes |= dict.fromkeys(node.axes)
-    return list(axes)
+    return list(dict.fromkeys(axis for axes in binders(nest) for axis in axes))
 
 
 class _Grid:

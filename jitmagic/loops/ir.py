@@ -34,7 +34,7 @@ carries `mask` (a bool Value): where it is false nothing is read and the value i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -75,9 +75,11 @@ __all__ = [
     "Store",
     "Value",
     "ValueIndex",
+    "binders",
     "kernel_device",
     "landmarks",
     "run_time_values",
+    "store_values",
     "unused_name",
     "walk",
 ]
@@ -409,6 +411,22 @@ def _landmarks(root: Value) -> tuple[Value, ...]:
         if not stack:
             return marks
         node.__dict__["landmarks"] = marks  # as cached_property does
+
+
+def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
+    """Return the roots of a nest's values: the stored values and their run-time indexes."""
+    roots: list[Value] = []
+    for store in stores:
+        roots.append(store.value)
+        roots.extend(v for part in store.index for v in run_time_values(part))
+    return tuple(roots)
+
+
+def binders(nest: Nest) -> list[tuple[Axis, ...]]:
+    """Return the axes that loop together: the outer ones, and those of each store and reduction."""
+    nodes = walk(store_values(nest.stores))
+    reduced = [node.axes for node in nodes if isinstance(node, Reduction)]
+    return [nest.outer, *(store.inner for store in nest.stores), *reduced]
 
 
 def unused_name(wanted: str, taken: Container[str], mark: str = "_") -> str:

@@ -9,7 +9,7 @@ without a lowering, or whose lowering declines, is one Extern step with the reas
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..graph.symbolic.sym_node import sizes_in
 from ..spec import TensorSpec, contiguous_strides, spec_of
 from ..symbols.size import Size
-from ..torch_types import OpOverload
+from ..torch_types import Args, Kwargs, OpOverload
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
@@ -112,15 +112,13 @@ def _outputs(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> None:
             raise VerifyError(f"graph output {result!r} is not a tensor")
 
 
-def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
+def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     args, kwargs = map_nodes((node.args, node.kwargs), env.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]
     if node.target is READS_NUMBER:
         return NumberView(args[0])
-    op = node.target
-    if not isinstance(op, OpOverload):
-        raise VerifyError(f"{node.name} does not call an ATen overload")
+    op = _overload(node)
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(node))
@@ -148,13 +146,20 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> Any:
         return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
+def _overload(node: Node) -> OpOverload:
+    if not isinstance(node.target, OpOverload):
+        raise VerifyError(f"{node.name} does not call an ATen overload")
+    return node.target
+
+
 def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     """Lower a CPU scalar into the kernels that use it. Raises Decline."""
     builder.device = builder.kernel_device
     out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
     given, options = map_nodes((node.args, node.kwargs), env.__getitem__)
-    args, kwargs = _bound(node.target, given, options)
-    return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
+    op = _overload(node)
+    args, kwargs = _bound(op, given, options)
+    return LOWERINGS[str(op)](builder, out, *args, **kwargs)
 
 
 def _transferred(builder: LoopBuilder, arg: Any) -> Any:
@@ -171,12 +176,10 @@ def _transferred(builder: LoopBuilder, arg: Any) -> Any:
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
-def _bound(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
+def _bound(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[list[object], dict[str, object]]:
     """Bind the arguments to the operator's schema, with its declared defaults filled in."""
     # Lowerings then never confuse a missing argument with a zero, False or None.
-    positional: list[Any] = list(args)
+    positional: list[object] = list(args)
     named: dict[str, Any] = {}
     for argument in op._schema.arguments[len(args) :]:
         value = kwargs.get(argument.name, argument.default_value)

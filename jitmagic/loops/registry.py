@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import torch
 
 from ..symbols.expr import Expr
-from ..symbols.scalar import Apply, kind_of
-from ..symbols.scalar import Number as Float
 from ..symbols.size import Size, SizeFloat
+from ..symbols.symbolic_numbers import Apply, kind_of
+from ..symbols.symbolic_numbers import Number as Float
 from ..torch_types import AnyFunction
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .ir import IndexValue, Value

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 from .free_axes import value_axes
 from .ir import (

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from ..options import BACKENDS, MODES
+from ..torch_types import AnyFunction
 
 __all__ = ["VALUES", "declared", "options_of", "parse"]
 
@@ -70,7 +71,7 @@ _OF_TIMING = (
     argument("expression", nargs=REMAINDER, metavar="EXPRESSION", help="what is timed"),
 )
 _NAMES = argument("names", nargs="+", metavar="NAME", help="what to tag")
-_DECLARED: Mapping[str, tuple[Any, ...]] = {
+_DECLARED: Mapping[str, tuple[argument, ...]] = {
     "%%compile": (*_OF_JIT, *_OF_CELLS),
     "%compile": (*_OF_JIT, _NAMES),
     "%jit_timeit": _OF_TIMING,
@@ -80,14 +81,19 @@ _DECLARED: Mapping[str, tuple[Any, ...]] = {
 def declared(magic: str) -> Any:
     """Return a decorator that declares the options of a magic's method; `magic`: `%%compile`."""
 
-    def decorate(method: Any) -> Any:
+    def decorate(method: AnyFunction) -> AnyFunction:
         for declare in reversed(_DECLARED[magic]):
             method = declare(method)
-        decorated: Any = magic_arguments(magic.removeprefix("%"))(method)
-        decorated.parser.allow_abbrev = False  # argparse would accept prefixes of options
+        decorated: AnyFunction = magic_arguments(magic.removeprefix("%"))(method)
+        _parser(decorated).allow_abbrev = False  # argparse would accept prefixes of options
         return decorated
 
     return decorate
+
+
+def _parser(method: AnyFunction) -> MagicArgumentParser:
+    parser: MagicArgumentParser = method.parser  # type: ignore[attr-defined]
+    return parser
 
 
 def options_of(magic: str) -> tuple[str, ...]:
@@ -96,13 +102,13 @@ def options_of(magic: str) -> tuple[str, ...]:
     return tuple(name for name in names if name.startswith("--"))
 
 
-def parse(magic: str, method: Any, line: str) -> dict[str, Any]:
+def parse(magic: str, method: AnyFunction, line: str) -> dict[str, Any]:
     """Return the options on a magic's line by name; raise UsageError for invalid ones."""
     try:
-        found: dict[str, Any] = vars(method.parser.parse_argstring(line))
+        found: dict[str, Any] = vars(_parser(method).parse_argstring(line))
         return found
     except (UsageError, ValueError) as error:  # ValueError: an unclosed quote
-        usage = " ".join(method.parser.format_usage().replace("::", "").split())
+        usage = " ".join(_parser(method).format_usage().replace("::", "").split())
         message = f"{magic}: {error}{_nearest(str(error), magic)}\n{usage}   ({magic}? shows help)"
         raise UsageError(message) from error
 

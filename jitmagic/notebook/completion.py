@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..api import handle_of
+from ..torch_types import AnyFunction
 from .arguments import VALUES, options_of
 
 __all__ = ["complete", "install_completion", "remove_completion"]
@@ -21,7 +22,7 @@ _TAGGED = frozenset({"%compile_off", "%compile_status"})
 _IDENTIFIER = "jitmagic"
 
 
-def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
+def complete(line: str, names: Mapping[str, object]) -> tuple[str, list[str]]:
     """Return the incomplete word at the end of `line`, and its completions."""
     magic, *before = line.split()
     written = before.pop() if before and not line[-1].isspace() else ""
@@ -36,7 +37,7 @@ def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
     return written, [word for word in sorted(offered) if word.startswith(written)]
 
 
-def _nameable(names: Mapping[str, Any], tagged: bool) -> list[str]:
+def _nameable(names: Mapping[str, object], tagged: bool) -> list[str]:
     """Return the names of callables that are tagged, or of those that are not."""
     return [
         name
@@ -52,7 +53,7 @@ class _Completion(NamedTuple):
     type: str = "magic"
 
 
-def install_completion(shell: Any, context_matcher: Callable[..., Any]) -> None:
+def install_completion(shell: Any, context_matcher: AnyFunction) -> None:
     """Add the matcher to IPython; `context_matcher` is the decorator of its completer."""
     matcher = context_matcher(identifier=_IDENTIFIER)(_matcher(weakref.ref(shell)))
     shell.Completer.custom_matchers.append(matcher)
@@ -64,12 +65,12 @@ def remove_completion(shell: Any) -> None:
     shell.Completer.custom_matchers[:] = others
 
 
-def _is_jitmagics(matcher: Any) -> bool:
+def _is_jitmagics(matcher: object) -> bool:
     return getattr(matcher, "matcher_identifier", "") == _IDENTIFIER
 
 
-def _matcher(shell: weakref.ref[Any]) -> Callable[[Any], dict[str, Any]]:
-    def matcher(context: Any) -> dict[str, Any]:
+def _matcher(shell: weakref.ref[Any]) -> Callable[[Any], dict[str, object]]:
+    def matcher(context: Any) -> dict[str, object]:
         here, line = shell(), context.text_until_cursor
         magic, blank, _ = line.partition(" ")
         if here is None or not blank or magic not in _MAGICS:

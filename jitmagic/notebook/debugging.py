@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from ..api import handle_running
 from .display import DimLine
@@ -26,7 +25,7 @@ _HINT_BEFORE = (
 )
 
 
-def hint_about_locals(display: Callable[[Any], Any], cell: str, pdb: bool) -> None:
+def hint_about_locals(display: Callable[[object], object], cell: str, pdb: bool) -> None:
     """Display the hint if the cell about to run uses %debug or switches %pdb on.
 
     pdb: whether %pdb is on, in which case `%pdb` without an argument switches it off

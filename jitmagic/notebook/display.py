@@ -113,7 +113,7 @@ def cell_line(parts: Sequence[CellPart]) -> DimLine | None:
     return DimLine("; ".join(texts)) if texts else None
 
 
-def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:
+def parts_of(targets: Iterable[object]) -> tuple[CellPart, ...]:
     """Return the parts for a cell's tagged functions, all of whose variants the cell compiled."""
     handles = [handle for target in targets if (handle := handle_of(target)) is not None]
     if not handles:
@@ -128,7 +128,7 @@ def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:
     return tuple(found)
 
 
-def cards_of(targets: Iterable[Any]) -> tuple[Card, ...]:
+def cards_of(targets: Iterable[object]) -> tuple[Card, ...]:
     """Return the cards of those targets that are tagged."""
     handles = [handle for target in targets if (handle := handle_of(target)) is not None]
     return tuple(map(load("diagnostics.status").card_of, handles)) if handles else ()
@@ -148,7 +148,7 @@ def remove_formatters(shell: Any) -> None:
             formatter.pop(kind)
 
 
-def _card_html(target: Any) -> str | None:
+def _card_html(target: object) -> str | None:
     cards = cards_of([target])
     if not cards:
         own = getattr(target, "_repr_html_", None)  # a module's own HTML, which this replaces

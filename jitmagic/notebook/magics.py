@@ -17,7 +17,7 @@ import linecache
 import sys
 import time
 import weakref
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,6 +35,7 @@ from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
+from ..torch_types import AnyFunction
 from .arguments import declared, parse
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
@@ -48,7 +49,7 @@ from .display import (
     remove_formatters,
 )
 from .inspection import install_inspection, remove_inspection
-from .tagging import Mark, Tagged, Tagger, tag_methods
+from .tagging import Mark, Tagger, tag_methods
 from .timeit import InvalidExpression, split_expression, time_expression
 from .tracebacks import restore_tracebacks, trim_traceback
 
@@ -76,7 +77,7 @@ class CompileMagics(Magics):
     @output_can_be_silenced
     @cell_magic
     @declared("%%compile")  # type: ignore[untyped-decorator]
-    def compile(self, line: str, cell: str) -> Any:
+    def compile(self, line: str, cell: str) -> object:
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
@@ -88,7 +89,7 @@ class CompileMagics(Magics):
         __tracebackhide__ = True
         options = self._options("%%compile", line)
         wanted = _Wanted(*map(options.pop, _SHOWN))
-        further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
+        further: dict[str, object] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # these report on the compile
             further["background"] = PATIENCE
         if make_options().compile_seconds is None:
@@ -132,7 +133,7 @@ class CompileMagics(Magics):
         number = len(history.input_hist_raw) - 1 if history is not None else 0
         return self.shell.compile.cache(source, number, source)
 
-    async def _run(self, parts: list[Part], tagger: Tagger, wanted: _Wanted) -> Any:
+    async def _run(self, parts: list[Part], tagger: Tagger, wanted: _Wanted) -> object:
         """Run the parts and return the cell's value; only asynchronous parts are awaited."""
         __tracebackhide__ = True
         cell = _Cell()
@@ -144,7 +145,7 @@ class CompileMagics(Magics):
         finally:
             self._report(cell, wanted)
 
-    async def _run_parts(self, parts: list[Part], tagger: Tagger, cell: _Cell) -> Any:
+    async def _run_parts(self, parts: list[Part], tagger: Tagger, cell: _Cell) -> object:
         __tracebackhide__ = True
         namespace = self.shell.user_ns
         value: Any = None
@@ -188,7 +189,7 @@ class CompileMagics(Magics):
             for explanation in _worth_showing(found):
                 display(explanation)
 
-    def _tag(self, name: str, tagger: Tagger) -> list[Tagged]:
+    def _tag(self, name: str, tagger: Tagger) -> list[AnyFunction]:
         """Tag what a definition bound, if it is something that can be tagged."""
         defined = self.shell.user_ns[name]
         if isinstance(defined, type) and not issubclass(defined, torch.nn.Module):
@@ -208,7 +209,7 @@ class CompileMagics(Magics):
 
     @line_magic("compile")  # type: ignore[arg-type]  # IPython's annotation lacks the name
     @declared("%compile")  # type: ignore[untyped-decorator]
-    def compile_names(self, line: str) -> Any:
+    def compile_names(self, line: str) -> object:
         """Tag existing functions, modules or classes."""
         options = self._options("%compile", line)
         names: list[str] = options.pop("names")
@@ -267,7 +268,7 @@ class CompileMagics(Magics):
         self.marks.clear()
 
 
-def _may_read_frame(part: Run, namespace: dict[str, Any]) -> bool:
+def _may_read_frame(part: Run, namespace: dict[str, object]) -> bool:
     """Return whether callees may read the cell's names from the locals of its frame.
 
     A compiled part is a function whose names are globals, so it has no such locals.
@@ -293,7 +294,7 @@ _SHOWN = tuple(each.name for each in fields(_Wanted))
 class _Cell:
     """A running cell: what it has tagged so far, and its start time."""
 
-    ran: list[Tagged] = field(default_factory=list)
+    ran: list[AnyFunction] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -315,14 +316,14 @@ def _raise_on_cell_line(
     raise AssertionError("raised above")
 
 
-def _worth_showing(found: list[Explanation]) -> list[Any]:
+def _worth_showing(found: list[Explanation]) -> Sequence[object]:
     """Return the explanations with a graph; code that only calls those has the same breaks."""
     none = "jitmagic explain: no graph: nothing that was called computes with tensors"
     graphs = [explanation for explanation in found if explanation.graph_count]
     return graphs or [e for e in found if e.graph_break_count] or [DimLine(none)]
 
 
-def _status(targets: Iterable[Any]) -> Status:
+def _status(targets: Iterable[object]) -> Status:
     table: Status = load_module("diagnostics.status").status(*targets)
     return table
 
@@ -352,7 +353,7 @@ def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
     return split_cell(source, filename, flags, first_line=2, shows=shows)
 
 
-def _finish(running: Coroutine[Any, Any, Any]) -> Any:
+def _finish(running: Coroutine[object, object, object]) -> object:
     """Run a coroutine that awaits nothing."""
     __tracebackhide__ = True
     try:

@@ -15,11 +15,10 @@ from typing import Any
 
 from ..api import handle_of, jit, original_of, tag_once, untag
 from ..errors import TaggingError
+from ..torch_types import AnyFunction
 from .display import DimLine
 
-__all__ = ["Mark", "Tagged", "Tagger", "tag_methods"]
-
-Tagged = Callable[..., Any]
+__all__ = ["Mark", "Tagger", "tag_methods"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,10 @@ class Mark:
     """A tagged function or module class with its name, or the tagged methods of a plain class."""
 
     name: str
-    target: weakref.ref[Any]
-    methods: tuple[tuple[str, weakref.ref[Any]], ...] = ()
+    target: weakref.ref[object]
+    methods: tuple[tuple[str, weakref.ref[AnyFunction]], ...] = ()
 
-    def remove(self, namespace: dict[str, Any]) -> None:
+    def remove(self, namespace: dict[str, object]) -> None:
         """Restore the original, unless the user rebound the name."""
         target = self.target()
         if target is None:
@@ -50,10 +49,10 @@ class Tagger:
 
     filename: str
     options: dict[str, Any]
-    display: Callable[[Any], Any] | None  # IPython's; None: no messages
+    display: Callable[[object], object] | None  # IPython's; None: no messages
     has_warned: bool = False
 
-    def tag(self, target: Any, *, once: bool = False) -> Any:
+    def tag(self, target: AnyFunction, *, once: bool = False) -> AnyFunction:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             tagged = tag_once(target, self.options) if once else jit(target, **self.options)
@@ -62,7 +61,7 @@ class Tagger:
         self.has_warned = True
         return tagged
 
-    def tag_or_explain(self, target: Any, name: str) -> Any:
+    def tag_or_explain(self, target: AnyFunction, name: str) -> AnyFunction | None:
         """Return the tagged target; if it cannot be tagged (a generator), display why."""
         try:
             return self.tag(target)
@@ -72,9 +71,9 @@ class Tagger:
             return None
 
 
-def tag_methods(cls: type, tagger: Tagger) -> dict[str, Tagged]:
+def tag_methods(cls: type, tagger: Tagger) -> dict[str, AnyFunction]:
     """Tag the methods of a class that is not a module, except special ones; return them by name."""
-    methods: dict[str, Tagged] = {}
+    methods: dict[str, AnyFunction] = {}
     for name, method in list(vars(cls).items()):
         if not isinstance(method, FunctionType) or name.startswith("__") or handle_of(method):
             continue

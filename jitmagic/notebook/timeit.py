@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def split_expression(line: str) -> tuple[str, str]:
 
 
 def time_expression(
-    expression: str, namespace: dict[str, Any], seconds: float = 1.0, rival: str = ""
+    expression: str, namespace: dict[str, object], seconds: float = 1.0, rival: str = ""
 ) -> Timing:
     """Time an expression, and a second one, `rival`, if given.
 
@@ -51,7 +50,7 @@ def time_expression(
     return _timed(expression, rival, seconds, namespace)
 
 
-def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> Timing:
+def _timed(text: str, rival: str, seconds: float, namespace: dict[str, object]) -> Timing:
     call = _evaluated(text, namespace)
     before = {handle.serial: len(handle.journal) for handle in handles()}
     call()
@@ -64,7 +63,7 @@ def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> 
     return replace(measure(ways, seconds), compiling=sum(record.seconds for record in new_records))
 
 
-def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:
+def _evaluated(text: str, namespace: dict[str, object]) -> Callable[[], object]:
     try:
         code = compile(text, "<%jit_timeit>", "eval")
     except SyntaxError as error:
@@ -73,7 +72,7 @@ def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:
 
 
 @contextmanager
-def _plain(namespace: dict[str, Any]) -> Iterator[None]:
+def _plain(namespace: dict[str, object]) -> Iterator[None]:
     """Run everything that is tagged as plain Python inside."""
     tagged = {
         name: value

@@ -10,7 +10,6 @@
     background_builds  builds kernels on a background thread
     cudagraph, graph_pool, cuda_driver   CUDA graphs, how many are kept, and the driver's API
     tune, step_timing, examples   measure candidates and single steps, and make tensors for that
-    tier_warnings      warns where a weaker tier than the best one is used
     alignment          which kernel arguments are 16-byte aligned
 
 Nothing here knows graphs or schedules: a plan is all that it takes.

@@ -17,12 +17,11 @@ impossible, `refused` has the reason.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
-from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -32,6 +31,7 @@ from ..compat.functions import foreach_copy_
 from ..compat.modules import end_allocation_to_pool, release_pool
 from ..compat.tensors import storage_use_count
 from ..errors import warn
+from ..torch_types import Executable
 from .graph_pool import GraphPool
 from .native import slots_needing_tensors
 
@@ -54,7 +54,7 @@ _UNKNOWN_SIZE = frozenset(
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)
 _MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
-Run = Callable[..., Outputs]
+Graph = torch.cuda.CUDAGraph
 
 # The state of the random generator at the time of a forward's draw: a CPU scalar, which the
 # backward reads on the CPU, if the forward ran without recording, and a CUDA scalar if it was
@@ -72,11 +72,11 @@ def can_replay(plan: Plan) -> bool:
     return plan.device.type == "cuda" and bool(plan.steps)
 
 
-def with_cuda_graphs(run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> Run:
-    """Wrap `run` in CUDA graphs if the plan has anything to record. `graph_pool` limits the
+def with_cuda_graphs(run: Executable, plan: Plan, pool: GraphPool | None = None) -> Executable:
+    """Wrap `run` in CUDA graphs if the plan has anything to record. `pool` limits the
     recordings of one graph at several sizes.
     """
-    return Replayer(run, plan, graph_pool) if can_replay(plan) else run
+    return Replayer(run, plan, pool) if can_replay(plan) else run
 
 
 def recording_refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
@@ -192,7 +192,7 @@ class _Recording:
 
     def __init__(
         self,
-        run: Run,
+        run: Executable,
         inputs: Sequence[torch.Tensor],
         moving: frozenset[int],
         device: torch.device,
@@ -277,7 +277,7 @@ def _use_count(storage: torch.UntypedStorage) -> int:
     return int(storage_use_count(storage._cdata))  # type: ignore[attr-defined]
 
 
-def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
+def _record(run: Executable, inputs: Sequence[torch.Tensor]) -> tuple[Graph, Outputs]:
     """Capture on a side stream; nothing runs on the GPU yet."""
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     side = _capture_stream(torch.cuda.current_device())
@@ -368,7 +368,7 @@ _recording_lock = RLock()
 class Replayer:
     """Is called like the executable that it wraps. `refused`: why nothing is recorded, or empty."""
 
-    def __init__(self, run: Run, plan: Plan, graph_pool: GraphPool | None = None) -> None:
+    def __init__(self, run: Executable, plan: Plan, graph_pool: GraphPool | None = None) -> None:
         self.run, self.plan, self._graph_pool = run, plan, graph_pool
         self.refused = ""
         self.recordings: list[_Recording] = []

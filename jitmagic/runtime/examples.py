@@ -7,7 +7,6 @@ a recurrent layer) cannot be synthesised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
@@ -21,7 +20,9 @@ def examples(specs: Iterable[TensorSpec]) -> list[torch.Tensor]:
     return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
 
 
-def example(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any) -> Any:
+def example(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """Return a tensor with floats from 0.5 to 1.5, valid for logarithms and roots, or with zeros,
     valid as indices.
     """

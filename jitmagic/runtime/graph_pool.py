@@ -8,7 +8,7 @@ kernels one by one until they are called often enough to record again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import ReferenceType, ref
 
 __all__ = ["MAX_SIZES", "GraphPool"]
@@ -18,7 +18,7 @@ MAX_SIZES = 8
 
 class _Records(Protocol):
     @property
-    def recordings(self) -> Sequence[Any]: ...
+    def recordings(self) -> Sequence[object]: ...
 
     def drop_unused(self) -> None: ...
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
 from ..errors import ToolchainError
 from ..options import Options
-from ..symbols.scalar import Symbol
+from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from ..torch_types import Executable
 from .alignment import aligned_arguments, inputs_of_kernels
 from .background_builds import was_built_ahead
 from .cuda_driver import load_function
@@ -47,7 +47,7 @@ class Loaded:
     for compiling without the precompiled header, for the journal.
     """
 
-    run: Callable[..., tuple[Any, ...]]
+    run: Executable
     cached: bool
     kernels: int
     refused: tuple[str, ...] = ()
@@ -196,9 +196,9 @@ def _load_triton(
     """Load kernels for 16-byte aligned inputs, and build those for any inputs at first use."""
     report(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
-    unaligned: list[Callable[..., tuple[Any, ...]]] = []
+    unaligned: list[Executable] = []
 
-    def fallback(*tensors: Any) -> tuple[Any, ...]:
+    def fallback(*tensors: object) -> tuple[object, ...]:
         if not unaligned:
             kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
             unaligned.append(make_executable(plan, {**kernels.entries, **others}))
@@ -222,7 +222,7 @@ def _triton_template(
     inputs = inputs_of_kernels(plan)
     unaligned: list[SizeTemplate] = []
 
-    def run_unaligned(values: tuple[int, ...], *tensors: Any) -> tuple[Any, ...]:
+    def run_unaligned(values: tuple[int, ...], *tensors: object) -> tuple[object, ...]:
         if not unaligned:
             kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
             unaligned.append(executable_template(plan, kernels.entries, symbols))

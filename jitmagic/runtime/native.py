@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -31,17 +31,18 @@ from ..codegen.plan import (
     View,
 )
 from ..extension import runtime_module
-from ..symbols.compiled import SizeCode, SizeProgram
-from ..symbols.scalar import Symbol
 from ..symbols.size import hint_of
+from ..symbols.size_programs import SizeCode, SizeProgram
+from ..symbols.symbolic_numbers import Symbol
+from ..torch_types import AnyFunction, Executable
 
 __all__ = [
     "BySizes",
     "CpuEntry",
     "CudaEntry",
-    "Executable",
     "KernelEntry",
     "SizeTemplate",
+    "Step",
     "by_sizes",
     "executable_template",
     "freed_results",
@@ -57,9 +58,6 @@ __all__ = [
     "with_held_objects",
     "with_numbers",
 ]
-
-Executable = Callable[..., tuple[Any, ...]]
-"""Runs a graph: from its inputs to a flat tuple of its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +109,7 @@ def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
     return tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
 
 
+@runtime_checkable
 class SizeTemplate(Protocol):
     """Makes executables for all sizes (extensions/runtime/sizes.h)."""
 
@@ -173,24 +172,32 @@ def freed_results(run: Executable, results: tuple[int, ...], leaves: tuple[int, 
     return runtime_module().FreedResults(run, results, leaves)  # type: ignore[no-any-return]
 
 
+class Step(NamedTuple):
+    """An executable of a chain (extensions/runtime/split_graph.cpp): the slots of its inputs, the
+    number of its outputs, and the slots not read after it.
+    """
+
+    run: SizeTemplate | Executable
+    inputs: tuple[int, ...]
+    outputs: int
+    dead: tuple[int, ...] = ()
+
+
 def split_graph(
     inputs: int,
-    subgraphs: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
+    steps: Sequence[Step],
     results: tuple[int, ...],
     constants: tuple[torch.Tensor, ...] = (),
 ) -> Executable:
-    """Chain executables into one. Each is (run, slots of its inputs, number of outputs, slots not
-    read after it), see extensions/runtime/split_graph.cpp. Slots of constants follow those of the
-    inputs.
-    """
-    return runtime_module().SplitGraph(inputs, subgraphs, results, constants)  # type: ignore[no-any-return]
+    """Chain executables into one. Slots of constants follow those of the inputs."""
+    return runtime_module().SplitGraph(inputs, tuple(steps), results, constants)  # type: ignore[no-any-return]
 
 
 def split_template(
     inputs: int,
-    subgraphs: tuple[tuple[Any, tuple[int, ...], int, tuple[int, ...]], ...],
+    steps: Sequence[Step],
     results: tuple[int, ...],
-    constants: tuple[tuple[torch.dtype, Any], ...],
+    constants: tuple[tuple[torch.dtype, object], ...],
     symbols: Sequence[Symbol],
 ) -> SizeTemplate:
     """Return `split_graph` for all sizes. The parts may be SizeTemplates. Constants are numbers or
@@ -200,15 +207,15 @@ def split_template(
     code.set_symbols(symbols)
     numbers = code.with_registers(constants)
     made: SizeTemplate = runtime_module().SplitTemplate(
-        inputs, subgraphs, results, numbers, code.program()
+        inputs, tuple(steps), results, numbers, code.program()
     )
     return made
 
 
 def torch_call(
     inputs: int,
-    function: Callable[..., Any],
-    arguments: tuple[tuple[int] | tuple[Any, None], ...],
+    function: AnyFunction,
+    arguments: tuple[tuple[int] | tuple[object, None], ...],
     names: tuple[str, ...] = (),
 ) -> Executable:
     """Wrap a torch function as an executable. Arguments are inputs, (position,), or constants,
@@ -220,7 +227,7 @@ def torch_call(
 class BySizes(Protocol):
     """Is the interface of the executables that `by_sizes` returns."""
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+    def __call__(self, *inputs: torch.Tensor) -> tuple[object, ...]:
         """Run the executable for the sizes of the inputs."""
         ...
 
@@ -254,7 +261,7 @@ def by_sizes(
     return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
 
 
-def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
+def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
     """Return (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = slots_needing_tensors(plan)
     places = _places(plan)
@@ -265,7 +272,7 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
         slot_count(plan),
         plan.pool_bytes,
         plan.device,
-        hint_of(_bytes_touched(plan)) > _HEAVY_BYTES,
+        hint_of(plan.pool_bytes + plan.allocated_bytes) > _HEAVY_BYTES,
         steps,
         outputs,
         plan.titles,
@@ -285,10 +292,6 @@ def slot_count(plan: Plan) -> int:
         made = step.results if isinstance(step, Call) else (getattr(step, "slot", None),)
         highest = max([highest, *(slot for slot in made if slot is not None)])
     return highest + 1
-
-
-def _bytes_touched(plan: Plan) -> int:
-    return plan.pool_bytes + plan.allocated_bytes
 
 
 def slots_needing_tensors(plan: Plan) -> frozenset[int]:
@@ -313,7 +316,7 @@ def slots_needing_tensors(plan: Plan) -> frozenset[int]:
     return frozenset(needed)
 
 
-def slots_in(value: Any) -> list[Slot]:
+def slots_in(value: object) -> list[Slot]:
     """Return every Slot inside nested tuples and lists."""
     if isinstance(value, Slot):
         return [value]
@@ -322,7 +325,7 @@ def slots_in(value: Any) -> list[Slot]:
     return []
 
 
-def _layout(step: Alloc | Reuse | Pool) -> tuple[Any, ...]:
+def _layout(step: Alloc | Reuse | Pool) -> tuple[object, ...]:
     return (step.shape, step.stride, step.dtype, step.device)
 
 
@@ -332,7 +335,7 @@ def _lower_step(
     as_tensor: frozenset[int],
     device: torch.device,
     places: Iterator[tuple[str, int]],
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     match step:
         case Alloc():
             return ("alloc", step.slot, _layout(step))
@@ -353,7 +356,7 @@ def _lower_step(
     raise TypeError(f"not a plan step: {step!r}")
 
 
-def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tuple[Any, ...]:
+def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tuple[object, ...]:
     if isinstance(entry, CpuEntry):
         return ("launch", entry.address, step.args)
     grid = entry.grid
@@ -371,9 +374,9 @@ def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tup
     )
 
 
-def _lower_call(step: Call) -> tuple[Any, ...]:
+def _lower_call(step: Call) -> tuple[object, ...]:
     schema = step.op._schema
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         declared.name: value for declared, value in zip(schema.arguments, step.args, strict=False)
     }
     given.update(step.kwargs)
@@ -388,11 +391,11 @@ def _lower_call(step: Call) -> tuple[Any, ...]:
     return (*call, step.foreign)
 
 
-def _expected(layout: Layout) -> tuple[Any, ...]:
+def _expected(layout: Layout) -> tuple[object, ...]:
     return (layout.shape, layout.stride, layout.dtype, layout.device, layout.required)
 
 
-def _lower_argument(given: Mapping[str, Any], declared: Any) -> tuple[Any, ...]:
+def _lower_argument(given: Mapping[str, object], declared: torch.Argument) -> tuple[object, ...]:
     if declared.name not in given:  # torch also omits a None without a default
         return ("default",) if declared.has_default_value() else ("const", None)
     value = given[declared.name]
@@ -400,6 +403,6 @@ def _lower_argument(given: Mapping[str, Any], declared: Any) -> tuple[Any, ...]:
         return ("number", value.index)
     if isinstance(value, Slot):
         return ("slot", value.index)
-    if slots_in(value):
+    if isinstance(value, tuple | list) and slots_in(value):
         return ("list", tuple(-1 if part is None else part.index for part in value))
     return ("const", value)

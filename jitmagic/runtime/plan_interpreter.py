@@ -31,6 +31,7 @@ from .native import slot_count
 __all__ = ["PlanRunner"]
 
 Kernel = Callable[[list[torch.Tensor]], object]
+Slots = list[Any]  # tensors; None for a slot that is free
 
 
 class PlanRunner:
@@ -45,7 +46,7 @@ class PlanRunner:
         plan = self.plan
         if len(inputs) != plan.inputs:
             raise TypeError(f"a compiled graph takes {plan.inputs} tensors, got {len(inputs)}")
-        slots: list[Any] = [*inputs, *plan.constants]
+        slots: Slots = [*inputs, *plan.constants]
         slots += [None] * (self._slots - len(slots))
         pool = torch.empty(plan.pool_bytes, dtype=torch.uint8, device=plan.device)
         with BelowViewTracking():
@@ -53,7 +54,7 @@ class PlanRunner:
                 self._run(step, slots, pool)
         return tuple(None if slot is None else slots[slot] for slot in plan.outputs)
 
-    def _run(self, step: PlanStep, slots: list[Any], pool: torch.Tensor) -> None:
+    def _run(self, step: PlanStep, slots: Slots, pool: torch.Tensor) -> None:
         match step:
             case Alloc():
                 slots[step.slot] = torch.empty_strided(
@@ -76,7 +77,7 @@ class PlanRunner:
                 _call(step, slots)
 
 
-def _in_place_of(step: Reuse, slots: list[Any]) -> torch.Tensor:
+def _in_place_of(step: Reuse, slots: Slots) -> torch.Tensor:
     """Reuse base's memory unless another slot shares it: an ATen op may have returned its input."""
     base: torch.Tensor = slots[step.base]
     others = (t for n, t in enumerate(slots) if n != step.base and isinstance(t, torch.Tensor))
@@ -93,7 +94,7 @@ def _over_pool(step: Pool, pool: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(step.shape, step.stride)
 
 
-def _resolve(value: Any, slots: list[Any]) -> Any:
+def _resolve(value: object, slots: Slots) -> object:
     if isinstance(value, NumberSlot):
         return slots[value.index].item()
     if isinstance(value, Slot):
@@ -103,7 +104,7 @@ def _resolve(value: Any, slots: list[Any]) -> Any:
     return value
 
 
-def _call(step: Call, slots: list[Any]) -> None:
+def _call(step: Call, slots: Slots) -> None:
     args = [_resolve(value, slots) for value in step.args]
     kwargs = {name: _resolve(value, slots) for name, value in step.kwargs.items()}
     if step.out:
@@ -135,7 +136,7 @@ def _laid_out(value: torch.Tensor | None, layout: Layout) -> torch.Tensor | None
     return made.copy_(value)
 
 
-def _flatten(made: Any) -> list[Any]:
+def _flatten(made: object) -> list[Any]:
     if isinstance(made, (tuple, list)):
         return [leaf for part in made for leaf in _flatten(part)]
     return [made]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..codegen.plan import Call, KernelSource, Launch, Plan, PlanStep
 from ..options import Options
@@ -37,7 +36,7 @@ def with_laps(
     target: Target,
     options: Options,
     lap: Callable[[], object],
-) -> Callable[..., tuple[Any, ...]]:
+) -> Callable[..., tuple[object, ...]]:
     """Return the plan's executable, which calls `lap` after each of `timed_calls`."""
 
     def called(_: int | None) -> int:

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from ..errors import ToolchainError
 from ..target import Target, distrust_compiler
@@ -58,7 +57,7 @@ _PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain)\.h>$", re.MULTILINE)
 SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes, more than a library takes
 
-Slots = AbstractContextManager[Any, Any]  # limits the number of concurrent compilers
+Slots = AbstractContextManager[object]  # limits the number of concurrent compilers
 _UNLIMITED: Slots = contextlib.nullcontext()
 
 

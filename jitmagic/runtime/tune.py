@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -31,6 +30,7 @@ from ..codegen.plan import Call, Config, KernelChoice, KernelSource, Launch, Pla
 from ..errors import CompileFailed
 from ..options import Options
 from ..target import Target
+from ..torch_types import Executable
 from .load import load
 from .native import slots_in
 from .plan_interpreter import PlanRunner
@@ -48,9 +48,8 @@ _PRODUCT = "product "
 _KERNEL_OF = {True: "generated kernel", False: "library kernel"}
 _VERSION = "1"  # version of the file format
 
-Run = Callable[..., Any]
-Timer = Callable[[Run, torch.device], float]
-Build = Callable[[Plan, KernelSource], Run]
+Timer = Callable[[Executable, torch.device], float]
+Build = Callable[[Plan, KernelSource], Executable]
 Report = Callable[[str], None]
 
 
@@ -80,7 +79,7 @@ class Tuned:
     reason: str = ""
 
 
-def clock(run: Run, device: torch.device) -> float:
+def clock(run: Executable, device: torch.device) -> float:
     """Return the seconds of one call, averaged over a batch."""
     if device.type == "cuda":
         return _clock_cuda(run, device)
@@ -94,7 +93,7 @@ def clock(run: Run, device: torch.device) -> float:
     return (time.perf_counter() - started) / calls
 
 
-def _clock_cuda(run: Run, device: torch.device, calls: int = 20) -> float:
+def _clock_cuda(run: Executable, device: torch.device, calls: int = 20) -> float:
     with torch.cuda.device(device):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         run()
@@ -185,7 +184,7 @@ def _refusal(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
 def _builder(target: Target, options: Options) -> Build:
     plainly = replace(options, cuda_graphs=False)
 
-    def build(plan: Plan, source: KernelSource) -> Run:
+    def build(plan: Plan, source: KernelSource) -> Executable:
         return load(plan, source, target, plainly).run
 
     return build
@@ -224,7 +223,7 @@ class _Tuner:
         """Return the kernel for the Python executor: the default, measured once against the
         others.
         """
-        default: list[Run] = []
+        default: list[Executable] = []
 
         def launch(arguments: list[torch.Tensor]) -> object:
             if not default:
@@ -244,7 +243,9 @@ class _Tuner:
         device = self.plan.device
         return Plan(choice.kernel, count, (), (launch,), (), 0, device, written)
 
-    def _measure(self, choice: KernelChoice, default: Run, arguments: list[torch.Tensor]) -> None:
+    def _measure(
+        self, choice: KernelChoice, default: Executable, arguments: list[torch.Tensor]
+    ) -> None:
         number = 1 + self.missing.index(choice)
         count = len(choice.configs)
         self.report(f"kernel {number} of {len(self.missing)}: {choice.kernel} in {count} ways")
@@ -255,10 +256,10 @@ class _Tuner:
             for tensor, saved in zip(written, before, strict=True):
                 tensor.copy_(saved)
 
-        def way(run: Run) -> Callable[[], list[torch.Tensor]]:
-            def once() -> list[torch.Tensor]:
+        def way(run: Executable) -> Executable:
+            def once() -> tuple[torch.Tensor, ...]:
                 run(*arguments)
-                return written
+                return tuple(written)
 
             return once
 
@@ -270,7 +271,7 @@ class _Tuner:
         self.found[choice.kernel] = trials
         self.keep(choice, trials)
 
-    def _candidates(self, choice: KernelChoice) -> list[Run | str]:
+    def _candidates(self, choice: KernelChoice) -> list[Executable | str]:
         """Build all but the default in parallel: compilers do not hold the GIL."""
         plan, sources = self._alone(choice), choice.sources[1:]
         pool = ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1))
@@ -280,7 +281,7 @@ class _Tuner:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C no further one starts
 
 
-def _built(make: Callable[[], Run]) -> Run | str:
+def _built(make: Callable[[], Executable]) -> Executable | str:
     try:
         return make()
     except CompileFailed as error:
@@ -292,7 +293,7 @@ def _built(make: Callable[[], Run]) -> Run | str:
 
 def tune_products(
     products: Mapping[str, tuple[Sequence[str], bool]],
-    make: Callable[[Mapping[str, bool]], tuple[Plan, Run]],
+    make: Callable[[Mapping[str, bool]], tuple[Plan, Executable]],
     inputs: Callable[[], Sequence[torch.Tensor]],
     facts: str,
     target: Target,
@@ -325,7 +326,7 @@ def tune_products(
 
 def _try_products(
     products: Mapping[str, tuple[Sequence[str], bool]],
-    make: Callable[[Mapping[str, bool]], tuple[Plan, Run]],
+    make: Callable[[Mapping[str, bool]], tuple[Plan, Executable]],
     inputs: Callable[[], Sequence[torch.Tensor]],
     report: Report,
     timer: Timer,
@@ -373,7 +374,7 @@ def _failure(error: Exception) -> str:
 
 def pick(
     subject: str,
-    ways: Sequence[tuple[str, Run | str]],
+    ways: Sequence[tuple[str, Executable | str]],
     timer: Timer,
     device: torch.device,
     restore: Callable[[], None],
@@ -382,9 +383,9 @@ def pick(
     defines the expected results. An alternative is a callable that returns its results, or the
     reason why it cannot be built.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, Executable] = {}
     verdicts: dict[str, str] = {}
-    expected: list[Any] = []
+    expected: list[torch.Tensor | None] = []
     for label, run in ways:
         verdict = run if isinstance(run, str) else _checked(run, expected, restore)
         if verdict:
@@ -412,7 +413,9 @@ def _outcome(label: str, winner: str) -> str:
     return "chosen" if label == winner else "slower"
 
 
-def _checked(run: Run, expected: list[Any], restore: Callable[[], None]) -> str:
+def _checked(
+    run: Executable, expected: list[torch.Tensor | None], restore: Callable[[], None]
+) -> str:
     """Return what is wrong with the results; the first call sets the expected ones."""
     restore()
     if not expected:

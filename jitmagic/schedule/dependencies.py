@@ -19,9 +19,8 @@ from ..loops.ir import (
     Nest,
     Step,
     Store,
-    Value,
     landmarks,
-    run_time_values,
+    store_values,
 )
 from ..loops.ops.extern import has_side_effects
 from .deferred_writes import WriteConstraints, write_constraints
@@ -54,15 +53,6 @@ class Graph:
     changing: frozenset[str]  # those written after they were read
     escaping: frozenset[str]  # storages of outputs and inputs
     write_constraints: WriteConstraints
-
-
-def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
-    """Return the roots of a nest's values: the stored values and their run-time indexes."""
-    roots: list[Value] = []
-    for store in stores:
-        roots.append(store.value)
-        roots.extend(v for part in store.index for v in run_time_values(part))
-    return tuple(roots)
 
 
 def loads_of(stores: Sequence[Store]) -> list[Load]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ..loops.ir import Buffer, LoopProgram
 from ..symbols.expr import Expr
-from ..symbols.scalar import Apply
 from ..symbols.size import Dimension, Size, expr_of, hint_of, size_of
+from ..symbols.symbolic_numbers import Apply
 from .dependencies import storages
 from .memory import ALIGNMENT, MemoryPlan, last_uses, places_in, poolable
 

@@ -39,7 +39,7 @@ from ..loops.ir import (
     walk,
 )
 from ..loops.values import compute, constant, identity, where
-from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, supposed
+from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, may_assume
 from ..target import Target
 from .dependencies import loads_of, storages, store_values
 from .legality import overwrites_reads
@@ -169,7 +169,7 @@ class _Splitter:
         rows, extent = extent_product(nest.outer), extent_product(node.axes)
         strided = self._is_strided(nest, node)
         limit = STRIDED_ROW if strided else ROW
-        if supposed("<=", extent_of(node.axes), limit):
+        if may_assume("<=", extent_of(node.axes), limit):
             return 1
         programs = -(-rows // STRIDED_COLUMNS) if strided else rows
         wanted = ROUNDS * self.target.multiprocessors // programs

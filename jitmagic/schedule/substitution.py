@@ -77,6 +77,8 @@ class Rebuilder:
             inside, inner = self._scope(store.inner, free)
         else:
             inside, inner = self, store.inner
+        if self._on_axes is not None:
+            inner = self._on_axes(inner)
         index = tuple(inside.expr(part) for part in store.index)
         return Store(store.buffer, inner, index, inside.value(store.value), store.mode)
 

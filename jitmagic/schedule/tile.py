@@ -26,9 +26,8 @@ from ..loops.expr import (
     substitute,
 )
 from ..loops.free_axes import value_axes
-from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
+from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, binders, walk
 from ..symbols.size import Dimension, hint_of, is_same
-from .dependencies import store_values
 from .substitution import Rebuilder, free_axes
 
 __all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
@@ -53,12 +52,8 @@ def drop_unit_axes(nest: Nest) -> Nest:
         on_expr=lambda expr: substitute(expr, zero),
         on_reduction=_without_loop,
     )
-    stores = []
-    for store in nest.stores:
-        index = tuple(rebuild.expr(part) for part in store.index)
-        value = rebuild.value(store.value)
-        stores.append(Store(store.buffer, without_units(store.inner), index, value, store.mode))
-    return Nest(nest.name, without_units(nest.outer), tuple(stores), nest.origins)
+    stores = tuple(map(rebuild.store, nest.stores))
+    return Nest(nest.name, without_units(nest.outer), stores, nest.origins)
 
 
 def _without_loop(node: Reduction) -> Value:
@@ -71,11 +66,7 @@ def _without_loop(node: Reduction) -> Value:
 
 
 def _unit_axes(nest: Nest) -> list[Axis]:
-    bound = [axis for store in nest.stores for axis in store.inner]
-    for node in walk(store_values(nest.stores)):
-        if isinstance(node, Reduction):
-            bound.extend(node.axes)
-    return [axis for axis in (*nest.outer, *bound) if is_same(axis.extent, 1)]
+    return [axis for axes in binders(nest) for axis in axes if is_same(axis.extent, 1)]
 
 
 def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from .expr import Expr, Integer, add, linear, mul
 from .interval import EXACT, INT64, MANY, Interval, farthest
 from .narrowing import FLOAT_LADDER, INT_LADDER, comparing_with, reach, solved_for
-from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
+from .symbolic_numbers import Number, Symbol, evaluate, interval_of, symbols_of
 
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
 
@@ -83,12 +83,12 @@ class Context:
         """`relate` has to guard a relation that no range can express (`s0 == s1`)."""
         self._assume = assume
         self._relate = relate
-        self.supposes = True
+        self.excludes_sizes = True
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._examples: dict[Expr, int] = {}  # example sizes of symbols without a hint
         # Relations of data-dependent sizes; eager raises unless they hold.
-        self.expected: dict[tuple[str, Expr, Expr], None] = {}
+        self.deferred_asserts: dict[tuple[str, Expr, Expr], None] = {}
         self._ranges: Ranges = {}  # of symbols
         self._known: Ranges = {}
         self._refined: Ranges = {}  # of expressions, tighter than symbol ranges give
@@ -104,34 +104,38 @@ class Context:
         if example is not None:
             self._examples[symbol] = example
 
-    def expect(self, op: str, left: Expr, right: Expr) -> None:
+    def defer_assert(self, op: str, left: Expr, right: Expr) -> None:
         """Assume `left op right` of data-dependent sizes, where eager raises otherwise. The owner
         of the size checks it at run time; later code may rely on it.
         """
-        self.expected[op, left, right] = None
+        self.deferred_asserts[op, left, right] = None
         self.answers.clear()
         if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
             self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
 
     def assuming_equal(self, left: Expr, right: Expr, infer: Callable[[], object]) -> object:
         """Return `infer()` assuming that two are equal; undo that if it returns None."""
-        before = dict(self.expected), dict(self._examples)
-        self.expect("==", left, right)
+        before = dict(self.deferred_asserts), dict(self._examples)
+        self.defer_assert("==", left, right)
         if (result := infer()) is None:
-            self.expected, self._examples = before
+            self.deferred_asserts, self._examples = before
             self.answers.clear()
         return result
 
-    def is_expected(self, left: Expr, right: Expr) -> bool:
+    def is_asserted(self, left: Expr, right: Expr) -> bool:
         """Return whether the trace expects these to be equal: eager raises otherwise."""
-        return ("==", left, right) in self.expected or ("==", right, left) in self.expected
+        return ("==", left, right) in self.deferred_asserts or (
+            "==",
+            right,
+            left,
+        ) in self.deferred_asserts
 
     def agreeing(self, values: dict[Expr, Any]) -> dict[Expr, Any] | None:
         """Return the values with data-dependent sizes changed so that expected equalities hold.
         Returns None if no simple change achieves that.
         """
         made = dict(values)
-        for op, left, right in self.expected:
+        for op, left, right in self.deferred_asserts:
             difference = add(left, mul(right, -1))
             if op != "==" or not all(symbol in made for symbol in symbols_of(difference)):
                 continue
@@ -152,7 +156,7 @@ class Context:
 
     def _agree(self, values: dict[Expr, object]) -> bool:
         """Return whether all expected equalities hold at the values."""
-        equalities = {asked: True for asked in self.expected if asked[0] == "=="}
+        equalities = {asked: True for asked in self.deferred_asserts if asked[0] == "=="}
         return _all_hold(equalities, values)
 
     def count_of(self, kind: type) -> int:
@@ -177,7 +181,7 @@ class Context:
         examples = self._examples
         return bool(examples) and any(symbol in examples for symbol in symbols_of(expr))
 
-    def usually(self, op: str, left: Expr, right: Expr) -> bool | None:
+    def size_oblivious(self, op: str, left: Expr, right: Expr) -> bool | None:
         """Return `left op right` if the ranges decide it with data-dependent sizes above 1. Used
         for layouts, which are also correct for the other sizes.
         """
@@ -231,7 +235,7 @@ class Context:
         holds = op if answer else _OPPOSITE[op]
         can_relate = self._can_relate(left, right)
         if holds == "!=" and can_relate:  # a range excludes all numbers on one side
-            return self._related_as(holds, op, left, right)
+            return self._add_relation(holds, op, left, right)
         sides, rungs = self._sides(holds, left, right), self._rungs(symbols)
         if not can_relate and self._can_compute(left, right):
             can_relate = holds_for(holds, left, right, dict(self._hints))  # with nan both are false
@@ -244,7 +248,7 @@ class Context:
                 self._narrow(ranges)
                 return answer
         if can_relate:
-            return self._related_as(holds, op, left, right)
+            return self._add_relation(holds, op, left, right)
         is_whole = symbols[0].whole or (ints_by_steps and symbols[0].kind is int)
         if is_whole and self._narrow_by_steps(symbols, op, left, right, answer):
             return answer
@@ -255,12 +259,12 @@ class Context:
         pinned = (s for s in symbols if (new := ranges[s]) and new.low == new.high)
         return len(symbols) > 1 and any(self._ranges[s] != ranges[s] for s in pinned)
 
-    def refine(self, expr: Expr, limits: Interval) -> None:
+    def assume_range(self, expr: Expr, limits: Interval) -> None:
         """Record a range of an expression that the caller has guarded."""
         self._refined[expr] = self._known[expr] = limits
         self.answers.clear()
 
-    def hold(self, op: str, left: Expr, right: Expr) -> None:
+    def assume_relation(self, op: str, left: Expr, right: Expr) -> None:
         """Record a relation of ints that the caller has guarded."""
         self._related[op, left, right] = True
         self._related[_OPPOSITE[op], left, right] = False
@@ -272,19 +276,19 @@ class Context:
             expr = add(mul(add(left, mul(right, -1)), sign), Integer(-offset * sign))
             [side] = comparing_with(way, -offset * sign, is_int=True)
             if (before := self.range_of(expr)) is not None:
-                self.refine(expr, before.narrowed(side))
+                self.assume_range(expr, before.narrowed(side))
 
-    def suppose(self, op: str, left: Expr, right: Expr) -> bool:
+    def may_assume(self, op: str, left: Expr, right: Expr) -> bool:
         """Return whether a faster variant may assume `left op right`. Where a relation can be
         guarded, ranges are narrowed no further than that. A False answer needs no guard.
         """
         if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
-        if not self.supposes or not holds_for(op, left, right, dict(self._hints)):
+        if not self.excludes_sizes or not holds_for(op, left, right, dict(self._hints)):
             return False
         if (op, left, right) in self._related or not self._can_relate(left, right):
             return self.decide(op, left, right)
-        return self._related_as(op, op, left, right)
+        return self._add_relation(op, op, left, right)
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
         """Return whether a relation between these can be guarded."""
@@ -294,7 +298,7 @@ class Context:
         """Return whether guards can compute both sides as floats."""
         return False
 
-    def _related_as(self, holds: str, op: str, left: Expr, right: Expr) -> bool:
+    def _add_relation(self, holds: str, op: str, left: Expr, right: Expr) -> bool:
         assert self._relate is not None
         self._relate(holds, left, right)
         self._related[op, left, right] = holds == op

@@ -25,7 +25,7 @@ from .expr import (
     mod,
     mul,
 )
-from .scalar import Apply, Number, Symbol
+from .symbolic_numbers import Apply, Number, Symbol
 
 __all__ = [
     "application", "divided", "factors", "is_integral", "monomial", "normal", "operation",

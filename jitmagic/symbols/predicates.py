@@ -10,13 +10,13 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from .compiled import Relation, SizeCode, SizeProgram
 from .context import Context, Specialize
 from .expr import Expr, linear
 from .interval import MANY, Interval
 from .polynomial import written
-from .scalar import Symbol
 from .size import Dimension, Size, expr_of, hintless
+from .size_programs import Relation, SizeCode, SizeProgram
+from .symbolic_numbers import Symbol
 
 __all__ = ["Predicates", "checks", "fresh_sizes", "read_as_ints"]
 
@@ -26,14 +26,14 @@ _COUNT = itertools.count()
 class Predicates:
     """The assumptions in `ranges` and `relations`; `context` answers questions and adds to them."""
 
-    def __init__(self, hints: Mapping[Symbol, int], supposes: bool = True) -> None:
-        """`supposes`: `Context.suppose` may exclude sizes for which another variant is faster."""
+    def __init__(self, hints: Mapping[Symbol, int], excludes_sizes: bool = True) -> None:
+        """`excludes_sizes`: sizes for which another variant is faster may be excluded."""
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}
         self._check: SizeProgram | None = None  # compiled at first use
         self.context = Context(self._narrow, self._relate)
-        self.context.supposes = supposes
+        self.context.excludes_sizes = excludes_sizes
         for symbol, hint in hints.items():
             self.context.add(symbol, hint)
 
@@ -70,7 +70,7 @@ def fresh_sizes(
     *,
     relations: Iterable[Relation] = (),
     renames: bool = False,
-    supposes: bool = True,
+    excludes_sizes: bool = True,
 ) -> tuple[Predicates, dict[Expr, Dimension]]:
     """Return predicates on fresh symbols, one for each symbol of `ranges` and valid in that range,
     and the sizes over them. A symbol in `fixed` or with one value in its range becomes an int.
@@ -90,7 +90,7 @@ def fresh_sizes(
             within = interval
         name = f"s{n}" if renames else symbol.name
         own[Symbol(name, int, within, (symbol, next(_COUNT)))] = value
-    predicates = Predicates(own, supposes)
+    predicates = Predicates(own, excludes_sizes)
     sizes: dict[Expr, Dimension] = {
         symbol: Size(one, predicates.context) if one.range.low < one.range.high else value
         for symbol, (one, value) in zip(ranges, own.items(), strict=True)
@@ -98,7 +98,7 @@ def fresh_sizes(
     for op, left, right in relations:
         moved = _moved(left, sizes), _moved(right, sizes)
         if None not in moved:
-            predicates.context.hold(op, *moved)  # type: ignore[arg-type]
+            predicates.context.assume_relation(op, *moved)  # type: ignore[arg-type]
     return predicates, sizes
 
 

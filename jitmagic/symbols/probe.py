@@ -25,7 +25,7 @@ from .context import Context
 from .expr import Expr, Integer, add, floordiv, mul
 from .interval import Interval
 from .polynomial import product
-from .scalar import Apply, Number, Symbol, evaluate
+from .symbolic_numbers import Apply, Number, Symbol, evaluate
 
 __all__ = [
     "FEWEST", "MAX_FLOAT", "OPEN_REGIONS", "REGIONS", "Answers", "Asked", "Formulas", "SizeValues",
@@ -168,7 +168,7 @@ def size_tuples(
             if step:
                 moved = (_moved(hints[s], step, n, ranges[s]) for n, s in enumerate(moving))
                 known.update(zip(moving, moved, strict=True))
-            agreeing = context.agreeing(known) if context.expected else known
+            agreeing = context.agreeing(known) if context.deferred_asserts else known
             if agreeing is None or not all(value < _LARGEST for value in agreeing.values()):
                 continue
             if context.allows(agreeing):

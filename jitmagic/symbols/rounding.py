@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .expr import Expr, floordiv, mul
 from .interval import EXACT, Interval, of_number
-from .scalar import Apply, Number, apply
+from .symbolic_numbers import Apply, Number, apply
 
 __all__ = ["rounded"]
 

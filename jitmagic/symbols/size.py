@@ -18,7 +18,7 @@ from .context import COMPARISONS, SWAPPED, Context
 from .expr import Expr, Integer, add, floordiv, integer, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
-from .scalar import Apply, Symbol, evaluate, kind_of, symbols_of
+from .symbolic_numbers import Apply, Symbol, evaluate, kind_of, symbols_of
 
 __all__ = [
     "DataSize",
@@ -28,21 +28,21 @@ __all__ = [
     "SizeFloat",
     "SizeOf",
     "StrideOf",
-    "expected",
+    "expect_true",
     "expr_of",
     "hint_of",
     "hintless",
     "is_same",
     "is_tensor_symbol",
     "lower_bound",
+    "may_assume",
     "min_size",
     "origin_at",
+    "size_oblivious",
     "size_of",
     "size_or_float",
     "stride_place",
-    "supposed",
     "upper_bound",
-    "usually",
     "value_of",
 ]
 
@@ -212,11 +212,11 @@ class Size:
             answers[asked] = self._answered(self.context.known, op, right)
         return answers[asked]
 
-    def usually(self, op: str, other: Dimension) -> bool:
+    def size_oblivious(self, op: str, other: Dimension) -> bool:
         """Answer as `known`, assuming that sizes without a hint are above 1 and no other number."""
         right = _expr(other)
         assert right is not None
-        known = self._answered(self.context.usually, op, right)
+        known = self._answered(self.context.size_oblivious, op, right)
         if known is None and op in ("==", "!="):
             return op == "!="
         return COMPARISONS[op](hint_of(self), hint_of(other)) if known is None else known
@@ -227,7 +227,7 @@ class Size:
         """Decide by the difference, which decides more than two ranges: `s0 < s0 + 1`, `s0 !=
         s0*s1`.
         """
-        is_expected = self.context.expected and self.context.is_expected(self.expr, right)
+        is_expected = self.context.deferred_asserts and self.context.is_asserted(self.expr, right)
         if self.expr is right or is_expected:
             return bool(COMPARISONS[op](0, 0))
         if isinstance(right, Integer) and (right.value or len(linear(self.expr)[1]) == 1):
@@ -315,17 +315,17 @@ def _without_hint(op: str, a: Dimension, b: Dimension) -> tuple[Size, str, Dimen
     return None
 
 
-def usually(op: str, a: Dimension, b: Dimension) -> bool:
+def size_oblivious(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b` for choices of layout. It is decided and guarded, except for data-dependent
     sizes, where it is the answer for most values.
     """
     if (asked := _without_hint(op, a, b)) is not None:
         size, op, other = asked
-        return size.usually(op, other)
+        return size.size_oblivious(op, other)
     return bool(COMPARISONS[op](a, b))
 
 
-def expected(op: str, a: Dimension, b: Dimension) -> bool:
+def expect_true(op: str, a: Dimension, b: Dimension) -> bool:
     """Return `a op b`, which eager requires to hold. It is decided and guarded, except for
     data-dependent sizes, where it is noted for the owner of the size to check.
     """
@@ -334,18 +334,18 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
     size, op, other = asked
     known = size.known(op, other)
     if known is None:
-        size.context.expect(op, size.expr, expr_of(other))
+        size.context.defer_assert(op, size.expr, expr_of(other))
     return known is not False
 
 
-def supposed(op: str, a: Dimension, b: Dimension) -> bool:
-    """Return `a op b` for a faster variant, see `Context.suppose`."""
+def may_assume(op: str, a: Dimension, b: Dimension) -> bool:
+    """Return `a op b` for a faster variant, see `Context.may_assume`."""
     if not isinstance(a, Size):
         a, b, op = b, a, SWAPPED[op]
     if not isinstance(a, Size):
         return bool(COMPARISONS[op](a, b))
     known = a.known(op, b)
-    return a.context.suppose(op, a.expr, expr_of(b)) if known is None else known
+    return a.context.may_assume(op, a.expr, expr_of(b)) if known is None else known
 
 
 def min_size(a: Dimension, b: Dimension) -> Dimension:

@@ -15,7 +15,7 @@ from .python_loops.peeled import refused_peeling
 from .python_loops.plain import open_loops
 from .restarts import CompiledBranchRaises, Restart, Stop, earlier
 from .values.base import Machine
-from .varying.symbolic import with_constants, without_symbolic_sizes
+from .varying.attempt_symbols import with_constants, without_symbolic_sizes
 
 __all__ = ["Attempt", "next_attempt"]
 

@@ -54,8 +54,8 @@ class EffectLog:
         self._contents: set[int] = set()
         self._calls: dict[int, bool] = {}  # index of a call -> whether it calls an lru_cache
         self.mutated: dict[int, Value] = {}  # values with a source, by id
-        self.lock: Any = None  # a live lock, held while the graph runs and effects are performed
-        self._draws: list[tuple[Value, Callable[[Any], object]]] = []
+        self.lock: object = None  # a live lock, held while the graph runs and effects are performed
+        self._draws: list[tuple[Value, Callable[[object], object]]] = []
         self.changes = 0  # how often anything was written or called
         self.gradients = 0  # how many of them stored the `.grad` of a tensor
         self.readings: list[Value] = []  # of clocks, made after the graph has run, in this order
@@ -109,7 +109,7 @@ class EffectLog:
         self.perform(cached, args, kwargs)
         self._calls[self.count - 1] = True
 
-    def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
+    def draw(self, generator: Value, perform: Callable[[object], object], name: str) -> Drawn:
         """Record a call that draws random numbers and does nothing else.
 
         Only another draw changes its result, so all draws happen before the graph runs.

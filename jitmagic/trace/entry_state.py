@@ -33,8 +33,8 @@ States = list[Callable[[], object]]
 class Seeding(NamedTuple):
     """Generators that are seeded before the graph runs, and the seed."""
 
-    generators: tuple[Any, ...]
-    number: Any
+    generators: tuple[object, ...]
+    number: object
 
 
 def states_of(*generators: object) -> States:

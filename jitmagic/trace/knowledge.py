@@ -32,7 +32,7 @@ class Knowledge:
         unread = (pair for pair in self.found if pair[0].real is None)
         return [TypeIs(source, type(found.obj)) for found, source in unread]
 
-    def object_of(self, value: Value) -> Any:
+    def object_of(self, value: Value) -> object:
         """Return the object that a value represents; None if it is not known by one."""
         return next((obj for obj, known in self.memo.values() if known is value), None)
 

@@ -78,7 +78,7 @@ from .values.objects.exceptions import ExceptionValue
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
-from .varying.symbolic import (
+from .varying.attempt_symbols import (
     Symbols,
     undecided_reason,
 )

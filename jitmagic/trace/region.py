@@ -105,9 +105,9 @@ class _InnerBuilder(GraphBuilder):
         self,
         target: Target,
         args: Sequence[object] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: dict[str, object] | None = None,
         lines: tuple[UserLine, ...] = (),
-    ) -> Any:
+    ) -> object:
         here, named = map_nodes((tuple(args), dict(kwargs or {})), self.local)
         return super().call(target, here, named, lines)
 
@@ -149,11 +149,11 @@ class RegionBuilder(_InnerBuilder):
         return Region(graph, feeds, outputs), captured
 
     def call_function(
-        self, call: FunctionCall, args: Any, lines: tuple[UserLine, ...], follow: Any
+        self, call: FunctionCall, args: object, lines: tuple[UserLine, ...], follow: Any
     ) -> tuple[Node | None, ...]:
         return super().call_function(call, map_nodes(args, self.local), lines, follow)
 
-    def call_transform(self, *args: object) -> tuple[Any, ...]:
+    def call_transform(self, *args: object) -> tuple[object, ...]:
         self._refuse("it transforms a function")
 
     def set_grad_enabled(self, mode: bool) -> None:
@@ -224,7 +224,7 @@ class TransformBuilder(_InnerBuilder):
         args: tuple[object, ...],
         device: torch.device,
         lines: tuple[UserLine, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         return super().call_transform(target, map_nodes(args, self.local), device, lines)
 
     def call_function(self, *args: object) -> tuple[Node | None, ...]:

@@ -220,7 +220,7 @@ class Draw:
     """A call of a random number generator, `perform(generator)`; its result is a `Drawn` source."""
 
     generator: Recipe
-    perform: Callable[[Any], object]
+    perform: Callable[[object], object]
 
 
 class InputKind(Enum):

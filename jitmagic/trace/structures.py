@@ -26,8 +26,8 @@ __all__ = ["lower_structure", "raise_structure"]
 
 
 def lower_structure(
-    machine: Machine, value: Value, name: str, leaf: Callable[[TensorValue], Any]
-) -> Any:
+    machine: Machine, value: Value, name: str, leaf: Callable[[TensorValue], object]
+) -> object:
     """Return the pytree of a value, with `leaf(tensor)` for each tensor; `name`: the callee."""
     value = value.realize(machine)
     if isinstance(value, TensorValue):
@@ -56,7 +56,9 @@ def lower_structure(
     return PassThrough(value)
 
 
-def raise_structure(machine: Machine, structure: Any, leaf: Callable[[Any], Value | None]) -> Value:
+def raise_structure(
+    machine: Machine, structure: Any, leaf: Callable[[object], Value | None]
+) -> Value:
     """Return the value of a pytree; `leaf` returns the values of leaves that are not constants."""
     if isinstance(structure, PassThrough):
         held: Value = structure.value

@@ -21,8 +21,8 @@ __all__ = ["suspended"]
 _AFTER_YIELD = 1  # RESUME's argument; it is 2 after `yield from`, which closes the inner one first
 _PLACE = 3  # mask of these values: 3.13 puts a flag into the bit above them
 _QUIET = frozenset(
-    "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP LOAD_CONST "
-    "RETURN_VALUE RETURN_CONST".split()
+    "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP NOT_TAKEN "
+    "LOAD_CONST RETURN_VALUE RETURN_CONST".split()
 )
 
 

@@ -6,12 +6,13 @@ Only the exact type of the object is read here; its Value class guards whatever 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ..guards.guard import IdentityIs
 from ..guards.source import Source
 from .values.base import Machine, Value
 
-__all__ = ["Wrapper", "intercepts", "wrap_object", "wraps"]
+__all__ = ["Wrapper", "by_identity", "intercepts", "wrap_object", "wraps"]
 
 Wrapper = Callable[[Machine, object, Source], Value]
 Interceptor = Callable[[Machine, object, Source], Value | None]
@@ -42,6 +43,16 @@ def intercepts(*types: type) -> Callable[[_W], _W]:
         return interceptor
 
     return register
+
+
+def by_identity(make: Callable[[Any, Source], Value]) -> Wrapper:
+    """Return the wrapper that guards the identity of an object and calls a Value class."""
+
+    def wrap(machine: Machine, obj: object, source: Source) -> Value:
+        machine.guard(IdentityIs(source, obj))
+        return make(obj, source)
+
+    return wrap
 
 
 def wrap_object(machine: Machine, obj: object, source: Source) -> Value:

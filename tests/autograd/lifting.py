@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
+from jitmagic.autograd.autograd_function import fx_executable, make_callable
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
-from jitmagic.autograd.shell import interpreted, make_callable
 from jitmagic.spec import spec_of
 
 
@@ -69,7 +69,7 @@ def compile_like(
     """(compiled callable, its inputs, its Partition): every stage of this package, ATen kernels."""
     gm, inputs = lift(program, args)
     parts = partition(trace_joint(gm, [spec_of(tensor) for tensor in inputs]))
-    return make_callable(parts, interpreted(parts.forward), source=gm), inputs, parts
+    return make_callable(parts, fx_executable(parts.forward), source=gm), inputs, parts
 
 
 def check(

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.autograd.autograd_function import fx_executable
 from jitmagic.autograd.decompose import TABLE
 from jitmagic.autograd.joint import trace_joint
-from jitmagic.autograd.shell import interpreted
 from jitmagic.spec import spec_of
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ def data(*shape, dtype=torch.float32):
 
 
 def through(op, args, kwargs):
-    """The operation recorded (and so decomposed), then interpreted."""
+    """The operation recorded (and so decomposed), then fx_executable."""
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     graph = torch.fx.Graph()
     holders = iter([graph.placeholder(f"x{i}") for i in range(len(tensors))])
@@ -37,7 +37,7 @@ def through(op, args, kwargs):
         torch.fx.GraphModule(torch.nn.Module(), graph), [spec_of(t) for t in tensors]
     )
     targets = {n.target for n in joint.module.graph.nodes}
-    return interpreted(joint.module)(*tensors), targets
+    return fx_executable(joint.module)(*tensors), targets
 
 
 x, g = data(3, 4), data(3, 4)

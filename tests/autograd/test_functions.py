@@ -1,4 +1,4 @@
-"""Functions and models through joint, decompose, partition and shell against eager and fp64."""
+"""Functions and models through the stages of autograd, against eager and fp64."""
 
 from __future__ import annotations
 

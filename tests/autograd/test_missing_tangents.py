@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.autograd.partial import freed_parts
+from jitmagic.autograd.backward_graphs import freed_parts
 from tests.covering import covered
 
 from .lifting import compile_like

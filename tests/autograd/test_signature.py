@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitmagic.autograd.autograd_function import _signature
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
-from jitmagic.autograd.shell import _signature
 from jitmagic.errors import CompileFailed, DoubleBackward
 from jitmagic.extension import runtime_module
 from jitmagic.spec import spec_of

@@ -11,7 +11,7 @@ import pytest
 from tests.processes import interpreter, json_of
 
 HERE = Path(__file__).parent
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 MODULES = ("tables", "roundtrip", "flows", "building")
 CHECKS = [
     f"{name}.{check}"

@@ -20,7 +20,7 @@ from tests.processes import ROOT, interpreter, json_of
 
 HERE = Path(__file__).parent
 SOURCES = ROOT / "extensions" / "frame"
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 CHECKS = [
     f"{name}.{check}"
     for name in ("guarding", "classes", "dispatching", "hooking", "in_place", "concealing")

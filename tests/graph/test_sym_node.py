@@ -31,8 +31,8 @@ from jitmagic.graph.symbolic.sym_node import SizeNode, as_dimension, as_dimensio
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr
 from jitmagic.symbols.interval import Interval
-from jitmagic.symbols.scalar import Symbol, evaluate
 from jitmagic.symbols.size import Size, is_same, size_of
+from jitmagic.symbols.symbolic_numbers import Symbol, evaluate
 
 COMPARE = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt,

@@ -30,8 +30,8 @@ from jitmagic.guards.state import read_autocast_details, read_state
 from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mod, mul
 from jitmagic.symbols.interval import ANY_FLOAT, INT64, Interval
-from jitmagic.symbols.scalar import Apply, Number, Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
+from jitmagic.symbols.symbolic_numbers import Apply, Number, Symbol
 
 from .leaf_hooks import HOOKS
 from .world import (

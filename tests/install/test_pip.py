@@ -136,6 +136,18 @@ def test_a_missing_dependency_is_said_at_import(name: str) -> None:
     assert f"pip install {name}" in done.stderr
 
 
+def test_a_free_threaded_python_is_refused_with_one_sentence() -> None:
+    refused = "jitmagic needs the GIL, and this Python is a free-threaded build"
+    imported = run_python("import sys; sys.abiflags = 't'; import jitmagic")
+    assert f"ImportError: {refused}" in imported.stderr
+    built = run_python(
+        "import sys, sysconfig; sys.path.insert(0, 'extensions')\n"
+        "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; import build_backend"
+    )
+    assert built.stderr.startswith(refused)
+    assert built.returncode == 1
+
+
 def test_the_dependencies_are_those_that_pip_installs() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert sorted(REQUIRED) == sorted(line.partition(">")[0] for line in declared)

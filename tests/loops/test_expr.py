@@ -30,8 +30,8 @@ from jitmagic.loops.expr import (
 from jitmagic.loops.tensor_view import formal_point, reshape_point
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.scalar import Symbol
 from jitmagic.symbols.size import size_of
+from jitmagic.symbols.symbolic_numbers import Symbol
 
 
 def value(expr: Expr, point: dict[Axis, int]) -> int:

@@ -48,7 +48,8 @@ def test_same_names_and_value_as_the_module(source):
     value, namespace = run(source)
     expected: dict = {}
     *body, last = source.split("\n")
-    exec("\n".join(body), expected)
+    # Not with this file's `from __future__ import annotations`, which exec() would inherit.
+    exec(compile("\n".join(body), "<module>", "exec", dont_inherit=True), expected)
     assert value == eval(last, expected)
     exec(last, expected)
     expected.pop("__builtins__")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.autograd.saved import SavedLayouts
+from jitmagic.autograd.backward_graphs import SavedLayouts
 from jitmagic.compile import executable
 from jitmagic.errors import CompileFailed
 from jitmagic.loops.interp import run

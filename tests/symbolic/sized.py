@@ -16,8 +16,8 @@ import torch
 from jitmagic.spec import TensorSpec
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.scalar import Symbol
 from jitmagic.symbols.size import Dimension, size_of
+from jitmagic.symbols.symbolic_numbers import Symbol
 from tests.loops.recording import record
 
 __all__ = ["EDGES", "PRIMES", "symbolic_graph"]

@@ -17,7 +17,7 @@ from jitmagic.options import Options
 from jitmagic.records import Journal, Recording
 from jitmagic.symbols.interval import INT64, Interval
 from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.scalar import Symbol
+from jitmagic.symbols.symbolic_numbers import Symbol
 from jitmagic.target import find_target
 
 from .sized import symbolic_graph
@@ -54,8 +54,8 @@ def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch)
     """Else sizes that are always unlike the last ones would end op by op."""
     asked = []
 
-    def compiled_for(graph, name, within, values, *args, supposes):
-        asked.append(supposes)
+    def compiled_for(graph, name, within, values, *args, excludes_sizes):
+        asked.append(excludes_sizes)
         [n] = values
         return Template(None, Predicates({Symbol("s0", int, Interval(n, n), "one"): n}))
 

@@ -50,9 +50,11 @@ PROGRAMS = {
 }
 
 
-def _rendered(fn, make, hints, supposes=True) -> tuple[PlanTemplate, KernelSource, Predicates]:
+def _rendered(
+    fn, make, hints, excludes_sizes=True
+) -> tuple[PlanTemplate, KernelSource, Predicates]:
     gm, found = symbolic_graph(fn, make, hints)
-    found.context.supposes = supposes
+    found.context.excludes_sizes = excludes_sizes
     options = Options(verify=True)
     fused = schedule(lower(gm, "program"), H200, options)
     plans, source = render_template(fused, H200, found.symbols)
@@ -92,7 +94,7 @@ def test_one_text_is_right_for_every_length(name):
 
 @pytest.mark.parametrize("name", ["softmax", "columns", "merged", "transposed", "indexed"])
 def test_without_speed_assumptions_one_text_serves_all_sizes(name):
-    found = _check(name, (64, 96), [(2, 3), (17, 7), (1100, 33), (3, 300)], supposes=False)
+    found = _check(name, (64, 96), [(2, 3), (17, 7), (1100, 33), (3, 300)], excludes_sizes=False)
     assert not found.relations, str(found)
 
 
@@ -121,9 +123,9 @@ def test_strides_that_vary(name, tmp_path):
     assert set(cubins) == set(source.symbols)
 
 
-def _check(name, hints, sizes, supposes=True, programs=PROGRAMS) -> Predicates:
+def _check(name, hints, sizes, excludes_sizes=True, programs=PROGRAMS) -> Predicates:
     fn, make = programs[name]
-    plans, source, found = _rendered(fn, make, hints, supposes)
+    plans, source, found = _rendered(fn, make, hints, excludes_sizes)
     held = 0
     for values in sizes:
         if not found.holds_for(values):

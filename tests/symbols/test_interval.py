@@ -12,7 +12,7 @@ import pytest
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr, Integer
 from jitmagic.symbols.interval import ANY_FLOAT, EXACT, INT64, Interval, of_number
-from jitmagic.symbols.scalar import (
+from jitmagic.symbols.symbolic_numbers import (
     OPERATIONS,
     Number,
     Symbol,

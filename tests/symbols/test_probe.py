@@ -24,7 +24,7 @@ from jitmagic.symbols.probe import (
     unlikely_float,
     value_at,
 )
-from jitmagic.symbols.scalar import Number, Symbol, evaluate, single
+from jitmagic.symbols.symbolic_numbers import Number, Symbol, evaluate, single
 
 P = Symbol("p", float, ANY_FLOAT, "p")
 Q = Symbol("q", float, ANY_FLOAT, "q")

@@ -10,7 +10,7 @@ import pytest
 from jitmagic.symbols.interval import Interval, of_number
 from jitmagic.symbols.polynomial import is_integral
 from jitmagic.symbols.rounding import rounded
-from jitmagic.symbols.scalar import Apply, Number, Symbol, evaluate
+from jitmagic.symbols.symbolic_numbers import Apply, Number, Symbol, evaluate
 
 PYTHON: dict[str, Callable[[float], int]] = {
     "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "round": round,

@@ -13,8 +13,8 @@ from jitmagic.symbols import interned
 from jitmagic.symbols.context import Context, Specialize
 from jitmagic.symbols.expr import Expr, Integer
 from jitmagic.symbols.interval import Interval
-from jitmagic.symbols.scalar import Symbol, evaluate
 from jitmagic.symbols.size import Size, is_same, size_of
+from jitmagic.symbols.symbolic_numbers import Symbol, evaluate
 
 Relations = list[tuple[str, Expr, Expr]]
 

@@ -20,7 +20,7 @@ from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.breaks import UserGraphBreak
 from jitmagic.trace.machine import Machine, trace
 from jitmagic.trace.python_loops.loop_facts import known_loops
-from jitmagic.trace.residual.emit import CannotRestore, FrameScope, emit
+from jitmagic.trace.residual.emit import CannotEmit, FrameScope, emit
 from jitmagic.trace.residual.resume import FlatCode
 from jitmagic.trace.restarts import Stop
 from jitmagic.trace.state import Frame, Signal
@@ -131,7 +131,7 @@ def _run(part: _Part, args: tuple, stop: Stop | None) -> Any:
     values = (*start.args, *start.cells)
     try:
         residual = part.residual(values, stop)
-    except CannotRestore:  # inside a handler: all of the call is left to Python
+    except CannotEmit:  # inside a handler: all of the call is left to Python
         return part.fn(*args)
     result = residual(*values)
     while isinstance(result, _GoOn):

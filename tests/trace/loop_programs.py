@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
+from . import new_syntax_programs, with_programs  # noqa: F401
 from .library_programs import PROGRAMS
 from .python_programs import program
 

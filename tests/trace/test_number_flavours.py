@@ -90,6 +90,14 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "divmod": lambda n: divmod(n, 4),
     "identity": lambda n: (n is None, n is n),
     "itself": lambda n: (n + n, n - n, n == n, n < n),
+    "of numpy": lambda n: (
+        n == np.float32(0.1),
+        np.float64(0.1) - n,
+        n * np.int64(3),
+        n / np.int8(3),
+    ),
+    "rounded": lambda n: (n + 16777217, n * 1e30, n % np.float32(0.3), n // 0.25, n + True),
+    "arrays": lambda n: (n * np.ones(2), n < np.ones(2)),
 }
 
 

@@ -9,8 +9,10 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#if PY_VERSION_HEX >= 0x030E0000
-#error "jitmagic knows the interpreter layouts of CPython 3.11, 3.12 and 3.13"
+#if PY_VERSION_HEX >= 0x030F0000
+#error "jitmagic knows the interpreter layouts of CPython 3.11 to 3.14"
+#elif PY_VERSION_HEX >= 0x030E0000
+#include "v314.h"
 #elif PY_VERSION_HEX >= 0x030D0000
 #include "v313.h"
 #elif PY_VERSION_HEX >= 0x030C0000

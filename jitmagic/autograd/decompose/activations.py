@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -152,8 +151,8 @@ def _elu_backward(
 
 
 @rule(aten.celu.default)
-def _celu(r: Recorder, x: Sym, alpha: float = 1.0) -> Any:
-    return r.emit(aten.elu.default, x, alpha, 1.0, 1.0 / alpha)
+def _celu(r: Recorder, x: Sym, alpha: float = 1.0) -> Sym:
+    return r.emit_one(aten.elu.default, x, alpha, 1.0, 1.0 / alpha)
 
 
 @rule(aten.leaky_relu.default, opmath=True)
@@ -271,9 +270,9 @@ def _gate(r: Recorder, a: Sym, b: Sym) -> Sym:
 
 
 @rule(aten.glu_backward.default)
-def _glu_backward(r: Recorder, grad: Sym, x: Sym, dim: int) -> Any:
+def _glu_backward(r: Recorder, grad: Sym, x: Sym, dim: int) -> Sym:
     a, b = _halves(x, dim)
-    return r.emit(aten.cat.default, list(_gate_backward(r, grad, a, b)), dim)
+    return r.emit_one(aten.cat.default, list(_gate_backward(r, grad, a, b)), dim)
 
 
 @rule(opmath=True)

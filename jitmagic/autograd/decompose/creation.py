@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -16,130 +17,101 @@ aten = torch.ops.aten
 CPU = torch.device("cpu")
 
 
-def _device(given: Any, otherwise: torch.device = CPU) -> torch.device:
+class Factory(TypedDict, total=False):
+    """Options of the operations that make a tensor; None means the default."""
+
+    dtype: torch.dtype | None
+    layout: torch.layout | None
+    device: torch.device | str | None
+    pin_memory: bool | None
+    memory_format: torch.memory_format | None
+
+
+def _made(
+    r: Recorder,
+    shape: Sequence[int],
+    value: complex,
+    dtype: torch.dtype,
+    options: Factory,
+    device: torch.device = CPU,
+) -> Sym:
+    """Fill a tensor; `dtype` and `device` apply if the options do not name others."""
+    return r.full(tuple(shape), value, options.get("dtype") or dtype, _device(options, device))
+
+
+def _device(options: Factory, otherwise: torch.device = CPU) -> torch.device:
+    given = options.get("device")
     return otherwise if given is None else torch.device(given)
 
 
 @rule(aten.zeros.default, aten._efficientzerotensor.default, complex_too=True)
-def _zeros(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
-    return r.full(tuple(size), 0, dtype or torch.get_default_dtype(), _device(device))
+def _zeros(r: Recorder, size: list[int], **options: Unpack[Factory]) -> Sym:
+    return _made(r, size, 0, torch.get_default_dtype(), options)
 
 
 @rule(aten.ones.default, complex_too=True)
-def _ones(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
-    return r.full(tuple(size), 1, dtype or torch.get_default_dtype(), _device(device))
+def _ones(r: Recorder, size: list[int], **options: Unpack[Factory]) -> Sym:
+    return _made(r, size, 1, torch.get_default_dtype(), options)
 
 
 @rule(aten.full.default, complex_too=True)
-def _full(
-    r: Recorder, size: list[int], value: Any, *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym | None:
+def _full(r: Recorder, size: list[int], value: complex, **options: Unpack[Factory]) -> Sym | None:
     # The loop IR has no complex constants: complex fills stay ATen calls.
     if isinstance(value, complex):
         return None
-    return r.full(tuple(size), value, dtype or number_dtype(value), _device(device))
+    return _made(r, size, value, number_dtype(value), options)
 
 
 @rule(aten.scalar_tensor.default, complex_too=True)
-def _scalar_tensor(
-    r: Recorder, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym:
-    return r.full((), value, dtype or torch.get_default_dtype(), _device(device))
+def _scalar_tensor(r: Recorder, value: complex, **options: Unpack[Factory]) -> Sym:
+    return _made(r, (), value, torch.get_default_dtype(), options)
 
 
 # The layout is read from `empty_like` on meta tensors, whose rule for dense and overlapping memory
 # (preserve_format) is torch's own; nothing else of that call remains.
-def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_format: Any) -> Sym:
-    """Fill a tensor for a *_like factory, in the layout of x."""
-    made = r.full(x.shape, value, dtype or x.dtype, _device(device, x.device))
-    like = x.one(aten.empty_like.default, memory_format=memory_format)
+@rule(aten.full_like.default, complex_too=True)
+def _full_like(r: Recorder, x: Sym, value: complex, **options: Unpack[Factory]) -> Sym:
+    made = _made(r, x.shape, value, x.dtype, options, x.device)
+    like = x.one(aten.empty_like.default, memory_format=options.get("memory_format"))
     return r.restride(made, like.strides)
 
 
 @rule(aten.zeros_like.default, complex_too=True)
-def _zeros_like(
-    r: Recorder,
-    x: Sym,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    memory_format: Any = None,
-    **_: Any,
-) -> Sym:
-    return _filled(r, x, 0, dtype, device, memory_format)
+def _zeros_like(r: Recorder, x: Sym, **options: Unpack[Factory]) -> Sym:
+    return _full_like(r, x, 0, **options)
 
 
 @rule(aten.ones_like.default, complex_too=True)
-def _ones_like(
-    r: Recorder,
-    x: Sym,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    memory_format: Any = None,
-    **_: Any,
-) -> Sym:
-    return _filled(r, x, 1, dtype, device, memory_format)
-
-
-@rule(aten.full_like.default, complex_too=True)
-def _full_like(
-    r: Recorder,
-    x: Sym,
-    value: object,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    memory_format: Any = None,
-    **_: Any,
-) -> Sym:
-    return _filled(r, x, value, dtype, device, memory_format)
-
-
-@rule(aten.new_zeros.default, complex_too=True)
-def _new_zeros(
-    r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym:
-    return r.full(tuple(size), 0, dtype or x.dtype, _device(device, x.device))
-
-
-@rule(aten.new_ones.default, complex_too=True)
-def _new_ones(
-    r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym:
-    return r.full(tuple(size), 1, dtype or x.dtype, _device(device, x.device))
+def _ones_like(r: Recorder, x: Sym, **options: Unpack[Factory]) -> Sym:
+    return _full_like(r, x, 1, **options)
 
 
 @rule(aten.new_full.default, complex_too=True)
 def _new_full(
-    r: Recorder,
-    x: Sym,
-    size: list[int],
-    value: Any,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    **_: Any,
+    r: Recorder, x: Sym, size: list[int], value: complex, **options: Unpack[Factory]
 ) -> Sym:
-    return r.full(tuple(size), value, dtype or x.dtype, _device(device, x.device))
+    return _made(r, size, value, x.dtype, options, x.device)
+
+
+@rule(aten.new_zeros.default, complex_too=True)
+def _new_zeros(r: Recorder, x: Sym, size: list[int], **options: Unpack[Factory]) -> Sym:
+    return _new_full(r, x, size, 0, **options)
+
+
+@rule(aten.new_ones.default, complex_too=True)
+def _new_ones(r: Recorder, x: Sym, size: list[int], **options: Unpack[Factory]) -> Sym:
+    return _new_full(r, x, size, 1, **options)
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step, complex_too=True)
-def _arange(r: Recorder, *bounds: object, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+def _arange(r: Recorder, *bounds: float, **options: Unpack[Factory]) -> Sym:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
+    dtype = options.get("dtype")
     if dtype is None:
         # As in eager: one float among the bounds makes the range floating-point, also if it is 2.0.
         whole = all(map(is_integer, (start, end, step)))
         dtype = torch.int64 if whole else torch.get_default_dtype()
-    return r.call(
-        aten.arange.start_step,
-        start,
-        end,
-        step,
-        dtype=dtype,
-        device=_device(device),
-        pin_memory=False,
-    )
+    return r.arange(end, dtype, _device(options), start=start, step=step)
 
 
 # Comparing two aranges fuses with the reader; ATen's triangle kernel would write a matrix first.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from ..recording.recorder import Recorder
+from ...torch_types import OpOverload
+from ..recording.recorder import Recorder, Sym
 from .registry import TABLE
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
+Choice = Callable[[tuple[object, ...]], OpOverload]  # chooses the operation for a row of arguments
 _BINARY = {
     **{name: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div")},
     "maximum": aten.maximum.default,
@@ -22,35 +23,35 @@ _CLAMPS = {"clamp_min": aten.clamp_min, "clamp_max": aten.clamp_max}
 _UNARY = ("sqrt", "neg", "exp", "abs", "reciprocal", "sign", "log", "rsqrt")
 
 
-def _spread(value: object, count: int) -> list[Any]:
+def _spread(value: object, count: int) -> list[object]:
     return value if isinstance(value, list) else [value] * count
 
 
 # One operation per tensor lets horizontal fusion put a whole optimizer step into few kernels, which
 # a single call of eager's foreach kernel would keep apart.
-def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any] | None]:
-    def rule(r: Recorder, first: list[Any], *rest: object, **kwargs: Any) -> list[Any] | None:
+def _each(op_of: Choice) -> Callable[..., list[Sym] | None]:
+    def rule(r: Recorder, first: list[Sym], *rest: object, **kwargs: object) -> list[Sym] | None:
         if _has_own_kernel(first):
             return None
         columns = [_spread(value, len(first)) for value in (first, *rest)]
-        return [r.emit(op_of(row), *row, **kwargs) for row in zip(*columns, strict=True)]
+        return [r.emit_one(op_of(row), *row, **kwargs) for row in zip(*columns, strict=True)]
 
     return rule
 
 
-def _has_own_kernel(x: list[Any]) -> bool:
+def _has_own_kernel(x: list[Sym]) -> bool:
     """Return whether the lists hold complex numbers on a GPU. The foreach kernels there treat
     infinities differently from the kernels of single tensors.
     """
     return any(part.dtype.is_complex and part.device.type == "cuda" for part in x)
 
 
-def _always(op: Any) -> Callable[[Any], Any]:
+def _always(op: OpOverload) -> Choice:
     return lambda row: op
 
 
 # The clamps have no overload that takes both: the row decides.
-def _binary(of_tensor: Any, of_number: Any) -> Callable[[Any], Any]:
+def _binary(of_tensor: OpOverload, of_number: OpOverload) -> Choice:
     return lambda row: of_number if isinstance(row[1], (int, float)) else of_tensor
 
 
@@ -76,15 +77,15 @@ def _register() -> None:
     TABLE[aten._foreach_lerp.List] = _each(_always(aten.lerp.Tensor))
 
 
-def _fused(op: Any) -> Callable[..., list[Any] | None]:
+def _fused(op: OpOverload) -> Callable[..., list[Sym] | None]:
     def rule(
-        r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: object = 1
-    ) -> list[Any] | None:
+        r: Recorder, x: list[Sym], a: list[Sym], b: list[Sym], value: object = 1
+    ) -> list[Sym] | None:
         if _has_own_kernel(x):
             return None
         values = _spread(value, len(x))
         rows = zip(x, a, b, values, strict=True)
-        return [r.emit(op, *row[:3], value=row[3]) for row in rows]
+        return [r.emit_one(op, *row[:3], value=row[3]) for row in rows]
 
     return rule
 

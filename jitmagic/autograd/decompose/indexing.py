@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -17,14 +16,14 @@ aten = torch.ops.aten
 
 
 @rule(aten.stack.default, complex_too=True)
-def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
+def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Sym:
     shape = tensors[0].shape
     dim %= len(shape) + 1
     if dim < len(shape) and not joins_to_rows([part.meta for part in tensors]):
         # Eager does so too: if all parts are channels_last, the result is.
-        joined: Sym = r.emit(aten.cat.default, tensors, dim)
+        joined = r.emit_one(aten.cat.default, tensors, dim)
         return joined.view(*shape[:dim], len(tensors), *shape[dim:])
-    return r.emit(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)
+    return r.emit_one(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)
 
 
 @rule(aten.repeat.default, complex_too=True)

@@ -22,8 +22,8 @@ import math
 
 import torch
 
-from ...symbols.scalar import symbols_of
 from ...symbols.size import Size, hintless
+from ...symbols.symbolic_numbers import symbols_of
 from ..recording.sym import Sym
 
 __all__ = ["mean_of"]

@@ -8,7 +8,6 @@ mean, invstd, new running mean | None, new running var | None); functionalize wr
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -323,7 +322,7 @@ def _batch_norm_no_stats(
     training: bool,
     momentum: float,
     eps: float,
-) -> Any:
+) -> list[Sym | None] | None:
     made = _batch_norm(r, x, weight, bias, None, None, True, momentum, eps)
     return None if made is None else made[:3]
 
@@ -338,20 +337,41 @@ def _batch_norm_inference(
     running_var: Sym,
     momentum: float,
     eps: float,
-) -> Any:
+) -> list[Sym | None] | None:
     made = _batch_norm(r, x, weight, bias, running_mean, running_var, False, momentum, eps)
     return None if made is None else made[:3]
 
 
 @rule(aten._native_batch_norm_legit_functional.default)
-def _batch_norm_functional(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
-    *_, training, _momentum, _eps = args
-    return _batch_norm(r, x, *args) if training and x.numel else None
+def _batch_norm_functional(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    running_mean: Sym | None,
+    running_var: Sym | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Sym | None] | None:
+    if not (training and x.numel):
+        return None
+    return _batch_norm(r, x, weight, bias, running_mean, running_var, True, momentum, eps)
 
 
 @rule(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
-    made = _batch_norm(r, x, *args)
+def _cudnn_batch_norm(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    running_mean: Sym | None,
+    running_var: Sym | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Sym | None] | None:
+    made = _batch_norm(r, x, weight, bias, running_mean, running_var, training, momentum, eps)
     if made is None:
         return None
     out, mean, invstd, new_mean, new_var = made
@@ -421,7 +441,7 @@ def _cudnn_batch_norm_backward(
     save_var: Sym | None,
     eps: float,
     reserve: Sym,
-) -> Any:
+) -> list[Sym | None] | None:
     """Pass cuDNN's save_var, which is the inverse standard deviation."""
     return _batch_norm_backward(
         r, grad, x, weight, running_mean, running_var, save_mean, save_var, True, eps, [True] * 3

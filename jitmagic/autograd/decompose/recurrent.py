@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ...graph.operators.recurrent import LSTM_LAYER
-from ..recording.recorder import Recorder
+from ..recording.recorder import Recorder, Sym
 from .registry import rule
 
 __all__: list[str] = []
@@ -16,17 +14,18 @@ aten = torch.ops.aten
 
 
 @rule(aten.mkldnn_rnn_layer.default)
-def _layer(r: Recorder, *args: object) -> Any:
+def _layer(r: Recorder, *args: object) -> list[Sym]:
     """Record the layer as differentiable, so that it saves what its backward needs in whatever grad
     mode the compiled forward runs.
     """
-    return r.call(LSTM_LAYER, *args)
+    made: list[Sym] = r.call(LSTM_LAYER, *args)
+    return made
 
 
 @rule(aten.mkldnn_rnn_layer_backward.default)
-def _layer_backward(r: Recorder, *args: object) -> Any:
+def _layer_backward(r: Recorder, *args: object) -> list[Sym]:
     """Copy the bias gradient: the kernel returns one tensor as the gradient of both biases."""
     # A gradient that shares memory with another would be accumulated into twice by AccumulateGrad.
-    made = r.call(aten.mkldnn_rnn_layer_backward.default, *args)
+    made: list[Sym] = r.call(aten.mkldnn_rnn_layer_backward.default, *args)
     made[4] = r.copied(made[3])
     return made

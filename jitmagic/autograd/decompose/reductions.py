@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -15,16 +15,16 @@ from .registry import moments_dtype, rule, up
 __all__: list[str] = []
 
 aten = torch.ops.aten
+Dims = int | list[int] | None  # None or []: all dimensions
 
 
-def _dims(x: Sym, dim: Any) -> list[int]:
-    # An empty list of dimensions means all of them, as in eager.
-    if not x.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
+def _dims(x: Sym, dim: Dims) -> list[int]:
+    if not x.shape or dim is None or dim == []:
         return list(range(len(x.shape)))
     return [d % len(x.shape) for d in ([dim] if isinstance(dim, int) else dim)]
 
 
-def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tuple[Sym, Sym] | None:
+def _var_mean(x: Sym, dim: Dims, correction: float | None, keepdim: bool) -> tuple[Sym, Sym] | None:
     if not x.dtype.is_floating_point:
         return None
     dims = _dims(x, dim)
@@ -46,38 +46,39 @@ def _dropped(x: Sym, dims: list[int]) -> Sym:
     return x.view(*(extent for d, extent in enumerate(x.shape) if d not in dims))
 
 
-@rule(aten.var.correction)
-def _var(
-    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Sym | None:
-    made = _var_mean(x, dim, correction, keepdim)
-    return None if made is None else made[0].to(x.dtype)
+def _moments(is_root: bool, with_mean: bool) -> Callable[..., Sym | list[Sym] | None]:
+    """Return the rule of var, std, var_mean or std_mean."""
+
+    def decompose(
+        r: Recorder,
+        x: Sym,
+        dim: Dims = None,
+        *,
+        correction: float | None = None,
+        keepdim: bool = False,
+    ) -> Sym | list[Sym] | None:
+        made = _var_mean(x, dim, correction, keepdim)
+        if made is None:
+            return None
+        spread = (made[0].sqrt() if is_root else made[0]).to(x.dtype)
+        return [spread, _welford_mean(r, x, dim, made).to(x.dtype)] if with_mean else spread
+
+    return decompose
 
 
-@rule(aten.std.correction)
-def _std(
-    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Sym | None:
-    made = _var_mean(x, dim, correction, keepdim)
-    return None if made is None else made[0].sqrt().to(x.dtype)
+rule(aten.var.correction)(_moments(is_root=False, with_mean=False))
+rule(aten.std.correction)(_moments(is_root=True, with_mean=False))
+rule(aten.var_mean.correction)(_moments(is_root=False, with_mean=True))
+rule(aten.std_mean.correction)(_moments(is_root=True, with_mean=True))
 
 
-@rule(aten.var_mean.correction)
-def _var_and_mean(
-    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> list[Sym] | None:
-    made = _var_mean(x, dim, correction, keepdim)
-    if made is None:
-        return None
-    return [made[0].to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
-
-
-def _welford_mean(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
+def _welford_mean(r: Recorder, x: Sym, dim: Dims, moments: tuple[Sym, Sym]) -> Sym:
     """Return the mean that eager's kernel reports next to a variance. Eager updates both per
     element: after an infinity, the next element makes both NaN. The mean stays infinite only if the
     last element alone is infinite. Testing both ends of the row detects that; one more reduction
     would cost as much as the mean.
     """
+    variance, mean = moments
     dims = _dims(x, dim) if x.shape else []
     last = _end_element(x, dims, -1, 9223372036854775807, mean)
     kept = last.equals(mean)
@@ -94,22 +95,12 @@ def _end_element(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sy
     return x.view(*like.shape).to(like.dtype)
 
 
-@rule(aten.std_mean.correction)
-def _std_and_mean(
-    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> list[Sym] | None:
-    made = _var_mean(x, dim, correction, keepdim)
-    if made is None:
-        return None
-    return [made[0].sqrt().to(x.dtype), _welford_mean(r, x, dim, *made).to(x.dtype)]
-
-
 @rule(aten.linalg_vector_norm.default)
 def _vector_norm(
     r: Recorder,
     x: Sym,
     ord: float = 2,
-    dim: Any = None,
+    dim: Dims = None,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,
@@ -138,7 +129,7 @@ def _norm_of(x: Sym, order: float, dims: list[int], keepdim: bool) -> Sym:
 
 
 @rule(aten.logsumexp.default)
-def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | None:
+def _logsumexp(r: Recorder, x: Sym, dim: Dims, keepdim: bool = False) -> Sym | None:
     if not x.numel:
         return None
     if not x.dtype.is_floating_point:

@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 
 from ...graph.operators.shapes import promoted
-from ..recording.recorder import Decomposition, Recorder, Sym
+from ...torch_types import OpOverload
+from ..recording.recorder import Decomposition, Recorder, Result, Sym
 
 __all__ = ["TABLE", "is_half", "moments_dtype", "rule", "up"]
 
-TABLE: dict[Any, Decomposition] = {}
+TABLE: dict[OpOverload, Decomposition] = {}
 Rule = TypeVar("Rule", bound=Decomposition)
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -44,7 +45,9 @@ def moments_dtype(x: Sym) -> torch.dtype | None:
     return torch.float64 if x.device.type == "cpu" and x.dtype == torch.float32 else None
 
 
-def rule(*ops: object, opmath: bool = False, complex_too: bool = False) -> Callable[[Rule], Rule]:
+def rule(
+    *ops: OpOverload, opmath: bool = False, complex_too: bool = False
+) -> Callable[[Rule], Rule]:
     """Register a decomposition for the overloads."""
 
     def register(function: Rule) -> Rule:
@@ -63,7 +66,7 @@ def rule(*ops: object, opmath: bool = False, complex_too: bool = False) -> Calla
 # Declining means None: the recorder then keeps the ATen call, whose kernel is right by definition.
 def _real_only(function: Decomposition) -> Decomposition:
     @wraps(function)
-    def declining(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
+    def declining(recorder: Recorder, *args: object, **kwargs: object) -> Result:
         if any(isinstance(a, Sym) and a.dtype.is_complex for a in (*args, *kwargs.values())):
             return None
         return function(recorder, *args, **kwargs)
@@ -71,7 +74,7 @@ def _real_only(function: Decomposition) -> Decomposition:
     return declining
 
 
-def _dtype_of(results: Any) -> torch.dtype | None:
+def _dtype_of(results: Result) -> torch.dtype | None:
     first = results if isinstance(results, Sym) else next(iter(results or ()), None)
     return first.dtype if isinstance(first, Sym) else None
 
@@ -81,7 +84,7 @@ def _known_reductions_only(function: Decomposition) -> Decomposition:
     takes = signature(function)
 
     @wraps(function)
-    def declining(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
+    def declining(recorder: Recorder, *args: object, **kwargs: object) -> Result:
         bound = takes.bind(recorder, *args, **kwargs)
         bound.apply_defaults()
         known = bound.arguments["reduction"] in (0, 1, 2)
@@ -92,7 +95,7 @@ def _known_reductions_only(function: Decomposition) -> Decomposition:
 
 def _with_opmath(function: Decomposition) -> Decomposition:
     @wraps(function)
-    def rounded(recorder: Recorder, *args: object, **kwargs: Any) -> Any:
+    def rounded(recorder: Recorder, *args: object, **kwargs: object) -> Result:
         syms = [a for a in (*args, *kwargs.values()) if isinstance(a, Sym)]
         # The dtype of the arguments, before they become fp32, is the one that eager's kernel rounds
         # to.
@@ -108,6 +111,8 @@ def _with_opmath(function: Decomposition) -> Decomposition:
         )
         if isinstance(results, Sym):
             return results.to(dtype)
-        return None if results is None else [part.to(dtype) for part in results]
+        if results is None:
+            return None
+        return [None if part is None else part.to(dtype) for part in results]
 
     return rounded

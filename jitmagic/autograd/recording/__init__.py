@@ -3,6 +3,7 @@
 functionalize    the dispatch mode that sees every ATen call; dispatches to handlers
 recorder         builds the graph: decomposes, merges equal calls, runs meta kernels
 sym              Sym, a value of the graph, with the arithmetic that decompositions use
+aten_call        AtenCall, a call as the dispatch mode receives it
 traced           Traced, a tensor of the program: a path of views into a Cell (one storage)
 views            view steps: read a view from its base, write it back
 view_calls       handlers of view operations
@@ -14,5 +15,4 @@ products         the gradient of prod: torch's own formula branches on data
 transformed      torch.func transforms
 custom           user-defined autograd functions, whose backward need not be linear
 origins          maps autograd nodes to the operations that created them
-strides          the order of dimensions in memory
 """

@@ -11,7 +11,7 @@ of data-dependent size is computed with masks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,19 +21,23 @@ from ...compat.modes import BelowAutograd
 from ...errors import ASSERTION
 from ...graph.node_meta import tensors_in
 from ...graph.operators.recurrent import RECURRENT
+from ...torch_types import AnyFunction
 from .products import prod
 
 __all__ = ["data_checked"]
 
+Number = torch.Tensor | int | float | bool
+Indices = tuple[torch.Tensor | None, ...] | list[torch.Tensor | None]
 
-def data_checked(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def data_checked(function: AnyFunction) -> AnyFunction:
     """Return the function to call in place of `function` while a graph is recorded."""
     if function in RECURRENT:
         return partial(_recurrent, function)
     return _CHECKED.get(function, function)
 
 
-def _recurrent(function: Callable[..., Any], *args: Any) -> Any:
+def _recurrent(function: AnyFunction, *args: Any) -> object:
     """Keep the layer one operation by calling it below autograd, where composites are not
     decomposed. With dropout it is decomposed: only the parts show how its draws interleave with
     other draws.
@@ -54,13 +58,13 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return made.scatter(-1, tensor.unsqueeze(-1), 1)
 
 
-def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Number) -> torch.Tensor:
     chosen = _fill_mask(x, dim, index, value)
     return x.index_fill(dim, index, value) if chosen is None else torch.where(chosen, value, x)
 
 
 def _index_fill_in_place(
-    x: torch.Tensor, dim: int, index: torch.Tensor, value: Any
+    x: torch.Tensor, dim: int, index: torch.Tensor, value: Number
 ) -> torch.Tensor:
     chosen = _fill_mask(x, dim, index, value)
     if chosen is None:
@@ -68,7 +72,9 @@ def _index_fill_in_place(
     return x.copy_(torch.where(chosen, value, x))
 
 
-def _fill_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor | None:
+def _fill_mask(
+    x: torch.Tensor, dim: int, index: torch.Tensor, value: Number
+) -> torch.Tensor | None:
     """Return a mask of the elements that are filled, or None to call index_fill itself.
 
     Torch's gradient of the value sums over the unique indices, whose number depends on data; the
@@ -92,51 +98,57 @@ def _fill_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> to
 
 
 def _index_put(
-    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    if not _fills_by_mask(x, indices, values):
+    mask = _filling_mask(x, indices, values)
+    if mask is None:
         return x.index_put(indices, values, accumulate)
     stride = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda dim: -stride[dim])
-    made = _filled(x, indices[0], values, accumulate, order)
+    made = _filled(x, mask, values, accumulate, order)
     return made.permute([order.index(dim) for dim in range(x.dim())])  # laid out as x
 
 
 def _index_put_in_place(
-    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    if not _fills_by_mask(x, indices, values):
+    mask = _filling_mask(x, indices, values)
+    if mask is None:
         return x.index_put_(indices, values, accumulate)
-    return x.copy_(_filled(x, indices[0], values, accumulate, list(range(x.dim()))))
+    return x.copy_(_filled(x, mask, values, accumulate, list(range(x.dim()))))
 
 
-def _set_item(x: torch.Tensor, key: Any, values: Any) -> None:
-    if _fills_by_mask(x, (key,), values):
-        x.copy_(_filled(x, key, values, False, list(range(x.dim()))))
-    else:
-        x[key] = values
+def _set_item(x: torch.Tensor, key: Any, values: Number) -> None:
+    if isinstance(values, torch.Tensor):
+        mask = _filling_mask(x, (key,), values)
+        if mask is not None:
+            x.copy_(_filled(x, mask, values, False, list(range(x.dim()))))
+            return
+    x[key] = values
 
 
-def _fills_by_mask(x: torch.Tensor, indices: Any, values: Any) -> bool:
-    """Return whether one mask selects where a differentiable tensor is written, the same row each
-    time.
+def _filling_mask(
+    x: torch.Tensor, indices: Sequence[object], values: torch.Tensor
+) -> torch.Tensor | None:
+    """Return the mask if it alone selects where a differentiable tensor is written, the same row
+    each time.
 
     Torch's gradient of the values indexes with the mask and gets one row per true element.
     """
-    if not (isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()):
-        return False
+    if not (values.requires_grad and torch.is_grad_enabled()):
+        return None
     mask = indices[0] if len(indices) == 1 else None
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or not mask.dim():
-        return False
+        return None
     if tuple(mask.shape) != tuple(x.shape[: mask.dim()]) or values.dtype is not x.dtype:
-        return False
+        return None
     if not x.device == mask.device == values.device:
-        return False
+        return None
     rest, shape = x.shape[mask.dim() :], tuple(values.shape)
     split = max(len(shape) - len(rest), 0)
     same_rows = all(n == 1 for n in shape[:split]) and split <= 1
     pairs = zip(reversed(shape[split:]), reversed(rest), strict=False)
-    return same_rows and all(n in (1, m) for n, m in pairs)
+    return mask if same_rows and all(n in (1, m) for n, m in pairs) else None
 
 
 def _filled(
@@ -155,8 +167,8 @@ def _filled(
 
 
 def _quantile(
-    function: Callable[..., Any], input: torch.Tensor, q: object, *args: object, **options: Any
-) -> Any:
+    function: AnyFunction, input: torch.Tensor, q: object, *args: object, **options: object
+) -> object:
     """Check that q is in [0, 1]: unchecked, a negative q would select the first elements."""
     if isinstance(q, torch.Tensor):
         outside = ((q >= 0) & (q <= 1)).all().logical_not().to(torch.int32)
@@ -164,10 +176,10 @@ def _quantile(
     return function(input, q, *args, **options)
 
 
-_QUANTILES: tuple[Any, ...] = (
+_QUANTILES: tuple[AnyFunction, ...] = (
     torch.quantile, torch.nanquantile, torch.Tensor.quantile, torch.Tensor.nanquantile
 )  # fmt: skip
-_CHECKED: dict[Any, Callable[..., Any]] = {
+_CHECKED: dict[AnyFunction, AnyFunction] = {
     **{function: partial(_quantile, function) for function in _QUANTILES},
     torch.nn.functional.one_hot: _one_hot,
     torch.index_fill: _index_fill,

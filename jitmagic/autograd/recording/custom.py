@@ -11,18 +11,19 @@ reading the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
 from ...errors import CompileFailed
+from ...graph.linked_history import history_of
 from ...graph.reach import ancestors
 from .traced import Traced
 
 __all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
 
-TangentsByNode = Mapping[Any, tuple[int, ...]]
+TangentsByNode = Mapping[GradNode, tuple[int, ...]]
 
 
 def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
@@ -35,20 +36,14 @@ def _is_programs(node: object) -> bool:
     return isinstance(node, BackwardCFunction) and not getattr(node, "is_linear", False)
 
 
-def tangents_by_node(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> TangentsByNode:
+def tangents_by_node(
+    results: Sequence[Traced], wanted: Callable[[GradNode], bool]
+) -> TangentsByNode:
     """Return the `wanted` autograd nodes of the history, each with the positions of its results."""
-    found: dict[Any, tuple[int, ...]] = {}
+    found: dict[GradNode, tuple[int, ...]] = {}
     for place, result in enumerate(results):
-        seen: set[Any] = set()
-        stack: list[Any] = [result.grad_fn]
-        while stack:
-            node = stack.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            stack.extend(before for before, _ in node.next_functions)
-            if wanted(node):
-                found[node] = (*found.get(node, ()), place)
+        for node in filter(wanted, history_of([result])):
+            found[node] = (*found.get(node, ()), place)
     return found
 
 
@@ -62,7 +57,7 @@ def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
             node.register_hook(lambda made, given: _refuse_independent(made, tangents))
 
 
-def _refuse_independent(made: Sequence[Any], tangents: Collection[Node]) -> None:
+def _refuse_independent(made: Sequence[object], tangents: Collection[Node]) -> None:
     for gradient in made:
         if not isinstance(gradient, Traced):
             continue

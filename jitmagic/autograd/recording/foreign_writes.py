@@ -10,20 +10,23 @@ them to the program's tensors.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Any
 
 import torch
 
 from ...errors import CompileFailed
+from ...graph.nested import map_tensors
+from ...graph.node_meta import tensors_in
 from ...graph.operators.operator_library import LIBRARY, is_registered
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
+from ...torch_types import OpOverload
+from .aten_call import AtenCall
 
-__all__ = ["Functional", "flat", "functional_form"]
+__all__ = ["Functional", "functional_form"]
 
 # Tags about writes, which do not apply to a functional form; torch 2.11 has no such tags.
 _OF_WRITES = tuple(getattr(torch.Tag, name, None) for name in ("out", "inplace"))
@@ -37,25 +40,25 @@ class Functional:
     new tensor.
     """
 
-    op: Any
+    op: OpOverload
     slots: tuple[tuple[int, str], ...]
     returns: tuple[int | None, ...]
 
-    def written(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def written(self, call: AtenCall) -> list[object]:
         """Return the written arguments, each a tensor, a list or None, in the order of `slots`."""
-        given = [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
-        return given
+        args, kwargs = call.args, call.kwargs
+        return [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
 
 
 @lru_cache(maxsize=256)
-def functional_form(func: Any) -> Functional:
+def functional_form(func: OpOverload) -> Functional:
     """Define the functional form of `func`. Raises CompileFailed for schemas that say too
     little.
     """
     schema = func._schema
     marks = [(n, a) for n, a in enumerate(schema.arguments) if _is_written(a)]
     slots = tuple((n, a.name) for n, a in marks)
-    sets = [a.alias_info.before_set for _, a in marks]
+    sets = [a.alias_info.before_set for _, a in marks if a.alias_info is not None]
     returns = tuple(_slot_of(func, returned, sets) for returned in schema.returns)
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
@@ -67,11 +70,11 @@ def functional_form(func: Any) -> Functional:
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
 
 
-def _is_written(argument: Any) -> bool:
+def _is_written(argument: torch.Argument) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _slot_of(func: Any, returned: Any, sets: list[Any]) -> int | None:
+def _slot_of(func: OpOverload, returned: torch.Argument, sets: list[set[str]]) -> int | None:
     if str(returned.type) != "Tensor":
         raise CompileFailed(f"{func} writes to its arguments and returns a {returned.type}")
     info = returned.alias_info
@@ -83,17 +86,19 @@ def _slot_of(func: Any, returned: Any, sets: list[Any]) -> int | None:
 
 
 def _kernel(
-    func: Any, slots: tuple[tuple[int, str], ...], returns: tuple[int | None, ...]
+    func: OpOverload, slots: tuple[tuple[int, str], ...], returns: tuple[int | None, ...]
 ) -> Callable[..., list[torch.Tensor]]:
-    def run(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    def run(*args: object, **kwargs: object) -> list[torch.Tensor]:
         positional, named = list(args), dict(kwargs)
         written: list[torch.Tensor] = []
         for at, name in slots:
-            holder: Any = positional if at < len(positional) else named
-            key: Any = at if at < len(positional) else name
-            if holder is positional or name in named:
-                holder[key] = _copied(holder[key])
-                written += flat(holder[key])
+            if at < len(positional):
+                positional[at] = copy = map_tensors(positional[at], torch.clone)
+            elif name in named:
+                named[name] = copy = map_tensors(named[name], torch.clone)
+            else:
+                continue
+            written += tensors_in(copy)
         is_meta = any(tensor.is_meta for tensor in written)
         # torch's own meta function may import sympy (0.3 s).
         made = infer(func, positional, named) if is_meta else None
@@ -104,18 +109,3 @@ def _kernel(
         return [*new, *written]
 
     return run
-
-
-def _copied(given: Any) -> Any:
-    if isinstance(given, (list, tuple)):
-        return [_copied(item) for item in given]
-    return None if given is None else given.clone()
-
-
-def flat(given: object) -> Iterator[Any]:
-    """Yield the tensors of an argument that is a tensor, a list of them or None."""
-    if isinstance(given, (list, tuple)):
-        for item in given:
-            yield from flat(item)
-    elif given is not None:
-        yield given

@@ -10,10 +10,12 @@ runs as eager.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
 from ...compat.autograd import current_node
@@ -27,9 +29,11 @@ from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
+from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
+from .aten_call import AtenCall
 from .custom import TangentsByNode, tangents_by_node
-from .foreign_writes import flat, functional_form
+from .foreign_writes import functional_form
 from .mutate import MUTATORS, functional_overload, overload_without, without_generator
 from .origins import origin_of
 from .recorder import Recorder, Sym
@@ -100,28 +104,25 @@ class Functionalizer(DispatchMode):
         return traced
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if kwargs and "generator" in kwargs:
-            if kwargs["generator"] is not None:
+        self, func: OpOverload, types: object, args: Values = (), kwargs: Kwargs | None = None
+    ) -> object:
+        call = AtenCall(func, args, kwargs or {})
+        if "generator" in call.kwargs:
+            if call.kwargs["generator"] is not None:
                 raise CompileFailed("a user-created random generator")
             # Recorded calls draw from the default generator: `generator=None` has its own overload.
-            func = without_generator(func)
+            call = replace(call, op=without_generator(func))
         # Errors and lines are attributed to the operation whose formula runs.
         if self.in_backward:
             node = current_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
             self.recorder.tangents = self._tangents_of(node, func)
-            _check_numbers(func, args, kwargs or {})
-            func, args = _as_plain_tensor_formula(node, func, args)
-        return _handler(func)(self, func, args, kwargs or {})
+            _check_numbers(call)
+            call = _as_plain_tensor_formula(node, call)
+        return _handler(call.op)(self, call)
 
-    def _tangents_of(self, node: object, func: Any) -> tuple[int, ...]:
+    def _tangents_of(self, node: GradNode, func: OpOverload) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The
         gradient of round(), for example, is zeros_like, which reads no tangent.
         """
@@ -146,13 +147,20 @@ class Functionalizer(DispatchMode):
             return [self.read(item) for item in value]
         return value
 
-    def emit(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Record op on the current values of its arguments and return Syms."""
-        return self.recorder.emit(
-            op,
-            *[self.read(arg) for arg in args],
-            **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
-        )
+    def value(self, tensor: torch.Tensor) -> Sym:
+        return self.traced(tensor).sym
+
+    def current(self, call: AtenCall) -> AtenCall:
+        """Return the call on the current values of its arguments, without a generator."""
+        keywords = {
+            name: self.read(value) for name, value in call.kwargs.items() if name != "generator"
+        }
+        return AtenCall(call.op, tuple(map(self.read, call.args)), keywords)
+
+    def emit(self, call: AtenCall) -> Any:
+        """Record the call on the current values of its arguments and return Syms."""
+        call = self.current(call)
+        return self.recorder.emit(call.op, *call.args, **call.kwargs)
 
     def wrap(self, value: object) -> Any:
         """Return fresh tensors for results."""
@@ -166,68 +174,62 @@ class Functionalizer(DispatchMode):
 _HALF_MAX = torch.finfo(torch.float16).max
 
 
-def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _check_numbers(call: AtenCall) -> None:
     """Raise CompileFailed if the backward passes a number that a kernel refuses. Formulas fill and
     multiply with numbers that the forward used in float32 alone.
     """
-    operands = (*args, *kwargs.values())
+    operands = call.operands
     if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in operands):
         return
     device = next((v.device for v in operands if isinstance(v, torch.Tensor)), None)
     if device is not None:
-        check_dtypes(func, func._opname, args, dict(kwargs), device)
+        check_dtypes(call.op, call.op._opname, call.args, dict(call.kwargs), device)
 
 
 # Backward nodes of whole-tensor maxima and the like, where several elements may tie.
 _SPREADING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 
 
-def _as_plain_tensor_formula(node: Any, func: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _as_plain_tensor_formula(node: GradNode | None, call: AtenCall) -> AtenCall:
     """Return the call that the formula makes for plain tensors. On the CPU eager fills the gradient
     in where the maximum is. For tensor subclasses the formula multiplies by a mask, which turns an
     infinite gradient into NaN at the zeros.
     """
-    if func is not aten.mul.Tensor or node is None or node.name() not in _SPREADING:
-        return func, args
-    mask, spread = args
+    if call.op is not aten.mul.Tensor or node is None or node.name() not in _SPREADING:
+        return call
+    mask, spread = call.args
     if mask.dtype is not torch.bool or mask.device.type != "cpu":
-        return func, args
-    return aten.where.self, (mask, spread, torch.zeros((), dtype=spread.dtype))
+        return call
+    return AtenCall(aten.where.self, (mask, spread, torch.zeros((), dtype=spread.dtype)))
 
 
-Handler = Callable[[Functionalizer, Any, tuple[Any, ...], Mapping[str, Any]], Any]
+Handler = Callable[[Functionalizer, AtenCall], object]
 
 
-def _plain(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    return mode.wrap(mode.emit(func, args, kwargs))
+def _plain(mode: Functionalizer, call: AtenCall) -> object:
+    return mode.wrap(mode.emit(call))
 
 
-def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _lift(mode: Functionalizer, call: AtenCall) -> object:
     """Record a tensor literal, which is new memory on each call."""
-    return mode.fresh(mode.read(args[0]).call(aten.clone.default))
+    return mode.fresh(mode.value(call.args[0]).one(aten.clone.default))
 
 
-def _mutate(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _mutate(mode: Functionalizer, call: AtenCall) -> object:
     """Record an operation that writes to its first argument and returns it."""
-    target = mode.traced(args[0])
-    args = (target, *(_on_device_of(mode, target, arg) for arg in args[1:]))
-    if (maker := MUTATORS.get(func)) is not None:  # copy_, fill_: the old value is not read
-        new = maker(
-            mode.recorder,
-            *[mode.read(arg) for arg in args],
-            **{name: mode.read(v) for name, v in kwargs.items() if name != "generator"},
-        )
+    target = mode.traced(call.args[0])
+    args = (target, *(_on_device_of(mode, target, arg) for arg in call.args[1:]))
+    call = replace(call, args=args)
+    if (maker := MUTATORS.get(call.op)) is not None:  # copy_, fill_: the old value is not read
+        read = mode.current(call)
+        new = maker(mode.recorder, *read.args, **read.kwargs)
     else:
-        new = mode.emit(functional_overload(func), args, kwargs)
+        new = mode.emit(replace(call, op=functional_overload(call.op)))
     target.write(new)
     return target
 
 
-def _on_device_of(mode: Functionalizer, target: Traced, value: object) -> Any:
+def _on_device_of(mode: Functionalizer, target: Traced, value: object) -> object:
     """Return a 0-dim CPU operand as a tensor on the device of the target. torch wraps the number of
     `x[i] = 5` in a CPU tensor; a copy between devices cannot be recorded in a CUDA graph.
     """
@@ -238,149 +240,128 @@ def _on_device_of(mode: Functionalizer, target: Traced, value: object) -> Any:
     return mode.recorder.full((), value.item(), value.dtype, target.device)
 
 
-def _mutate_list(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _mutate_list(mode: Functionalizer, call: AtenCall) -> object:
     """Record _foreach_add_ and the like as one functional operation per list element."""
-    _refuse_sharing(mode, func, args)
-    values = mode.emit(functional_overload(func), args, kwargs)
-    for target, new in zip(args[0], values, strict=True):
+    _refuse_sharing(mode, call)
+    values = mode.emit(replace(call, op=functional_overload(call.op)))
+    for target, new in zip(call.args[0], values, strict=True):
         mode.traced(target).write(new)
     return None
 
 
-def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> None:
+def _refuse_sharing(mode: Functionalizer, call: AtenCall) -> None:
     """Refuse lists where one element's write is read by another: they are processed in turn."""
-    written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
-    if len(written) < len(args[0]):
-        raise CompileFailed(f"{func} writes to the same memory more than once")
-    for operand in args[1:]:
+    targets, *operands = call.args
+    written = {id(mode.traced(target).cell): n for n, target in enumerate(targets)}
+    if len(written) < len(targets):
+        raise CompileFailed(f"{call.op} writes to the same memory more than once")
+    for operand in operands:
         many = enumerate(operand) if isinstance(operand, (list, tuple)) else ((-1, operand),)
         for index, value in many:
             if isinstance(value, Traced) and written.get(id(value.cell), index) != index:
-                raise CompileFailed(f"{func} reads what it has written")
+                raise CompileFailed(f"{call.op} reads what it has written")
 
 
-def _mutate_out(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _mutate_out(mode: Functionalizer, call: AtenCall) -> object:
     """Record torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
-    target = mode.traced(kwargs["out"])
-    options = {name: value for name, value in kwargs.items() if name != "out"}
-    new = mode.emit(overload_without(func, "out"), args, options)
+    target = mode.traced(call.kwargs["out"])
+    options = {name: value for name, value in call.kwargs.items() if name != "out"}
+    new = mode.emit(AtenCall(overload_without(call.op, "out"), call.args, options))
     if new.shape != tuple(target.shape):
-        raise CompileFailed(f"{func} resizes its result")
+        raise CompileFailed(f"{call.op} resizes its result")
     target.write(new)
     return target
 
 
-def _mutate_named(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _mutate_named(mode: Functionalizer, call: AtenCall) -> object:
     """Record an operator that writes to the arguments its schema names, at any position."""
-    form = functional_form(func)
-    slots = form.written(args, kwargs)
-    targets = [mode.traced(tensor) for tensor in flat(slots)]
-    read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
+    form = functional_form(call.op)
+    slots = form.written(call)
+    targets = [mode.traced(tensor) for tensor in tensors_in(slots)]
+    read = [mode.traced(t) for t in tensors_in((call.args, dict(call.kwargs)))]
     for target in targets:
         if sum(tensor.cell is target.cell for tensor in read) > 1:
-            raise CompileFailed(f"{func} writes to an argument that shares memory with another")
-    values = mode.emit(form.op, args, kwargs)
+            raise CompileFailed(f"{call.op} writes to an argument that shares memory with another")
+    values = mode.emit(replace(call, op=form.op))
     new = iter(mode.wrap(values[: len(values) - len(targets)]))
     # Without such a kernel eager does not increment autograd's version counter.
-    counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
+    counted = is_foreign(call.op) or _has_kernel(call.op, "ADInplaceOrView")
     for target, value in zip(targets, values[len(values) - len(targets) :], strict=True):
         if value.shape != tuple(target.shape):
-            raise CompileFailed(f"{func} resizes what it writes to")
+            raise CompileFailed(f"{call.op} resizes what it writes to")
         target.write(value, counted)
     results = [next(new) if slot is None else slots[slot] for slot in form.returns]
     return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
-def _composite(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _composite(mode: Functionalizer, call: AtenCall) -> object:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with BelowAutograd(), AutocastOff(), mode:
-        return func.decompose(*args, **kwargs)
+        return call.op.decompose(*call.args, **call.kwargs)
 
 
-def _primitive(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _primitive(mode: Functionalizer, call: AtenCall) -> object:
     """Replace a view of torch.ops.prims by the ATen views it stands for."""
     with BelowAutograd(), AutocastOff(), mode:
-        return func.impl_aten(*args, **kwargs)
+        return call.op.impl_aten(*call.args, **call.kwargs)  # type: ignore[attr-defined]
 
 
-def _conjugate(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _conjugate(mode: Functionalizer, call: AtenCall) -> object:
     """Record a view in the forward (eager is lazy) and a value in the backward, where only autograd
     formulas read it.
     """
     if not mode.in_backward:
-        source = mode.traced(args[0])
-        origin = AliasCall(func, source), 0
+        source = mode.traced(call.args[0])
+        origin = AliasCall(call.op, source), 0
         path = (*source.path, CONJUGATE)
         layout = source.memory_layout()
         layout = source.sym.meta if layout is None else layout
         value = CONJUGATE.apply(source.sym)
         return Traced.make(value, source.cell, path, False, layout, origin, source.counter)
     # A complex number, of `x * 1j`: as a tensor its dtype would count in promotions.
-    if isinstance(args[0], complex):
-        return mode.number(args[0].conjugate())
-    return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
+    if isinstance(call.args[0], complex):
+        return mode.number(call.args[0].conjugate())
+    return mode.wrap(mode.emit(replace(call, op=aten._conj_physical.default)))
 
 
-def _norm_with_stats(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _norm_with_stats(mode: Functionalizer, call: AtenCall) -> object:
     """Record batch norm, which writes arguments 3 and 4 although its schema hides it."""
-    *results, mean, var = mode.emit(func, args, kwargs)
-    for target, new in ((args[3], mean), (args[4], var)):
+    *results, mean, var = mode.emit(call)
+    for target, new in ((call.args[3], mean), (call.args[4], var)):
         if new is not None and target is not None:
             # Eager does not increment the version counter either: the schema declares no write.
             mode.traced(target).write(new, counted=False)
     return mode.wrap(results)
 
 
-def _same_size(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _same_size(mode: Functionalizer, call: AtenCall) -> object:
     """Compare the sizes of a tensor and its tangent for forward-mode differentiation."""
-    return args[0].shape == args[1].shape
+    return call.args[0].shape == call.args[1].shape
 
 
-def _same_storage(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _same_storage(mode: Functionalizer, call: AtenCall) -> object:
     """Compare the storage sizes of a tensor and its tangent for forward-mode differentiation."""
-    first, second = (mode.traced(arg).cell.value.meta for arg in args)
+    first, second = (mode.traced(arg).cell.value.meta for arg in call.args)
     sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
     return next(sizes) == next(sizes)
 
 
-def _equal(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _equal(mode: Functionalizer, call: AtenCall) -> object:
     """Answer torch 2.11's quantile, which asks if a mask is all true that checked.py has asserted.
     (Later versions do not ask tensors without data.)
     """
-    ones = mode.traced(args[1]).sym.node
+    ones = mode.traced(call.args[1]).sym.node
     if ones.target is not aten.full.default or ones.args[1] != 1:
         raise CompileFailed("torch.equal on tensors of the graph")
     return True
 
 
-def _sizes(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[int]:
+def _sizes(mode: Functionalizer, call: AtenCall) -> list[int]:
     """Answer C++ that reads sizes as ints: sizes that vary have to be constants of the graph."""
-    return [int(size) for size in args[0].shape]
+    return [int(size) for size in call.args[0].shape]
 
 
-_SPECIAL: Mapping[Any, Handler] = {
+_SPECIAL: Mapping[OpOverload, Handler] = {
     aten.size.default: _sizes,
     aten.equal.default: _equal,
     **VIEW_CALLS,
@@ -406,7 +387,7 @@ _SPECIAL: Mapping[Any, Handler] = {
 
 
 @lru_cache(maxsize=4096)
-def _handler(func: Any) -> Handler:
+def _handler(func: OpOverload) -> Handler:
     if (special := _SPECIAL.get(func)) is not None:
         return special
     schema = func._schema
@@ -424,15 +405,15 @@ def _handler(func: Any) -> Handler:
     return _composite if _is_composite(func) else _plain
 
 
-def _is_composite(func: Any) -> bool:
+def _is_composite(func: OpOverload) -> bool:
     return _has_kernel(func, "CompositeImplicitAutograd")
 
 
-def _has_kernel(func: Any, key: str) -> bool:
+def _has_kernel(func: OpOverload, key: str) -> bool:
     return bool(has_kernel(func.name(), key))
 
 
-def _foreign_handler(func: Any) -> Handler:
+def _foreign_handler(func: OpOverload) -> Handler:
     if _is_composite(func):
         return _composite
     if func._schema.is_mutable:
@@ -441,7 +422,7 @@ def _foreign_handler(func: Any) -> Handler:
     return refuse if shares else _plain
 
 
-def _handler_of_mutation(schema: Any) -> Handler:
+def _handler_of_mutation(schema: torch.FunctionSchema) -> Handler:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if len(written) == 1 and written[0].name == "out" and written[0].kwarg_only:
         return refuse if isinstance(written[0].type, torch.ListType) else _mutate_out

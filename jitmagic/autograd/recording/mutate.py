@@ -8,26 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
 
 import torch
 
+from ...compat.operators import OpOverload, OpOverloadPacket
 from ...errors import CompileFailed
-from .recorder import Recorder, Sym
-from .strides import memory_order
+from .recorder import Recorder, Sym, memory_order
 
 __all__ = ["MUTATORS", "functional_overload", "overload_without", "without_generator"]
 
 aten = torch.ops.aten
 
 # In-place names whose functional form is not just the name without the underscore.
-_RENAMED: Mapping[Any, Any] = {
-    aten.normal_.default: aten.normal_functional.default,
-}
+_RENAMED = {aten.normal_.default: aten.normal_functional.default}
 
 
 @lru_cache(maxsize=4096)
-def functional_overload(func: Any) -> Any:
+def functional_overload(func: OpOverload) -> OpOverload:
     """Return the overload that returns what `func` writes. Raises CompileFailed if there is
     none.
     """
@@ -51,7 +48,7 @@ def functional_overload(func: Any) -> Any:
     return functional
 
 
-def _overloads(packet: Any, func: Any) -> list[Any]:
+def _overloads(packet: OpOverloadPacket | None, func: OpOverload) -> list[OpOverload]:
     """Return the overloads that write nothing, the one named like `func` first."""
     names = [] if packet is None else packet.overloads()
     # Stable: after the overload of the same name the others keep torch's order.
@@ -60,28 +57,27 @@ def _overloads(packet: Any, func: Any) -> list[Any]:
     return [overload for overload in made if not overload._schema.is_mutable]
 
 
-def _takes_the_same(functional: Any, func: Any) -> bool:
+def _takes_the_same(functional: OpOverload, func: OpOverload) -> bool:
     """Compare argument types: names differ, pow_.Scalar is pow.Tensor_Scalar and not pow.Scalar."""
     ours, theirs = func._schema.arguments, functional._schema.arguments
     return [str(argument.type) for argument in ours] == [str(argument.type) for argument in theirs]
 
 
 @lru_cache(maxsize=4096)
-def overload_without(func: Any, argument: str) -> Any:
+def overload_without(func: OpOverload, argument: str) -> OpOverload:
     """Return the functional overload without `argument`. Without "out" it returns what `func`
     writes to that argument.
     """
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != argument]
-    for name in func.overloadpacket.overloads():
-        overload = getattr(func.overloadpacket, name)
+    for overload in _overloads(func.overloadpacket, func):
         given = [(a.name, str(a.type)) for a in overload._schema.arguments]
-        if given == wanted and not overload._schema.is_mutable:
+        if given == wanted:
             return overload
     raise CompileFailed(f"{func} has no functional counterpart")
 
 
 @lru_cache(maxsize=4096)
-def without_generator(func: Any) -> Any:
+def without_generator(func: OpOverload) -> OpOverload:
     """Return the overload for a generator of None. `randn.generator` requires a generator, and
     recorded calls pass none.
     """
@@ -120,28 +116,26 @@ def _index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> Sym:
-    made: Sym = recorder.emit(aten.index_put.default, old, indices, values, accumulate)
-    return made
+    return recorder.emit_one(aten.index_put.default, old, indices, values, accumulate)
 
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
     """Draw in memory order, which is the order in which kernels fill it."""
     order, inverse = memory_order(old.strides)
     turned = order != sorted(order)
-    made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
+    made = recorder.emit_one(aten.bernoulli.p, old.permute(*order) if turned else old, p)
     return made.permute(*inverse) if turned else made
 
 
 def _polygamma(recorder: Recorder, old: Sym, n: int) -> Sym:
-    made: Sym = recorder.emit(aten.polygamma.default, n, old)
-    return made
+    return recorder.emit_one(aten.polygamma.default, n, old)
 
 
 def _zero(recorder: Recorder, old: Sym) -> Sym:
     return recorder.full(old.shape, 0, old.dtype, old.device)
 
 
-MUTATORS: Mapping[Any, Callable[..., Sym]] = {
+MUTATORS: Mapping[OpOverload, Callable[..., Sym]] = {
     aten.copy_.default: _copy,
     aten.fill_.Scalar: _fill,
     aten.fill_.Tensor: _fill,

@@ -6,50 +6,67 @@ that it calls get the lines of that operation, and an error refuses that operati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
+from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
-__all__ = ["history_of", "mark_origin", "origin_of", "reach_of"]
+from ...graph.linked_history import history_of
 
+__all__ = [
+    "Edge",
+    "edges_of",
+    "mark_new",
+    "mark_origin",
+    "origin_of",
+    "reach_of",
+]
+
+Edge = tuple[GradNode, int]  # an autograd node, and the position of the result
 _ORIGIN = "jitmagic.origin"
+
+
+def metadata_of(node: GradNode) -> dict[str, object]:
+    """Return the dict of a node; torch's stub declares a method."""
+    metadata: object = node.metadata
+    assert isinstance(metadata, dict)
+    return metadata
+
+
+def mark_new(tensors: Iterable[torch.Tensor], key: str, mark: object) -> list[GradNode]:
+    """Mark the nodes that have no mark of this key, and return them. A marked node ends the walk:
+    the nodes before it were marked when its own operation ran.
+    """
+    found = list(history_of(tensors, lambda node: key in metadata_of(node)))
+    for node in found:
+        metadata_of(node)[key] = mark
+    return found
 
 
 def mark_origin(tensor: torch.Tensor, operation: Node) -> None:
     """Mark the new autograd nodes of `tensor`'s history with the graph operation that created
     them.
     """
-    stack = [tensor.grad_fn]
-    while stack:
-        node = stack.pop()
-        metadata: Any = {} if node is None else node.metadata
-        # A marked node ends the walk: what lies before it was marked when its own operation ran.
-        if node is not None and _ORIGIN not in metadata:
-            metadata[_ORIGIN] = operation
-            stack.extend(before for before, _ in node.next_functions)
+    mark_new([tensor], _ORIGIN, operation)
 
 
-def origin_of(node: Any) -> Node | None:
+def origin_of(node: GradNode | None) -> Node | None:
     """Return the operation that `mark_origin` stored on an autograd node, or None."""
-    return None if node is None else node.metadata.get(_ORIGIN)
+    origin = None if node is None else metadata_of(node).get(_ORIGIN)
+    return origin if isinstance(origin, Node) else None
 
 
-def history_of(result: torch.Tensor) -> set[tuple[Any, int]]:
+def edges_of(result: torch.Tensor) -> set[Edge]:
     """Return the edges of the result's autograd graph."""
-    edges: set[tuple[Any, int]] = set()
-    stack = [(result.grad_fn, result.output_nr)]
-    while stack:
-        edge = stack.pop()
-        if edge[0] is not None and edge not in edges:
-            edges.add(edge)
-            stack.extend(edge[0].next_functions)
-    return edges
+    if result.grad_fn is None:
+        return set()
+    edges = [edge for node in history_of([result]) for edge in node.next_functions]
+    return {(result.grad_fn, result.output_nr), *((n, at) for n, at in edges if n is not None)}
 
 
 def reach_of(
-    histories: Sequence[set[tuple[Any, int]]], inputs: Sequence[torch.Tensor]
+    histories: Sequence[set[Edge]], inputs: Sequence[torch.Tensor]
 ) -> list[tuple[int, ...]]:
     """Return, for each input, the positions of the results whose history contains it. Given a
     tangent for one of them, the input has a gradient, even if it is zero.

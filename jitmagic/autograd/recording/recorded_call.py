@@ -7,7 +7,7 @@ functions whose C++ reads ints are called through operators that take SymInts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ...graph.operators.autocast import OFF, read_autocast
 from ...graph.operators.recurrent import is_fused_lstm
 from ...graph.symbolic.sized_calls import call_with_sizes
 from ...graph.symbolic.sym_node import sizes_in
+from ...torch_types import AnyFunction
 from .checked import data_checked
 
 __all__ = ["recorded_call"]
@@ -26,8 +27,8 @@ _LSTM = 2  # oneDNN's number for LSTM layers
 
 
 def recorded_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], is_sized: bool
-) -> Any:
+    function: AnyFunction, args: Sequence[Any], kwargs: Mapping[str, Any], is_sized: bool
+) -> object:
     """Return `function(*args, **kwargs)` without its warnings, which the trace has issued."""
     if not is_sized:
         return call_from(Silence(), data_checked(function), args, kwargs)
@@ -36,17 +37,28 @@ def recorded_call(
     return call_with_sizes(Silence(), data_checked(function), args, kwargs)
 
 
-def _lstm(input: torch.Tensor, states: Any, weights: Any, *rest: Any) -> Any:
+def _lstm(
+    input: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    both: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Call an LSTM in training layer by layer, as ATen/native/mkldnn/RNN.cpp does, for any length.
     torch's Python decomposition unrolls the steps if the input requires grad, and ignores dropout.
     """
-    has_biases, layers, dropout, train, both, batch_first = rest
     differs = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *states, *weights))
     draws = dropout and train and layers > 1
     fused = (differs or draws) and is_fused_lstm(aten.lstm.input, input, states)
     plain = input.device.type == "cpu" and read_autocast() == OFF
     if not (fused and plain) or next(sizes_in(input), None) is None:
-        return data_checked(torch.lstm)(input, states, weights, *rest)
+        return data_checked(torch.lstm)(  # type: ignore[no-any-return]
+            input, states, weights, has_biases, layers, dropout, train, both, batch_first
+        )
     made = (input.transpose(0, 1) if batch_first else input).contiguous()
     hx, cx = (state.contiguous() for state in states)
     places = 4 if has_biases else 2

@@ -9,7 +9,7 @@ deterministic operations are recorded once; the earlier node is returned again.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from ...budget import check
 from ...errors import CompileFailed, UserLine
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
+from ...graph.nested import frozen, map_leaves
 from ...graph.operators.device_layouts import laid_out_on
 from ...graph.operators.foreign import has_side_effects
 from ...graph.operators.meta_functions import infer_without_rule, takes_device
@@ -26,14 +27,16 @@ from ...graph.operators.tensor_iterator import has_insignificant_strides
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
+from ...torch_types import Kwargs, OpOverload, Values
 from ..nodes import alias_root, is_view_op, runs_once
-from .strides import memory_order
 from .sym import Sym, to_meta
 
 __all__ = [
     "Decomposition",
     "Recorder",
+    "Result",
     "Sym",
+    "memory_order",
     "spec_from_meta",
 ]
 
@@ -46,9 +49,11 @@ CPU = torch.device("cpu")
 CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
-# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None.
-# None: the rule declines, and the operation is recorded without decomposition.
-Decomposition = Callable[..., Any]
+# The results of an operation; None from a decomposition: it declines, and the operation is recorded
+# as it is.
+Result = Sym | Sequence[Sym | None] | None
+# (recorder, *args, **kwargs of the overload), tensors as Sym
+Decomposition = Callable[..., Result]
 
 
 def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
@@ -77,46 +82,41 @@ def _entered(node: Node) -> Node:
     return node
 
 
-def _layout(sym: Sym) -> tuple[Any, ...]:
+def _layout(sym: Sym) -> Hashable:
     """Return a key for the memory a view shows and the order of its elements."""
     return _layout_key(alias_root(sym.node), sym.meta)
 
 
-def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
-    numbers = _frozen((*meta.shape, *meta.stride(), meta.storage_offset()))
+def _layout_key(root: Node, meta: torch.Tensor) -> Hashable:
+    numbers = frozen((*meta.shape, *meta.stride(), meta.storage_offset()), _described)
     return "layout", root, numbers, meta.dtype
 
 
-def _frozen(value: object) -> Any:
-    """Return a hashable stand-in; numbers differ by type and by the sign of zero."""
+def _described(value: object) -> Hashable:
+    """Return the key of a tensor or symbolic number, None for other values."""
     if isinstance(value, Sym):
         return value.node
-    if isinstance(value, (bool, int, float, complex)):
-        return type(value), repr(value)
-    value = as_dimension(value)
-    if isinstance(value, Size):  # compared by identity, which adds no guard
-        return expr_of(value)
-    if isinstance(value, (list, tuple)):
-        return (list, *map(_frozen, value))
-    return value
+    if isinstance(number := as_dimension(value), Size):
+        return expr_of(number)  # compared by identity, which adds no guard
+    return None if number is value else number  # type: ignore[no-any-return]
 
 
 class Recorder:
     """The graph under construction. New nodes are attributed to `lines`."""
 
-    def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
+    def __init__(self, table: Mapping[OpOverload, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
         self.is_sized = is_sized  # whether sizes may be symbolic (Size)
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.tangents: tuple[int, ...] = ()  # of new nodes, if data flow hides them (custom.py)
-        self.region: Any = None  # the checkpointed region of new nodes (graph/recomputed.py)
+        self.region: object = None  # the checkpointed region of new nodes (graph/recomputed.py)
         self.constants: dict[str, torch.Tensor] = {}
-        self._known: dict[Any, Any] = {}
+        self._known: dict[Hashable, Any] = {}
         self._metas: Metas = {}
         self._last_placeholder: Node | None = None
         # For each region: its nodes and the values that enter it -> their recomputed counterparts.
-        self._recomputed: dict[Any, dict[Node, Node]] = {}
+        self._recomputed: dict[object, dict[Node, Node]] = {}
 
     def placeholder(self, name: str, spec: TensorSpec) -> Sym:
         """Add a graph input after the existing ones."""
@@ -137,7 +137,7 @@ class Recorder:
         self._label(node, meta, tensor.device)
         return Sym(self, node, meta, tensor.device)
 
-    def emit(self, op: Any, *args: object, **kwargs: Any) -> Any:
+    def emit(self, op: OpOverload, *args: object, **kwargs: object) -> Any:
         """Record `op`, decomposed if the table has a rule for it."""
         rule = self.table.get(op)
         if rule is not None:
@@ -150,17 +150,23 @@ class Recorder:
                 )
         return self.call(op, *args, **kwargs)
 
-    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def emit_one(self, op: OpOverload, *args: object, **kwargs: object) -> Sym:
+        """Do `emit` for an operation with a single tensor result."""
+        result: Sym = self.emit(op, *args, **kwargs)
+        return result
+
+    def call(self, op: OpOverload, *args: object, **kwargs: object) -> Any:
         """Record `op` without decomposing it. Returns a Sym or a list of Syms; None stands for a
         missing tensor, and numbers remain numbers.
         """
         check()
         # Random numbers, new memory and effects differ for each call and are never shared.
         own = has_side_effects(op) or op._opname.startswith(_EMPTY)
-        named = ((k, _frozen(v)) for k, v in kwargs.items())
         # Calls of other tangents or regions are not shared: a partial backward may drop one of
         # them, and a checkpointed region recomputes its own.
-        key = None if own else (op, self.tangents, self.region, _frozen(args), *named)
+        key: Hashable = None
+        if not own:
+            key = (op, self.tangents, self.region, frozen((args, dict(kwargs)), _described))
         if key is not None:
             try:
                 known = self._known.get(key)
@@ -191,6 +197,7 @@ class Recorder:
         outcome = self._outcome(op, (root,), {}, root.device)
         copy: Sym = self._record(op, (root,), {}, outcome, root.device)
         for view in reversed(views):
+            assert isinstance(view.target, OpOverload)
             copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
 
@@ -227,7 +234,7 @@ class Recorder:
             meta = fresh_meta(to_meta(spec.shape), spec.dtype, to_meta(spec.stride))
         return Sym(self, node, meta, spec.device)
 
-    def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
+    def _outcome(self, op: OpOverload, args: Values, kwargs: Kwargs, device: torch.device) -> Any:
         """Return the results of the operation on `device` as meta tensors."""
         metas = to_meta(args)
         meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
@@ -240,23 +247,24 @@ class Recorder:
             outcome = infer_without_rule(op, metas, meta_kwargs, infer, device)
         return laid_out_on(device, op, metas, outcome)
 
-    def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
+    def _known_view(self, op: OpOverload, args: Values, outcome: object) -> Sym | None:
         """Return a recorded view of the same memory in the same order, e.g. for t(t(x))."""
         if not is_view_op(op) or not isinstance(outcome, torch.Tensor):
             return None
         source = args[0]
-        key = _layout(source)
-        self._known.setdefault(key, source)
-        root = key[1]
-        known: Sym | None = self._known.get(_layout_key(root, outcome))
+        assert isinstance(source, Sym)
+        self._known.setdefault(_layout(source), source)
+        known: Sym | None = self._known.get(_layout_key(alias_root(source.node), outcome))
         return known
 
-    def _record(self, op: Any, args: Any, kwargs: Any, outcome: Any, device: torch.device) -> Any:
+    def _record(
+        self, op: OpOverload, args: Values, kwargs: Kwargs, outcome: object, device: torch.device
+    ) -> Any:
         node = self.graph.create_node(
             "call_function",
             op,
-            _to_node(args),
-            {k: _to_node(v) for k, v in kwargs.items()},
+            map_leaves(args, _to_node),
+            map_leaves(dict(kwargs), _to_node),
             op._opname,
         )
         if isinstance(outcome, torch.Tensor):
@@ -273,7 +281,7 @@ class Recorder:
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
-    def _item(self, node: Node, index: int, meta: object, device: torch.device) -> Any:
+    def _item(self, node: Node, index: int, meta: object, device: torch.device) -> object:
         # Sizes and flags among the results (max_q of attention) depend on the arguments' shapes
         # alone, which are fixed in a graph: the meta kernel's values hold.
         if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
@@ -299,16 +307,30 @@ class Recorder:
         node.meta.update({k: v for k, v in facts.items() if v is not None}, lines=self.lines)
 
     def full(
-        self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device
+        self, shape: tuple[int, ...], value: complex, dtype: torch.dtype, device: torch.device
     ) -> Sym:
         result: Sym = self.call(
             aten.full.default, list(shape), value, dtype=dtype, device=device, pin_memory=False
         )
         return result
 
-    def arange(self, end: int, dtype: torch.dtype, device: torch.device) -> Sym:
+    def arange(
+        self,
+        end: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        start: float = 0,
+        step: float = 1,
+    ) -> Sym:
         result: Sym = self.call(
-            aten.arange.start_step, 0, end, 1, dtype=dtype, device=device, pin_memory=False
+            aten.arange.start_step,
+            start,
+            end,
+            step,
+            dtype=dtype,
+            device=device,
+            pin_memory=False,
         )
         return result
 
@@ -337,7 +359,9 @@ class Recorder:
         made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
         return made
 
-    def _with_op_strides(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    def _with_op_strides(
+        self, op: OpOverload, args: Values, kwargs: Kwargs, results: Sym | Sequence[Sym | None]
+    ) -> Sym | list[Sym | None]:
         """Give decomposed results the strides that the operation itself returns."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(results, Sym):
@@ -345,7 +369,7 @@ class Recorder:
         return [
             self._restrided_like(part, meta) if isinstance(part, Sym) else part
             for part, meta in zip(results, wanted, strict=False)
-        ] + results[len(wanted) :]
+        ] + list(results[len(wanted) :])
 
     def _restrided_like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
         if sym.shape != as_dimensions(wanted.shape):
@@ -353,7 +377,7 @@ class Recorder:
         return self.restride(sym, wanted.stride())
 
 
-def _all_row_major(args: Any) -> bool:
+def _all_row_major(args: Iterable[object]) -> bool:
     return all(
         _all_row_major(a)
         if isinstance(a, (list, tuple))
@@ -370,19 +394,22 @@ def _has_strides(sym: Sym, strides: tuple[int, ...]) -> bool:
 
 
 def _to_node(value: object) -> Any:
-    if isinstance(value, Sym):
-        return value.node
-    if isinstance(value, tuple):
-        return tuple(_to_node(item) for item in value)
-    if isinstance(value, list):
-        return [_to_node(item) for item in value]
-    return as_dimension(value)
+    return value.node if isinstance(value, Sym) else as_dimension(value)
 
 
-def _device_of(op: Any, args: object, kwargs: Mapping[str, Any]) -> torch.device:
+def memory_order(strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the dimensions from the widest stride to the narrowest, and the inverse
+    permutation.
+    """
+    # Equal strides keep the order of the dimensions: dimensions of size 1 often share a stride.
+    order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+    return order, [order.index(d) for d in range(len(order))]
+
+
+def _device_of(op: OpOverload, args: Values, kwargs: Kwargs) -> torch.device:
     """Return the result's device; refuses the mixtures that eager refuses (0-dim CPU may join)."""
     named = kwargs.get("device")
-    if named is not None:
+    if isinstance(named, torch.device | str | int):
         return _indexed(torch.device(named))
     device: torch.device | None = None
     for sym in _syms(args, kwargs.values()):
@@ -395,7 +422,7 @@ def _device_of(op: Any, args: object, kwargs: Mapping[str, Any]) -> torch.device
     return CPU if device is None else device
 
 
-def _syms(*groups: Any) -> Iterator[Sym]:
+def _syms(*groups: Iterable[object]) -> Iterator[Sym]:
     for group in groups:
         for value in group:
             if isinstance(value, Sym):

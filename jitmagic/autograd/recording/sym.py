@@ -6,11 +6,13 @@ SymInts appear only on the meta tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
 
+from ...compat.operators import OpOverload, OpOverloadPacket
 from ...graph.operators.symbolic_shapes import infer_symbolic
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 from ...spec import TensorSpec
@@ -23,9 +25,21 @@ aten = torch.ops.aten
 class Graphs(Protocol):
     """The interface of the recorder that Sym needs (recorder.py)."""
 
-    def call(self, op: Any, *args: object, **kwargs: Any) -> Any: ...
+    def call(self, op: OpOverload, *args: object, **kwargs: object) -> Any: ...
     def copied(self, sym: Sym) -> Sym: ...
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym: ...
+
+
+def _unary(op: OpOverload) -> Callable[[Sym], Sym]:
+    return lambda sym: sym.one(op)
+
+
+def _binary(op: OpOverload) -> Callable[[Sym, Sym | float], Sym]:
+    return lambda sym, other: sym.one(op, other)
+
+
+def _comparison(ops: OpOverloadPacket) -> Callable[[Sym, Sym | float], Sym]:
+    return lambda sym, other: sym.one(ops.Tensor if isinstance(other, Sym) else ops.Scalar, other)
 
 
 class Sym:
@@ -58,7 +72,7 @@ class Sym:
         spec: TensorSpec = self.node.meta["spec"]
         return spec
 
-    def call(self, op: Any, *args: object, **kwargs: Any) -> Any:
+    def call(self, op: OpOverload, *args: object, **kwargs: object) -> Any:
         """Record `op(self, ...)` without decomposing it."""
         return self.recorder.call(op, self, *args, **kwargs)
 
@@ -67,57 +81,26 @@ class Sym:
             return self
         return self.one(aten._to_copy.default, dtype=dtype)
 
-    def one(self, op: Any, *args: object, **kwargs: Any) -> Sym:
+    def one(self, op: OpOverload, *args: object, **kwargs: object) -> Sym:
         """Do `call` for an operation with a single tensor result."""
         result: Sym = self.recorder.call(op, self, *args, **kwargs)
         return result
 
-    def __add__(self, other: Sym | float) -> Sym:
-        return self.one(aten.add.Tensor, other)
-
-    def __sub__(self, other: Sym | float) -> Sym:
-        return self.one(aten.sub.Tensor, other)
-
-    def __mul__(self, other: Sym | float) -> Sym:
-        return self.one(aten.mul.Tensor, other)
-
-    def __truediv__(self, other: Sym | float) -> Sym:
-        return self.one(aten.div.Tensor, other)
-
-    def __radd__(self, other: float) -> Sym:
-        return self.one(aten.add.Tensor, other)
-
-    def __rmul__(self, other: float) -> Sym:
-        return self.one(aten.mul.Tensor, other)
+    __add__ = __radd__ = _binary(aten.add.Tensor)
+    __sub__ = _binary(aten.sub.Tensor)
+    __mul__ = __rmul__ = _binary(aten.mul.Tensor)
+    __truediv__ = _binary(aten.div.Tensor)
+    __gt__, __lt__ = _comparison(aten.gt), _comparison(aten.lt)
+    __ge__, __le__ = _comparison(aten.ge), _comparison(aten.le)
+    equals, differs = _comparison(aten.eq), _comparison(aten.ne)
+    __neg__ = _unary(aten.neg.default)
+    abs, exp, log = _unary(aten.abs.default), _unary(aten.exp.default), _unary(aten.log.default)
+    sqrt, rsqrt = _unary(aten.sqrt.default), _unary(aten.rsqrt.default)
+    tanh, sigmoid = _unary(aten.tanh.default), _unary(aten.sigmoid.default)
 
     def __rsub__(self, other: float) -> Sym:
         # Promote first: an unsigned integer cannot be negated.
         return self.to(torch.result_type(self.meta, other)).one(aten.neg.default) + other
-
-    def __neg__(self) -> Sym:
-        return self.one(aten.neg.default)
-
-    def __gt__(self, other: Sym | float) -> Sym:
-        return self._compare("gt", other)
-
-    def __lt__(self, other: Sym | float) -> Sym:
-        return self._compare("lt", other)
-
-    def __ge__(self, other: Sym | float) -> Sym:
-        return self._compare("ge", other)
-
-    def __le__(self, other: Sym | float) -> Sym:
-        return self._compare("le", other)
-
-    def equals(self, other: Sym | float) -> Sym:
-        return self._compare("eq", other)
-
-    def differs(self, other: Sym | float) -> Sym:
-        return self._compare("ne", other)
-
-    def _compare(self, name: str, other: Sym | float) -> Sym:
-        packet = getattr(aten, name)
-        return self.one(packet.Tensor if isinstance(other, Sym) else packet.Scalar, other)
 
     def both(self, other: Sym) -> Sym:
         return self.one(aten.logical_and.default, other)
@@ -133,27 +116,6 @@ class Sym:
 
     def amax(self, dims: list[int], keepdim: bool = False) -> Sym:
         return self.one(aten.amax.default, dims, keepdim)
-
-    def exp(self) -> Sym:
-        return self.one(aten.exp.default)
-
-    def log(self) -> Sym:
-        return self.one(aten.log.default)
-
-    def abs(self) -> Sym:
-        return self.one(aten.abs.default)
-
-    def sqrt(self) -> Sym:
-        return self.one(aten.sqrt.default)
-
-    def rsqrt(self) -> Sym:
-        return self.one(aten.rsqrt.default)
-
-    def tanh(self) -> Sym:
-        return self.one(aten.tanh.default)
-
-    def sigmoid(self) -> Sym:
-        return self.one(aten.sigmoid.default)
 
     def view(self, *shape: int) -> Sym:
         """Reshape; copies if the strides do not allow a view."""

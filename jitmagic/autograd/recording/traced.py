@@ -9,10 +9,9 @@ whole cell. Raises CompileFailed for what cannot be modelled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -22,6 +21,7 @@ from ...compat.tensors import set_conjugate
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
+from ...torch_types import OpOverload
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate
 
@@ -37,9 +37,9 @@ class AliasCall:
     tensors.
     """
 
-    op: Any  # the overload; None: the attribute `.data`
+    op: OpOverload | None  # None: the attribute `.data`
     source: Traced
-    args: tuple[Any, ...] = ()
+    args: tuple[object, ...] = ()
     outputs: int = 1
     grad: bool = field(default_factory=torch.is_grad_enabled)
     version: int = field(init=False)  # of the source's counter, at the call
@@ -192,12 +192,8 @@ class Traced(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        cls, func: OpOverload, *unused: object
+    ) -> object:
         raise CompileFailed(f"{func} met a traced tensor outside of the trace")
 
 

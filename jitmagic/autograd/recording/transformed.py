@@ -1,8 +1,8 @@
 """Runs transforms of torch.func while a joint graph is recorded.
 
 In: the target of a node (graph/transforms.py) and traced tensors. Out: its results; the levels of
-torch.func end in operations on the traced tensors, which are recorded. torch.func forbids the
-saved-tensor hooks from which the trace otherwise learns what autograd saves (saving.py). Here saved
+torch.func end in operations on the traced tensors, which are recorded. torch.func forbids the hooks
+from which the trace otherwise learns what autograd saves (saved_tensor_hooks.py). Here saved
 tensors are read from the history of the results, and autograd itself checks that they are not
 written to.
 """
@@ -11,22 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node as GradNode
 
 from ...compat.autograd import pop_saved_hooks, push_saved_hooks
 from ...errors import CompileFailed
+from ...graph.linked_history import history_of
 from ...graph.node_meta import tensors_in
-from ..saving import SavedTensors
+from ..saved_tensor_hooks import SavedTensorHooks
 from .traced import Traced
 
 __all__ = ["transformed"]
 
 
 def transformed(
-    target: Callable[..., tuple[Any, ...]], args: Sequence[Any], saved: SavedTensors
-) -> tuple[Any, ...]:
+    target: Callable[..., tuple[object, ...]], args: Sequence[object], saved: SavedTensorHooks
+) -> tuple[object, ...]:
     """Call the target with the saved-tensor hooks removed, then report to `saved` what autograd
     saved.
     """
@@ -40,7 +41,7 @@ def transformed(
 
 
 @contextmanager
-def _without(saved: SavedTensors) -> Iterator[None]:
+def _without(saved: SavedTensorHooks) -> Iterator[None]:
     pop_saved_hooks()
     try:
         yield
@@ -48,16 +49,11 @@ def _without(saved: SavedTensors) -> Iterator[None]:
         push_saved_hooks(saved.pack, saved.unpack)
 
 
-def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[Any, Traced]]:
+def _saved(
+    tensors: Iterable[torch.Tensor], before: set[GradNode | None]
+) -> Iterator[tuple[GradNode, Traced]]:
     """Yield what the nodes between the tensors and the `before` nodes of the history save."""
-    seen = {*before, None}
-    stack: list[Any] = [tensor.grad_fn for tensor in tensors]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.extend(parent for parent, _ in node.next_functions)
+    for node in history_of(tensors, before.__contains__):
         # `dir`, as the saved values are properties of the node's class, of which each formula has
         # its own.
         for name in dir(node):
@@ -65,7 +61,7 @@ def _saved(tensors: Iterable[torch.Tensor], before: set[Any]) -> Iterator[tuple[
                 yield from ((node, tensor) for tensor in _traced(_read(node, name)))
 
 
-def _read(node: object, name: str) -> Any:
+def _read(node: GradNode, name: str) -> object:
     try:
         return getattr(node, name)
     except RuntimeError as error:

@@ -7,15 +7,17 @@ CompileFailed for what cannot be modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
 from ...compat.modes import DispatchModesOff
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
-from ...graph.symbolic.sym_node import as_dimensions, sizes_of
+from ...graph.symbolic.sym_node import as_dimensions
+from ...torch_types import OpOverload
+from .aten_call import AtenCall
 from .recorder import Sym
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS, ViewStep, split_steps
@@ -29,25 +31,28 @@ class Tracing(Protocol):
     """The interface of the recording mode that the handlers need."""
 
     def traced(self, tensor: torch.Tensor) -> Traced: ...
-    def read(self, value: object) -> Any: ...
+    def value(self, tensor: torch.Tensor) -> Sym: ...
     def fresh(self, sym: Sym) -> Traced: ...
 
 
-Handler = Callable[[Tracing, Any, tuple[Any, ...], Mapping[str, Any]], Any]
+Handler = Callable[[Tracing, AtenCall], object]
 
 
-def view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    source = mode.traced(args[0])
-    rest = _positional(func, args, kwargs)
+def view(mode: Tracing, call: AtenCall) -> object:
+    source = mode.traced(call.args[0])
+    rest = call.after_tensor
     # A conjugate view is lazy: its memory holds the values before conjugation, and both read
     # memory.
-    if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
-        raise CompileFailed(f"{func} of a conjugate view")
-    steps = split_steps(func, as_dimensions(source.shape), rest)
+    if source.is_conj() and call.op in (aten.view_as_real.default, aten.view.dtype):
+        raise CompileFailed(f"{call.op} of a conjugate view")
+    steps = split_steps(call.op, as_dimensions(source.shape), rest)
     if steps is not None:
-        call = AliasCall(func, source, rest, len(steps))
-        return [_viewed(call, step, index) for index, step in enumerate(steps)]
-    return _viewed(AliasCall(func, source, rest), ViewStep(func, rest))
+        return _split(AliasCall(call.op, source, rest, len(steps)), steps)
+    return _viewed(AliasCall(call.op, source, rest), ViewStep(call.op, rest))
+
+
+def _split(call: AliasCall, steps: Sequence[ViewStep]) -> list[Traced]:
+    return [_viewed(call, step, index) for index, step in enumerate(steps)]
 
 
 def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
@@ -61,65 +66,48 @@ def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
     return Traced.make(sym, source.cell, path, False, layout, (call, index), counter)
 
 
-def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments after the tensor, keywords in their positions."""
-    rest = list(args[1:])
-    for argument in func._schema.arguments[len(args) :]:
-        if argument.name in kwargs:
-            rest.append(kwargs[argument.name])
-        elif len(rest) + 1 < len(args) + len(kwargs):
-            # Only up to the last keyword given: later defaults stay unwritten, as in a call by
-            # position.
-            rest.append(argument.default_value)
-    return sizes_of(tuple(rest))  # type: ignore[no-any-return]
-
-
-def _same(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _same(mode: Tracing, call: AtenCall) -> object:
     """Handle detach and alias: another tensor for the same memory."""
-    source = mode.traced(args[0])
-    origin = AliasCall(func, source), 0
+    source = mode.traced(call.args[0])
+    origin = AliasCall(call.op, source), 0
     layout = source.memory_layout()
     return Traced.make(source.sym, source.cell, source.path, False, layout, origin, source.counter)
 
 
-def _unsafe_split(
-    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[Traced]:
+def _unsafe_split(mode: Tracing, call: AtenCall) -> list[Traced]:
     """Return parts of a tensor's memory that autograd treats as separate tensors: it does not see a
     write to one in the others.
     """
-    source = mode.traced(args[0])
-    rest = _positional(func, args, kwargs)
-    steps = split_steps(UNSAFE_SPLITS[func], as_dimensions(source.shape), rest)
+    source = mode.traced(call.args[0])
+    rest = call.after_tensor
+    steps = split_steps(UNSAFE_SPLITS[call.op], as_dimensions(source.shape), rest)
     assert steps is not None
-    call = AliasCall(func, source, rest, len(steps))
-    return [_viewed(call, step, index) for index, step in enumerate(steps)]
+    return _split(AliasCall(call.op, source, rest, len(steps)), steps)
 
 
-def _reshape_alias(
-    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    call = AliasCall(func, mode.traced(args[0]), args[1:])
-    return _viewed(call, ViewStep(aten.view.default, (args[1],)))
+def _reshape_alias(mode: Tracing, call: AtenCall) -> object:
+    source = mode.traced(call.args[0])
+    step = ViewStep(aten.view.default, (call.args[1],))
+    return _viewed(AliasCall(call.op, source, call.args[1:]), step)
 
 
-def _unsafe_view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _unsafe_view(mode: Tracing, call: AtenCall) -> object:
     """Handle a view of a temporary without other readers: a tensor with memory of its own."""
-    made = mode.read(args[0]).call(aten.view.default, args[1])
+    made = mode.value(call.args[0]).one(aten.view.default, call.args[1])
     # A tensor with memory of its own starts at offset 0.
     if made.meta.storage_offset():
-        made = made.call(aten.clone.default)
+        made = made.one(aten.clone.default)
     return mode.fresh(made)
 
 
-def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    source = mode.traced(args[0])
+def _as_strided(mode: Tracing, call: AtenCall) -> object:
+    source = mode.traced(call.args[0])
     if source.cell.frozen:
         # Its memory outlives the call and may be written through the alias: the graph holds a copy.
         raise CompileFailed("as_strided of a tensor constant")
     if source.cell.input is None:
-        return view(mode, func, args, kwargs)
-    size, stride, *offset = _positional(func, args, kwargs)
+        return view(mode, call)
+    size, stride, *offset = call.after_tensor
     # Without an offset as_strided keeps the tensor's own.
     start = source.storage_offset() if offset in ([], [None]) else offset[0]
     sym = source.cell.value
@@ -130,7 +118,7 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     steps = _within(sym, size, stride, int(start))
     for step in steps:
         sym = step.apply(sym)
-    origin = AliasCall(func, source, (size, stride, *offset)), 0
+    origin = AliasCall(call.op, source, (size, stride, *offset)), 0
     return Traced.make(sym, source.cell, steps, False, None, origin, source.counter)
 
 
@@ -151,47 +139,45 @@ def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple
     return flat, ViewStep(aten.slice.Tensor, (0, start, count)), laid
 
 
-def _as_strided_in_place(
-    mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _as_strided_in_place(mode: Tracing, call: AtenCall) -> object:
     """Relabel the strides of size-1 dimensions, as pooling does on its fresh result, and refuse
     more.
     """
-    target, size, stride = mode.traced(args[0]), args[1], args[2]
-    kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
+    target, size, stride = mode.traced(call.args[0]), call.args[1], call.args[2]
+    kept = tuple(size) == tuple(target.shape) and (len(call.args) < 4 or call.args[3] in (None, 0))
     moved = any(
         extent > 1 and old != new
         for extent, old, new in zip(target.shape, target.stride(), stride, strict=True)
     )
     owned = target.cell.input is None and not target.cell.frozen and not target.path
     if moved or not kept or not owned:
-        refuse(mode, func, args, kwargs)
+        refuse(mode, call)
     target._sym = target.cell.value = target.sym.recorder.restride(target.sym, tuple(stride))
     with DispatchModesOff():
-        func(*args, **kwargs)  # update the strides that C++ sees
+        call.run()  # update the strides that C++ sees
     return target
 
 
-def _relabel(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _relabel(mode: Tracing, call: AtenCall) -> object:
     """Handle squeeze_, t_ and the like: the tensor becomes a view of its former self."""
-    target = mode.traced(args[0])
+    target = mode.traced(call.args[0])
     if target.cell.input is not None or target.cell.frozen:
-        raise CompileFailed(f"{func} changes the shape of a tensor that is not the graph's own")
-    step = ViewStep(_RELABELLED[func], _positional(func, args, kwargs))
+        raise CompileFailed(f"{call.op} changes the shape of a tensor that is not the graph's own")
+    step = ViewStep(_RELABELLED[call.op], call.after_tensor)
     target._sym = step.apply(target.sym)
     target.path = (*target.path, step)
     target._version_read = target.cell.version
     target.label += 1
     with DispatchModesOff():
-        func(*args, **kwargs)  # update the sizes that C++ sees
+        call.run()  # update the sizes that C++ sees
     return target
 
 
-def refuse(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    raise CompileFailed(f"{func} changes a tensor's metadata, or reads its data")
+def refuse(mode: Tracing, call: AtenCall) -> object:
+    raise CompileFailed(f"{call.op} changes a tensor's metadata, or reads its data")
 
 
-_RELABELLED: Mapping[Any, Any] = {
+_RELABELLED: Mapping[OpOverload, OpOverload] = {
     aten.squeeze_.default: aten.squeeze.default,
     aten.squeeze_.dim: aten.squeeze.dim,
     aten.squeeze_.dims: aten.squeeze.dims,
@@ -200,7 +186,7 @@ _RELABELLED: Mapping[Any, Any] = {
     aten.t_.default: aten.t.default,
 }
 
-VIEW_CALLS: Mapping[Any, Handler] = {
+VIEW_CALLS: Mapping[OpOverload, Handler] = {
     **dict.fromkeys(_RELABELLED, _relabel),
     **dict.fromkeys(UNSAFE_SPLITS, _unsafe_split),
     aten.detach.default: _same,

@@ -18,6 +18,7 @@ from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimension
 from ...symbols.size import Dimension, hint_of
+from ...torch_types import OpOverload
 from ..nodes import is_view
 from .recorder import Sym
 
@@ -38,7 +39,7 @@ aten = torch.ops.aten
 class ViewStep:
     """One view operation without its tensor argument."""
 
-    op: Any
+    op: OpOverload
     args: tuple[Any, ...]
 
     @property
@@ -145,7 +146,7 @@ def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
     return False
 
 
-_WRITE_BACK: dict[Any, Callable[..., Sym]] = {
+_WRITE_BACK: dict[OpOverload, Callable[..., Sym]] = {
     aten.view.default: _reshaped,
     aten.squeeze.default: _reshaped,
     aten.squeeze.dim: _reshaped,
@@ -167,7 +168,9 @@ _PARTS = frozenset(
 )
 
 
-def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[ViewStep] | None:
+def split_steps(
+    op: OpOverload, shape: tuple[int, ...], args: tuple[Any, ...]
+) -> list[ViewStep] | None:
     """Return a view operation with several results as one slice or select each, else None."""
     if op is aten.unbind.int:
         dim = (args[0] if args else 0) % len(shape)
@@ -197,7 +200,7 @@ def _known_count(count: Dimension) -> int:
 
 
 # Autograd does not know that their results share memory; these are the equivalent views.
-UNSAFE_SPLITS: dict[Any, Any] = {
+UNSAFE_SPLITS: dict[OpOverload, OpOverload] = {
     aten.unsafe_split.Tensor: aten.split.Tensor,
     aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
 }

@@ -11,13 +11,13 @@ import sys
 from dataclasses import replace
 
 from ...errors import BytecodeError
-from . import v311, v312, v313
-from .table import BINARY_OPERATORS, COMPARE_OPERATORS, Kind, VersionTable
+from . import v311, v312, v313, v314
+from .table import COMPARE_OPERATORS, Kind, VersionTable
 
-__all__ = ["BINARY_OPERATORS", "COMPARE_OPERATORS", "RUNNING", "TABLES", "Kind", "VersionTable"]
+__all__ = ["COMPARE_OPERATORS", "RUNNING", "TABLES", "Kind", "VersionTable"]
 
 TABLES: dict[tuple[int, int], VersionTable] = {
-    module.TABLE.version: module.TABLE for module in (v311, v312, v313)
+    module.TABLE.version: module.TABLE for module in (v311, v312, v313, v314)
 }
 
 

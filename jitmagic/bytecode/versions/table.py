@@ -13,16 +13,14 @@ is in `trace/opcodes/`.
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
-__all__ = ["BINARY_OPERATORS", "COMPARE_OPERATORS", "Kind", "VersionTable"]
+__all__ = ["COMPARE_OPERATORS", "Kind", "VersionTable"]
 
 COMPARE_OPERATORS = ("<", "<=", "==", "!=", ">", ">=")
-_PLAIN_OPERATORS = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-BINARY_OPERATORS = _PLAIN_OPERATORS + tuple(f"{sign}=" for sign in _PLAIN_OPERATORS)
 
 # Outcomes (unordered 1, less 2, greater 4, equal 8) that make each comparison true: the low bits of
 # COMPARE_OP's argument since 3.12.
@@ -40,6 +38,7 @@ class Kind(Enum):
     CELL = "cell"
     COMPARE = "compare"
     BINARY = "binary"
+    VALUE = "value"
     JUMP = "jump"
 
 
@@ -68,10 +67,20 @@ class VersionTable:
     """COMPARE_OP has a bit that turns the result into a bool."""
     aliases: Mapping[str, str]
     """Portable name -> this version's opcode (LOAD_CLOSURE is LOAD_FAST since 3.13)."""
+    operators: tuple[str, ...]
+    """The operators of BINARY_OP by argument. "[]" (3.14) has the portable name BINARY_SUBSCR."""
+    values: Mapping[str, Sequence[object]]
+    """Opcodes whose argument indexes these objects; decoded as LOAD_CONST of the object."""
+    borrowed: Mapping[str, tuple[str, ...]]
+    """Loads of borrowed references -> the opcodes that they are decoded as. The compiler proves
+    that the variable outlives the value on the stack; an edited body voids that proof."""
+    expansions: Mapping[str, tuple[tuple[str, int], ...]]
+    """Portable opcode -> this version's opcodes and arguments, which decode merges again."""
     loop_landing: tuple[str, ...]
     """Opcodes required at FOR_ITER's target: the interpreter skips them unchecked."""
     effects: Mapping[str, int]
-    """Stack effects that dis.stack_effect gets wrong: it omits the value pushed by a resume."""
+    """Stack effects that dis.stack_effect lacks or gets wrong: it omits the value pushed by a
+    resume."""
     null_first: bool
     """A call's NULL goes below the callable (else above it)."""
     call_kw: bool
@@ -126,6 +135,8 @@ class VersionTable:
             return Kind.COMPARE
         if op == "BINARY_OP":
             return Kind.BINARY
+        if op in self.values:
+            return Kind.VALUE
         number = self.opcodes.get(op)
         return Kind.NONE if number is None or number < dis.HAVE_ARGUMENT else Kind.INT
 

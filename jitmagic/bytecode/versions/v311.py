@@ -6,6 +6,7 @@ from .table import VersionTable
 
 __all__ = ["TABLE"]
 
+_OPERATORS = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 _CONDITIONS = ("TRUE", "FALSE", "NONE", "NOT_NONE")
 _CONDITIONAL = {
     name: (f"POP_JUMP_FORWARD_IF_{condition}", f"POP_JUMP_BACKWARD_IF_{condition}")
@@ -85,6 +86,10 @@ TABLE = VersionTable(
     compare_shift=0,
     compare_coerces=False,
     aliases={},
+    operators=_OPERATORS + tuple(f"{sign}=" for sign in _OPERATORS),
+    values={},
+    borrowed={},
+    expansions={},
     loop_landing=(),
     effects={"RETURN_GENERATOR": 1},
     null_first=True,

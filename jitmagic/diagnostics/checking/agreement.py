@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...torch_types import AnyFunction, Kwargs
 from .cases import Results, collect_results
 
 __all__ = ["Line", "agree", "compare", "in_double"]
@@ -87,15 +88,19 @@ class _Doubles(TorchFunctionMode):
     """Replaces each floating-point dtype that code names by float64."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: AnyFunction,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Kwargs | None = None,
+    ) -> object:
         named = {key: _doubled(value) for key, value in (kwargs or {}).items()}
         if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
             return args[0].double()
         return func(*map(_doubled, args), **named)
 
 
-def _doubled(value: Any) -> Any:
+def _doubled(value: object) -> object:
     if isinstance(value, torch.dtype) and value.is_floating_point:
         return torch.float64
     return value
@@ -113,7 +118,7 @@ def _double_default() -> Iterator[None]:
 
 
 def in_double(
-    function: Callable[..., Any],
+    function: AnyFunction,
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch.fx import GraphModule
@@ -37,10 +37,19 @@ from ...runtime.toolchain import build_command, linked_with
 from ...spec import TensorSpec, spec_of
 from ...symbols.size import Size, hint_of
 from ...trace.result import Trace
-from ..builds import at_first_sizes, builds_in_use, graphs_of, partitions_of
+from ..builds import (
+    at_first_sizes,
+    builds_in_use,
+    graphs_of,
+    inputs_of,
+    operations_of,
+    partitions_of,
+)
 from ..sources import function_around
 from .cases import attributes_of, changed_options, lifted
 from .scripts import NotWritable, inputs_text, random_tensor_text, script
+
+T = TypeVar("T")
 
 __all__ = ["Capsule", "capsule_of", "versions"]
 
@@ -86,7 +95,7 @@ def capsule_of(
     """
     first = records[0]
     traced = first.result("trace")
-    if not isinstance(traced, Trace) or not _computes(traced.graph):
+    if not isinstance(traced, Trace) or not operations_of(traced.graph.graph):
         return None
     replayed, why_not = _replay_script(traced, options)
     files = {"replay.py": replayed, "source.py": _source(traced, source)}
@@ -108,10 +117,6 @@ def capsule_of(
     files["capsule.json"] = json.dumps(facts, indent=1)
     slug = re.sub(r"[^A-Za-z0-9_]+", "_", first.name).strip("_")[:40] or "graph"
     return Capsule(slug, first.name, str(first.outcome), why_not, files)
-
-
-def _computes(gm: GraphModule) -> bool:
-    return any(node.op not in ("placeholder", "output", "get_attr") for node in gm.graph.nodes)
 
 
 def versions() -> dict[str, str]:
@@ -171,7 +176,7 @@ def _state(traced: Trace) -> str:
     return repr(state)
 
 
-def _described(name: str, spec: TensorSpec) -> dict[str, Any]:
+def _described(name: str, spec: TensorSpec) -> dict[str, object]:
     varies = [dim for dim, size in enumerate(spec.shape) if isinstance(size, Size)]
     return {
         "name": name,
@@ -185,7 +190,7 @@ def _described(name: str, spec: TensorSpec) -> dict[str, Any]:
     }
 
 
-def _plain(options: Any) -> Any:
+def _plain(options: object) -> object:
     """Return the options as JSON values; an object becomes the name of its type."""
     return json.loads(json.dumps(options, default=lambda value: f"<{type(value).__name__}>"))
 
@@ -250,7 +255,7 @@ def _aten_graphs(record: CompileRecord) -> list[tuple[str, GraphModule]]:
     return list(_numbered(named))
 
 
-def _numbered(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _numbered(named: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
     """Yield the values with unique names: the second one with a name is NAME_2."""
     seen: dict[str, int] = {}
     for name, value in named:
@@ -259,8 +264,7 @@ def _numbered(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _aten_script(gm: GraphModule) -> str:
-    specs = [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
-    inputs = inputs_text([*map(random_tensor_text, specs), *_constants(gm)])
+    inputs = inputs_text([*map(random_tensor_text, inputs_of(gm)), *_constants(gm)])
     rest = f'if __name__ == "__main__":\n    run(repro, {inputs})\n'
     try:
         return script("Runs an ATen graph on random inputs.", "report", lifted(gm), "run", rest)

@@ -8,7 +8,7 @@ the call, and gradients.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ...api import tagged_copy, tagged_handle
+from ...api import handle_of, tagged_copy, tagged_handle
+from ...autograd.nodes import copy_graph
 from ...guards.source import describe
 from ...options import Options, make_options
+from ...torch_types import AnyFunction, Kwargs
 from ...trace.result import (
     BuildDict,
     BuildList,
@@ -32,6 +34,7 @@ from ...trace.result import (
     SetAttr,
     Trace,
 )
+from ..builds import operations_of
 
 __all__ = [
     "AFTERWARDS",
@@ -43,10 +46,11 @@ __all__ = [
     "attributes_of",
     "capture_call",
     "changed_options",
+    "chosen_options",
     "collect_results",
-    "copy_graph",
     "copy_of",
     "lifted",
+    "name_of",
     "random_tensor",
     "result_labels",
     "same_random_numbers",
@@ -61,7 +65,7 @@ _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 _MACHINE_OPTIONS = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
 
 
-def changed_options(options: Options) -> dict[str, Any]:
+def changed_options(options: Options) -> dict[str, object]:
     """Return the options that differ from the defaults of their mode, as keywords of `jit`."""
     plain = Options()
     implied = replace(make_options(plain, mode=options.mode), mode=plain.mode)
@@ -72,22 +76,34 @@ def changed_options(options: Options) -> dict[str, Any]:
     return {**changed, "options": own} if own else changed
 
 
+def chosen_options(fn: object, options: Kwargs) -> Kwargs:
+    """Return these keywords of `jit`; without any, those that `fn` is tagged with."""
+    known = handle_of(fn)
+    return options or (changed_options(known.options) if known is not None else {})
+
+
+def name_of(fn: object) -> str:
+    """Return the name under which reports show a function or module."""
+    known = handle_of(fn)
+    return known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
+
+
 @dataclass(frozen=True)
 class CapturedCall:
     """One call whose graphs ran as eager: its result, and graphs with copies of their inputs."""
 
     cases: tuple[Case, ...]
     traces: tuple[Trace, ...]
-    result: Any
+    result: object
 
 
 def capture_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: AnyFunction, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> CapturedCall:
     """Call `fn` once, with all its side effects, and capture its graphs."""
     graphs: list[tuple[GraphModule, list[Tensor]]] = []
 
-    def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
+    def collect(gm: GraphModule, example: Sequence[Tensor]) -> AnyFunction:
         graphs.append((gm, [copy_of(tensor) for tensor in example]))
         return gm.forward
 
@@ -163,26 +179,26 @@ class Case:
     @property
     def size(self) -> tuple[int, int]:
         elements = sum(tensor.numel() for tensor in self.inputs)
-        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes), elements
+        return len(operations_of(self.graph)), elements
 
     @property
     def names(self) -> list[str]:
         """The names of the inputs."""
-        return [node.name for node in self.graph.nodes if node.op == "placeholder"]
+        return [node.name for node in self.graph.find_nodes(op="placeholder")]
 
     @property
     def freed(self) -> frozenset[int]:
         """Indices of results whose autograd graph was freed by a backward inside the graph."""
-        results = next(iter(reversed(self.graph.nodes))).args[0]
+        results = self.graph.output_node().args[0]
         flat = results if isinstance(results, tuple | list) else (results,)
         return frozenset(
             n for n, node in enumerate(flat) if isinstance(node, Node) and node.meta.get("freed")
         )
 
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> AnyFunction:
         source, names = source_of(self.graph, "repro")
         exec(compile(source, "<jitmagic repro>", "exec"), names)
-        repro: Callable[..., Any] = names["repro"]
+        repro: AnyFunction = names["repro"]
         return repro
 
 
@@ -196,7 +212,7 @@ def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def collect_results(
-    fn: Callable[..., Any],
+    fn: AnyFunction,
     inputs: Sequence[Tensor],
     names: Sequence[str] = (),
     freed: Container[int] = (),
@@ -227,13 +243,13 @@ def collect_results(
     return results_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
 
 
-def _flat(result: Any) -> list[Any]:
+def _flat(result: object) -> list[object]:
     if isinstance(result, (tuple, list)):
         return [leaf for part in result for leaf in _flat(part)]
     return [result]
 
 
-def as_tensor(leaf: object) -> Any:
+def as_tensor(leaf: Any) -> Any:
     """Return a number as a tensor, so that it can be compared; return anything else unchanged."""
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
         return leaf
@@ -249,8 +265,8 @@ def attributes_of(gm: GraphModule) -> tuple[Tensor, ...]:
 def lifted(gm: GraphModule) -> Graph:
     """Return the graph with its attributes as further inputs."""
     graph = copy_graph(gm.graph)
-    holders = [node for node in graph.nodes if node.op == "placeholder"]
-    placeholders: dict[Any, Node] = {}
+    holders = graph.find_nodes(op="placeholder")
+    placeholders: dict[object, Node] = {}
     last = holders[-1] if holders else None
     for node in [n for n in graph.nodes if n.op == "get_attr"]:
         if node.target not in placeholders:
@@ -261,18 +277,11 @@ def lifted(gm: GraphModule) -> Graph:
     return graph
 
 
-def copy_graph(graph: Graph) -> Graph:
-    fresh = Graph()
-    fresh.output(fresh.graph_copy(graph, {}))
-    return fresh
-
-
 def with_outputs(case: Case, names: Sequence[str]) -> Case:
     """Return the case reduced to the values with these names and everything they depend on."""
     graph = copy_graph(case.graph)
     nodes = {node.name: node for node in graph.nodes}
-    output = next(node for node in graph.nodes if node.op == "output")
-    output.args = (tuple(nodes[name] for name in names),)
+    graph.output_node().args = (tuple(nodes[name] for name in names),)
     return without_waste(graph, case.inputs)
 
 
@@ -280,8 +289,7 @@ def without_waste(graph: Graph, inputs: Sequence[Tensor]) -> Case:
     """Remove unused operations and inputs; in-place operations on used values stay."""
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     kept = []
-    holders = [node for node in graph.nodes if node.op == "placeholder"]
-    for node, tensor in zip(holders, inputs, strict=True):
+    for node, tensor in zip(list(graph.find_nodes(op="placeholder")), inputs, strict=True):
         if node.users:
             kept.append(tensor)
         else:
@@ -294,12 +302,18 @@ class Values(Interpreter):
 
     def __init__(self, case: Case) -> None:
         super().__init__(GraphModule({}, copy(case.graph)))
+        self.case = case
         self.values: dict[str, Any] = {}
         self.run(*(copy_of(tensor) for tensor in case.inputs))
 
-    def run_node(self, node: Node) -> Any:
+    def run_node(self, node: Node) -> object:
         self.values[node.name] = value = super().run_node(node)
         return value
+
+    def tensor_operations(self) -> list[Node]:
+        """Return the operations of the case that have a tensor as result."""
+        nodes = operations_of(self.case.graph)
+        return [node for node in nodes if isinstance(self.values[node.name], Tensor)]
 
 
 def random_tensor(

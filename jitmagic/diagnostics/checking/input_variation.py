@@ -23,16 +23,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...api import handle_of, original_of, tagged_copy
+from ...api import original_of, tagged_copy
 from ...compat.pytree import tree_flatten, tree_leaves, tree_unflatten
+from ...torch_types import AnyFunction
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
 from .cases import (
     Results,
     as_tensor,
-    changed_options,
+    chosen_options,
     collect_results,
     copy_of,
+    name_of,
     same_random_numbers,
 )
 
@@ -90,23 +92,21 @@ class TestReport(Readable):
         return [*lines, *((line, WRONG) for line in failure)]
 
 
-def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[TestReport]:
+def test(fn: AnyFunction, /, *arguments: object, **options: object) -> Question[TestReport]:
     """`test(fn)(*args, n=200)`: compare compiled code with eager on n variations of the arguments.
 
     `fn` may be plain or tagged; `options` replace those it is tagged with. It is called about 2n
     times with all its side effects; a module is copied and not changed.
     """
     refuse_arguments("test", arguments)
-    known = handle_of(fn)
-    chosen = options or (changed_options(known.options) if known is not None else {})
+    chosen = chosen_options(fn, options)
 
-    def run(*args: Any, n: int = 200, seed: int = 0, **kwargs: Any) -> TestReport:
+    def run(*args: object, n: int = 200, seed: int = 0, **kwargs: object) -> TestReport:
         leaves, shape = tree_flatten((args, kwargs))
         trial = _Trial(original_of(fn), chosen, leaves, shape)
-        name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
         with same_random_numbers(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _tested(name, trial, n, random.Random(seed))
+            return _tested(name_of(fn), trial, n, random.Random(seed))
 
     return Question("test", fn, run)
 
@@ -139,11 +139,15 @@ class _Trial:
     """The function with all arguments but the tensors bound."""
 
     def __init__(
-        self, fn: Callable[..., Any], options: Mapping[str, Any], leaves: list[Any], shape: Any
+        self,
+        fn: AnyFunction,
+        options: Mapping[str, Any],
+        leaves: list[Any],
+        shape: object,
     ) -> None:
         self._fn, self._options, self._leaves, self._shape = fn, options, leaves, shape
         self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        self._compiled: dict[object, Callable[..., Any]] = {}
+        self._compiled: dict[object, AnyFunction] = {}
         self._module: torch.nn.Module | None = None  # keeps the copy that is called alive
 
     @property
@@ -171,7 +175,7 @@ class _Trial:
         lines = compare(compiled, eager, self._truth(inputs))
         return "; ".join(_without_graph(line) for line in lines if not line.agrees)
 
-    def _results(self, fn: Callable[..., Any], inputs: Inputs) -> tuple[Results, Exception | None]:
+    def _results(self, fn: AnyFunction, inputs: Inputs) -> tuple[Results, Exception | None]:
         try:
             return collect_results(fn, inputs), None
         except Exception as error:  # an invalid input: both sides should raise what eager raises
@@ -180,13 +184,13 @@ class _Trial:
     def _truth(self, inputs: Inputs) -> Results:
         return in_double(self._plain(doubled=True), inputs)[0]
 
-    def _plain(self, doubled: bool = False) -> Callable[..., Any]:
+    def _plain(self, doubled: bool = False) -> AnyFunction:
         fn = copy.deepcopy(self._fn) if isinstance(self._fn, torch.nn.Module) else self._fn
         if doubled and isinstance(fn, torch.nn.Module):
             fn = fn.double()
         return self._called(fn)
 
-    def _tagged(self, inputs: Inputs) -> Callable[..., Any]:
+    def _tagged(self, inputs: Inputs) -> AnyFunction:
         """Return a tagged function for these specs.
 
         Each spec has its own: one function would reach its recompile limit. A module is copied for
@@ -200,12 +204,12 @@ class _Trial:
             self._compiled[key] = self._called(tagged_copy(self._fn, self._given()))
         return self._compiled[key]
 
-    def _given(self) -> dict[str, Any]:
+    def _given(self) -> dict[str, object]:
         """Return the options, with keep="compiled": slow variants have to be correct too."""
         own = self._options.get("options") or {}
         return {**self._options, "options": {"keep": "compiled", "notices": "never", **dict(own)}}
 
-    def _called(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _called(self, fn: AnyFunction) -> AnyFunction:
         def call(*tensors: Tensor) -> list[Tensor]:
             leaves = list(self._leaves)
             for place, tensor in zip(self._places, tensors, strict=True):

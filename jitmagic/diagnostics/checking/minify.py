@@ -15,20 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...api import handle_of
+from ...autograd.nodes import copy_graph
 from ...errors import ReportError
+from ...torch_types import AnyFunction
 from ..words import Question, count
 from .cases import (
     Case,
     Values,
     capture_call,
-    changed_options,
-    copy_graph,
+    chosen_options,
     copy_of,
     with_outputs,
     without_waste,
@@ -39,17 +38,16 @@ __all__ = ["minify"]
 
 
 def minify(
-    fn: Callable[..., Any], folder: str | Path = "jitmagic_repro", **options: Any
+    fn: AnyFunction, folder: str | Path = "jitmagic_repro", **options: object
 ) -> Question[Path | None]:
     """`minify(fn, folder)(*args)`: call `fn` once, and write its smallest failing part to a script.
 
     Returns the path of folder/repro.py. If every graph compiles and agrees with eager, a line is
     printed and None returned. `options` are those of `jit`.
     """
-    known = handle_of(fn)
-    chosen = options or (changed_options(known.options) if known is not None else {})
+    chosen = chosen_options(fn, options)
 
-    def run(*args: Any, **kwargs: Any) -> Path | None:
+    def run(*args: object, **kwargs: object) -> Path | None:
         compared = refused = 0
         for case in capture_call(fn, args, kwargs).cases:
             try:
@@ -79,7 +77,7 @@ def _nothing_found(compared: int, refused: int) -> str:
 # -- one candidate --------------------------------------------------------------------------------
 
 
-def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
+def _failure_of(case: Case, options: Mapping[str, object]) -> str | None:
     """Return "wrong", "crash: KIND", or None if all agree or eager cannot run the candidate."""
     try:
         return failure_of(case.function(), case.inputs, options)
@@ -90,7 +88,7 @@ def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Any]) -> Case:
+def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Tensor]) -> Case:
     """Return the case with the values of these nodes as further inputs."""
     graph, inputs = copy_graph(case.graph), list(case.inputs)
     for name in names:
@@ -109,7 +107,7 @@ def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Any]) ->
 Fails = Callable[[Case], bool]
 
 
-def _fails_alike(failure: str, options: Mapping[str, Any], case: Case) -> bool:
+def _fails_alike(failure: str, options: Mapping[str, object], case: Case) -> bool:
     return _failure_of(case, options) == failure
 
 
@@ -131,12 +129,8 @@ def _shrink(case: Case, fails: Fails) -> Case:
 
 def _candidates(case: Case) -> Iterator[Case]:
     """Yield smaller cases, the much smaller ones first."""
-    values = Values(case).values
-    nodes = [
-        node
-        for node in case.graph.nodes
-        if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
-    ]
+    run = Values(case)
+    nodes, values = run.tensor_operations(), run.values
     for node in nodes:  # one operation alone, on recorded input values
         alone = with_outputs(case, [node.name])
         before = [n.name for n in node.all_input_nodes if n.op != "placeholder"]
@@ -167,7 +161,7 @@ def _smaller_sizes(case: Case) -> Iterator[Case]:
 # -- the script -----------------------------------------------------------------------------------
 
 
-def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
+def _write(case: Case, options: Mapping[str, object], folder: Path) -> Path:
     """Write repro.py, and inputs.pt if random inputs do not show the failure; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     failure = _failure_of(case, options)

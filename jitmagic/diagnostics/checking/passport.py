@@ -14,16 +14,15 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...api import handle_of, tagged_copy
+from ...api import tagged_copy
 from ...graph.node_meta import lines_of
+from ...torch_types import AnyFunction
 from ..words import HINT, WRONG, Question, Readable, here, refuse_arguments
 from .agreement import Line, compare, in_double
 from .cases import (
@@ -33,8 +32,9 @@ from .cases import (
     Results,
     Values,
     capture_call,
-    changed_options,
+    chosen_options,
     collect_results,
+    name_of,
     with_outputs,
 )
 from .plain_call import Arguments, Refusal, compare_with_plain
@@ -127,26 +127,24 @@ def _cells(line: Line, several: bool) -> tuple[str, ...]:
     return name, line.dtype, verdict, *figures
 
 
-def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:
+def passport(fn: AnyFunction, /, *arguments: object, **options: object) -> Question[Passport]:
     """`passport(fn)(*args)`: call `fn` once and compare its compiled code with eager and float64.
 
     `fn` may be plain or tagged; `options` replace those it is tagged with. If it changes nothing
     but its arguments, it runs a second time as plain Python, on copies of them.
     """
     refuse_arguments("passport", arguments)
-    known = handle_of(fn)
-    chosen = options or (changed_options(known.options) if known is not None else {})
+    chosen = chosen_options(fn, options)
 
-    def run(*args: Any, **kwargs: Any) -> Passport:
+    def run(*args: object, **kwargs: object) -> Passport:
         given = Arguments(fn, args, kwargs)
         try:
             before: Arguments | Refusal = given.copied()
         except Refusal as refusal:
             before = refusal
         call = capture_call(fn, args, kwargs)
-        name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
         lines, first, notes = _judged_capture(before, given, call)
-        return _judged(name, call.cases, chosen, lines, first, notes)
+        return _judged(name_of(fn), call.cases, chosen, lines, first, notes)
 
     return Question("passport", fn, run)
 
@@ -172,7 +170,7 @@ _CAPTURE = "the capture: the captured graphs and the function differ already in 
 def _judged(
     name: str,
     cases: Sequence[Case],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     lines: list[Line],
     first: list[str],
     notes: list[str],
@@ -186,7 +184,7 @@ def _judged(
     return Passport(name, tuple(lines), tuple(first), tuple(notes))
 
 
-def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
+def _lines(number: int, case: Case, options: Mapping[str, object]) -> tuple[list[Line], str]:
     """Return a line per tensor of a graph, and why there is no float64 run ("" if there is one)."""
     eager = collect_results(case.function(), case.inputs, case.names, case.freed)
     compiled = _compiled(case, options)
@@ -207,7 +205,7 @@ def _in_double(case: Case) -> tuple[Results, str]:
     return in_double(case.function(), case.inputs, case.names, case.freed)
 
 
-def _compiled(case: Case, options: Mapping[str, Any]) -> Results:
+def _compiled(case: Case, options: Mapping[str, object]) -> Results:
     function = case.function()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -217,14 +215,9 @@ def _compiled(case: Case, options: Mapping[str, Any]) -> Results:
 # -- the first difference -------------------------------------------------------------------------
 
 
-def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
+def _first_difference(case: Case, options: Mapping[str, object]) -> str:
     """Bisect for the first operation whose value differs if the graph ends there."""
-    values = Values(case).values
-    nodes = [
-        node
-        for node in case.graph.nodes
-        if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
-    ]
+    nodes = Values(case).tensor_operations()
     low, high = 0, len(nodes) - 1  # it is in [low, high], unless only a gradient differs
     while low < high:
         middle = (low + high) // 2
@@ -238,14 +231,14 @@ def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
     return f"{node.name}" + (f", {here(lines[-1])}" if lines else "")
 
 
-def _differs_at(case: Case, node: torch.fx.Node, options: Mapping[str, Any]) -> bool:
+def _differs_at(case: Case, node: torch.fx.Node, options: Mapping[str, object]) -> bool:
     part = with_outputs(case, [node.name])
     plain = Case(part.graph, tuple(x.detach() for x in part.inputs))
     found, _ = _lines(1, plain, options)
     return not all(line.agrees for line in found if line.name.startswith("result"))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     match value:
         case dict():
             return {key: _finite(item) for key, item in value.items()}

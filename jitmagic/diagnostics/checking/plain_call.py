@@ -15,7 +15,6 @@ import copy
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,22 +50,22 @@ def _random_states() -> tuple[Tensor, list[Tensor]]:
 class Arguments:
     """A function or module, its arguments, and torch's random states (CPU, each GPU in use)."""
 
-    fn: Any
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    fn: object
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
     random: tuple[Tensor, list[Tensor]] = field(default_factory=_random_states)
 
     def copied(self) -> Arguments:
         """Return deep copies of all of it; raise Refusal if something cannot be copied."""
         whole = (self.fn, tuple(self.args), dict(self.kwargs))
         tensors = (leaf for leaf in tree_leaves(whole[1:]) if isinstance(leaf, Tensor))
-        memo: dict[int, Any] = {id(tensor): copy_of(tensor) for tensor in tensors}
+        memo: dict[int, object] = {id(tensor): copy_of(tensor) for tensor in tensors}
         try:
             return Arguments(*copy.deepcopy(whole, memo), self.random)
         except Exception as error:  # an open file, a lock, a tensor with a history in an object
             raise Refusal(f"its arguments cannot be copied ({error})") from error
 
-    def call(self) -> Any:
+    def call(self) -> object:
         """Call the plain function with its printed output suppressed."""
         with contextlib.redirect_stdout(io.StringIO()), same_random_numbers():
             of_cpu, of_gpus = self.random
@@ -75,7 +74,7 @@ class Arguments:
                 torch.cuda.set_rng_state_all(of_gpus)
             return original_of(self.fn)(*self.args, **self.kwargs)
 
-    def results(self, result: Any) -> Results:
+    def results(self, result: object) -> Results:
         """Return the tensors and numbers of a result, and those of the arguments after the call."""
         found: Results = {}
         parts = ("result", "", result), ("argument", AFTERWARDS, (*self.args, self.kwargs))

@@ -30,7 +30,9 @@ from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
 from ...spec import TensorSpec, spec_of
+from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
+from ..builds import operations_of
 from ..words import count
 from .agreement import Line, compare, in_double
 from .cases import Results, collect_results, random_tensor, source_of
@@ -112,7 +114,7 @@ def _function(graph: Graph, name: str) -> str:
 _IMPORTED = frozenset({"torch", "device", "inf", "nan", "operator"})
 
 
-def _definition(key: str, value: Any) -> str:
+def _definition(key: str, value: object) -> str:
     """Return code that binds `key` to `value`."""
     if isinstance(value, FunctionCall):
         return _autograd_function(key, value)
@@ -127,7 +129,7 @@ def _definition(key: str, value: Any) -> str:
     return f"from {module} import {name} as {key}"
 
 
-def _home(value: Any) -> tuple[str, str]:
+def _home(value: object) -> tuple[str, str]:
     """Return the module (of torch, jitmagic or the standard library) and name of the object."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if isinstance(module, str) and isinstance(name, str):
@@ -176,7 +178,7 @@ def _pattern(pattern: Pattern) -> str:
     return f"Pattern(({leaves}{',' if leaves else ''}), treespec_loads({spec!r}))"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """Return the source of a constant, or of a container of constants."""
     if isinstance(value, Slot):
         return f"Slot({value.index})"
@@ -196,7 +198,9 @@ def _literal(value: Any) -> str:
 # -- the inputs ------------------------------------------------------------------------------------
 
 
-def _facts(tensor: Tensor) -> tuple[Any, ...]:
+def _facts(
+    tensor: Tensor,
+) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, str, bool, int, int]:
     """Return the arguments of `random_tensor` for a tensor with this spec and range of integers."""
     plain = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
     whole = not plain and tensor.numel() > 0
@@ -253,7 +257,7 @@ class _Compared:
 
 
 def _compared(
-    fn: Callable[..., Any], inputs: Sequence[Tensor], expected: Results, options: Mapping[str, Any]
+    fn: AnyFunction, inputs: Sequence[Tensor], expected: Results, options: Mapping[str, object]
 ) -> _Compared:
     compiled = tagged_copy(fn, options)
     with warnings.catch_warnings(record=True) as caught:
@@ -270,17 +274,12 @@ def _compared(
     if not all(line.agrees for line in lines):
         lines = compare(got, expected, in_double(fn, inputs)[0])
     wrong = tuple(line for line in lines if not line.agrees)
-    return _Compared("wrong" if wrong else None, wrong, *_ran(compiled))
-
-
-def _ran(compiled: Any) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """Return the number of compiled graphs, the reasons of breaks, and why parts run as eager."""
     records = list(tagged_handle(compiled).journal)
     traces = [t for r in records if isinstance(t := r.result("trace"), Trace)]
     breaks = tuple(t.exit.reason.message for t in traces if isinstance(t.exit, Break))
-    graphs = sum(any(n.op.startswith("call") for n in t.graph.graph.nodes) for t in traces)
+    graphs = sum(bool(operations_of(t.graph.graph)) for t in traces)
     why = tuple(r.outcome.why for r in records if hasattr(r.outcome, "why"))
-    return graphs, breaks, why
+    return _Compared("wrong" if wrong else None, wrong, graphs, breaks, why)
 
 
 def _kind(message: str) -> str:
@@ -290,13 +289,13 @@ def _kind(message: str) -> str:
 
 
 def failure_of(
-    fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
+    fn: AnyFunction, inputs: Sequence[Tensor], options: Mapping[str, object]
 ) -> str | None:
     """Return "wrong", "crash: KIND", or None if both agree. Raises what eager raises."""
     return _compared(fn, inputs, collect_results(fn, inputs), options).kind
 
 
-def check_agreement(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
+def check_agreement(fn: AnyFunction, inputs: Sequence[Tensor], **options: object) -> None:
     """Raise AssertionError if the compiled function fails; otherwise print that it agrees."""
     failure = failure_of(fn, inputs, options)
     if failure is not None:
@@ -304,7 +303,7 @@ def check_agreement(fn: Callable[..., Any], inputs: Sequence[Tensor], **options:
     print("the compiled function agrees with eager")
 
 
-def run(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+def run(fn: AnyFunction, inputs: Sequence[Tensor]) -> None:
     """Run the graph as eager and print the spec of each result."""
     for number, result in enumerate(fn(*inputs)):
         shown = spec_of(result) if isinstance(result, Tensor) else result
@@ -312,11 +311,11 @@ def run(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
 
 
 def replay(
-    fn: Callable[..., Any],
+    fn: AnyFunction,
     inputs: Callable[[], Sequence[Tensor]],
     *,
     state: Mapping[str, Any],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> int:
     """Print whether the graph agrees with eager on random inputs, and return the exit status.
 

@@ -107,13 +107,6 @@ class Costs:
     def __bool__(self) -> bool:
         return bool(self.lines)
 
-    def shares(self, place: Place) -> tuple[float, float]:
-        """Return a line's shares of the total time, eager and compiled, from 0 to 1."""
-        known = self.lines.get(place)
-        if known is None:
-            return 0.0, 0.0
-        return known.eager / (self.eager or 1.0), known.compiled / (self.compiled or 1.0)
-
 
 def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
     """Measure the newest variant of each frame."""

@@ -27,8 +27,9 @@ from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ...loops.ir import Extern
 from ...options import Options
 from ...records import Compiled, CompileRecord
+from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
-from ..builds import builds_in_use, builds_of, newest_variants
+from ..builds import builds_in_use, builds_of, by_variant, newest_variants, operations_of
 from ..status import ledger_of
 from ..words import Text, refuse_arguments
 from .breaks import break_reports
@@ -54,7 +55,7 @@ class Explanation(Findings):
 
     __repr__ = __str__
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> object:
         return rich_report(self)
 
     def _repr_html_(self) -> str:
@@ -73,7 +74,7 @@ class Explanation(Findings):
         return picture_of(kind, self.name, self.records)
 
 
-def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> Explainer:
+def explain(target: AnyFunction, /, *arguments: object, **options: object) -> Explainer:
     """`explain(fn)(*args)`: run `fn` once, with all its side effects, and report on its compile.
 
     If `fn` is tagged and a compiled variant matches the call, that variant runs and is reported.
@@ -92,8 +93,8 @@ class Explainer:
     Its repr shows what is compiled so far, without running or compiling anything.
     """
 
-    target: Callable[..., Any]  # referenced, as a tagged copy does not keep its module alive
-    copy: Callable[..., Any]  # the tagged copy that is compiled
+    target: AnyFunction  # referenced, as a tagged copy does not keep its module alive
+    copy: AnyFunction  # the tagged copy that is compiled
     compiles_copy: bool = False  # also if a variant of `target` matches the call
 
     @property
@@ -101,7 +102,7 @@ class Explainer:
         """The function's name, or the module's class."""
         return _shown_name(self.target, tagged_handle(self.copy))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+    def __call__(self, *args: object, **kwargs: object) -> Explanation:
         known = handle_of(self.target)
         entry = None if self.compiles_copy else _matching_entry(self.target, args, kwargs)
         if known is not None and entry is not None:
@@ -143,7 +144,7 @@ class Explainer:
         return None if now is None else now._repr_html_()
 
 
-def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Explanation:
+def explanation_of(target: AnyFunction, *, measured: bool = False) -> Explanation:
     """Return the explanation of what a tagged function or module has compiled so far.
 
     measured: include the cost of each line, for which the graphs run on synthetic tensors
@@ -171,7 +172,9 @@ def _worth(handle: Handle) -> dict[str, Any]:
     }
 
 
-def _matching_entry(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry | None:
+def _matching_entry(
+    target: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Entry | None:
     """Return the compiled variant that a call would run; None if there is none."""
     if handle_of(target) is None:
         return None
@@ -225,17 +228,17 @@ def explain_records(
     records = list(handle.journal) if chosen is None else chosen
     used = [r for r in records if isinstance(r.outcome, Compiled)]  # the others run as eager
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
-    graphs = [t.graph for t in traces if _ops(t.graph)]
+    graphs = [t.graph for t in traces if operations_of(t.graph.graph)]
     breaks = sum(isinstance(t.exit, Break) for t in traces)
     own, of_library = _guards(used)
     facts, other_facts = facts_of(dict.fromkeys(guard for t in traces for guard in t.guards))
     builds = [build for frame in newest_variants(records) for build in builds_in_use(frame)]
     return Explanation(
         name=name or handle.label,
-        source=handle.source_lines,
+        source=handle.original.source_lines,
         graph_count=len(graphs),
         graph_break_count=breaks,
-        op_count=sum(len(_ops(graph)) for graph in graphs),
+        op_count=sum(len(operations_of(graph.graph)) for graph in graphs),
         graphs=tuple(graphs),
         break_reasons=break_reports(used),
         guards=(*own, *of_library),
@@ -312,10 +315,6 @@ def _is_of_library(guard: Guard) -> bool:
     return False
 
 
-def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [n for n in graph.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
-
-
 def _times(records: Sequence[CompileRecord]) -> tuple[tuple[str, float], ...]:
     totals: dict[str, float] = {}
     for record in records:
@@ -333,12 +332,9 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
     """Return the generated kernels that were loaded, in the order of the graphs."""
-    variants: dict[tuple[int, int], list[CompileRecord]] = {}
-    for record in records:  # a backward is compiled later than its partition was made
-        variants.setdefault((record.frame, record.number), []).append(record)
     return tuple(
         kernel
-        for (_, number), own in variants.items()
+        for (_, number), own in by_variant(records).items()
         for build in builds_of(own)
         for kernel in kernels_of(build, number)
         if kernel.is_generated

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls
 from ...schedule.score import buffer_bytes
+from ...torch_types import AnyFunction, Kwargs, Values
 from ...trace.result import Trace
 from ..builds import Build, MeasuredFrame, at_first_sizes, has_backward
 from .line_timing import differentiate, differentiates, isolated, synthetic_input
@@ -107,12 +107,8 @@ class _Alive(DispatchMode):
             self._known[tensor.untyped_storage()._cdata] = tensor
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        self, func: AnyFunction, types: object, args: Values = (), kwargs: Kwargs | None = None
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         for tensor in tensors_in(result):
             self._follow(tensor.untyped_storage())

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -65,17 +64,17 @@ def html_body(findings: Findings) -> str:
     return _rendered("report.html", page=page_of(findings), texts=set(), shown=_MOST_KERNELS)
 
 
-def card_body(card: Any) -> str:
+def card_body(card: object) -> str:
     """Return the card of one tagged function as HTML for a page that contains STYLE."""
     return _rendered("card.html", card=card)
 
 
-def table_html(table: Any) -> str:
+def table_html(table: object) -> str:
     """Return the table of `status` as HTML, with STYLE."""
     return STYLE + _rendered("status.html", table=table)
 
 
-def _rendered(name: str, **values: Any) -> str:
+def _rendered(name: str, **values: object) -> str:
     return _environment().get_template(name).render(**values)
 
 

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
+from ...autograd.nodes import copy_graph
+from ...autograd.recording.origins import mark_new
 from ...codegen.plan import KernelSource, Plan
 from ...compat.autograd import run_backward
 from ...frame.sandbox import sandbox
@@ -34,6 +35,7 @@ from ...runtime.load import load
 from ...runtime.step_timing import timed_calls, with_laps
 from ...spec import TensorSpec
 from ...target import Target
+from ...torch_types import AnyFunction
 from ..builds import operations_of
 from ..checking.cases import same_random_numbers
 
@@ -164,7 +166,7 @@ def time_plan(
     target: Target,
     options: Options,
     given: Sequence[Tensor],
-) -> tuple[OperationTimes, tuple[Any, ...]]:
+) -> tuple[OperationTimes, tuple[Tensor, ...]]:
     """Time the launches and ATen calls of a plan on these inputs; return its results too."""
     clock = _Clock(0)
     count = len(timed_calls(plan))
@@ -208,7 +210,7 @@ def time_graph(
             clock.begins(-1)
         clock.ends(number)
         if records:
-            for node in _new_nodes(value, number):
+            for node in mark_new(tensors_in(value), _NUMBER, number):
                 node.register_prehook(lambda _: clock.begins(number))
             clock.since = clock.now()
 
@@ -244,17 +246,6 @@ def differentiate(results: object, inputs: list[Tensor]) -> None:
     run_backward(ends, tangents, inputs)
 
 
-def _new_nodes(value: object, number: int) -> Iterator[Any]:
-    """Yield the autograd nodes of a value that no earlier operation created, and mark them."""
-    stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(value)]
-    while stack:
-        node = stack.pop()
-        if node is not None and _NUMBER not in node.metadata:
-            node.metadata[_NUMBER] = number
-            stack.extend(before for before, _ in node.next_functions)
-            yield node
-
-
 def synthetic(spec: TensorSpec) -> Tensor:
     """Return a synthetic tensor of a spec, with weights scaled down as trained ones are.
 
@@ -277,14 +268,13 @@ def synthetic_input(spec: TensorSpec) -> Tensor:
     return tensor if spec.is_leaf else tensor.clone()
 
 
-def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callable[..., Any]:
+def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> AnyFunction:
     """Return the graph's forward with a call of `after` inserted after each operation."""
 
     def record_end(number: int, value: object) -> None:
         after(number, value)
 
-    copied = Graph()
-    copied.output(copied.graph_copy(gm.graph, {}))
+    copied = copy_graph(gm.graph)
     for number, node in enumerate(operations_of(copied)):
         with copied.inserting_after(node):
             copied.call_function(record_end, (number, node))

@@ -14,8 +14,8 @@ from ...guards.sizes import relation, size_name
 from ...guards.source import describe
 from ...symbols.expr import Integer
 from ...symbols.interval import ANY_FLOAT, INT64, Interval
-from ...symbols.scalar import Symbol
 from ...symbols.size import SizeOf, StrideOf
+from ...symbols.symbolic_numbers import Symbol
 from ...trace.result import Trace
 from ...trace.varying.concrete import data_symbols, places_of
 from ..words import here

@@ -84,7 +84,7 @@ class _Mark:
     def __init__(self, timer: BackwardTimer, sample: Sample) -> None:
         self._timer, self._sample = timer, sample
 
-    def __call__(self, gradients: Any) -> None:
+    def __call__(self, gradients: object) -> None:
         self._timer.begin(self._sample)
 
 
@@ -98,7 +98,7 @@ class BackwardTimer:
         self._since = 0
         self._interval: GpuInterval | None = None
 
-    def watch(self, sample: Sample, result: Any, first_node: int) -> None:
+    def watch(self, sample: Sample, result: object, first_node: int) -> None:
         """Time the backward of a call; its own nodes have sequence numbers from `first_node` on."""
         tensors = _tensors_in(result)
         if tensors is None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
 
 import torch
 
 from ...compat.autograd import sequence_number, top_saved_hooks
 from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
+from ...torch_types import AnyFunction
 from ..eager import entry_like
 from ..ledger import Comparable, Ledger
 from ..native import Entry
@@ -51,7 +51,7 @@ class Comparison:
     def __init__(
         self,
         compiled: Entry,
-        plain: Callable[..., Any],
+        plain: AnyFunction,
         ledger: Ledger,
         journal: Journal,
         record: CompileRecord,
@@ -106,7 +106,7 @@ class Comparison:
         self._interval = GpuInterval(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
-    def end(self, result: Any, nanoseconds: int, in_graphs: int) -> None:
+    def end(self, result: object, nanoseconds: int, in_graphs: int) -> None:
         """Record the time of the call that begin() started and that has returned `result`, and the
         part of it in compiled graphs.
         """

@@ -22,7 +22,7 @@ import torch
 
 from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
@@ -245,9 +245,7 @@ class _RecordedRun:
 class _IgnoreWrites(DispatchMode):
     """Answers in-place calls without executing them; autograd records them all the same."""
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         return args[0]
 
 
@@ -389,7 +387,7 @@ def _watch(
     mode: Autocast,
     target: Target,
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...torch_types import OpOverload
+from ...torch_types import Args, OpOverload
 from .convolution import convolution_layout
 
 __all__ = ["differs_by_device", "laid_out_on"]
@@ -20,11 +20,11 @@ __all__ = ["differs_by_device", "laid_out_on"]
 aten = torch.ops.aten
 
 
-def _row_major(device: torch.device, args: Sequence[object], made: torch.Tensor) -> torch.Tensor:
+def _row_major(device: torch.device, args: Args, made: torch.Tensor) -> torch.Tensor:
     return torch.empty(made.shape, dtype=made.dtype, device="meta")
 
 
-_LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
+_LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], object]] = {
     aten.convolution.default: convolution_layout,
     aten.convolution_backward.default: convolution_layout,
     aten.roll.default: _row_major,
@@ -33,9 +33,7 @@ _LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
 _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 
-def laid_out_on(
-    device: torch.device, op: OpOverload, args: Sequence[object], made: object
-) -> object:
+def laid_out_on(device: torch.device, op: OpOverload, args: Args, made: object) -> object:
     """Return the meta results `made` of an operator in the layout of the device's kernel."""
     layout = None if device.type == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)

@@ -62,7 +62,7 @@ def _normal(mean: float, std: float, size: Sequence[int], **options: object) -> 
     return _drawn(size, **options) if std >= 0 else None
 
 
-def _integers(*bounds_and_size: Any, **options: Any) -> Tensor | None:
+def _integers(*bounds_and_size: Any, **options: object) -> Tensor | None:
     """Infer randint(high, size), randint(low, high, size)."""
     low, high, size = (0, *bounds_and_size)[-3:]
     if not -_EXACT <= low < high <= _EXACT:

@@ -59,7 +59,7 @@ def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     return torch.empty_like(x, memory_format=layout) if joined else None
 
 
-def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
+def _along(x: Tensor, dim: Any, *args: object, **kwargs: object) -> Tensor | None:
     """Infer like `_same` where the second argument is one or several dimensions."""
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     if not all(_in_range(d, x) for d in dims):
@@ -122,7 +122,7 @@ def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor
     return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
 
 
-def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
+def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: object) -> Tensor | None:
     shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
     if shape is None or not expected_to_hold("!=", x.shape[dim], 0):
         return None

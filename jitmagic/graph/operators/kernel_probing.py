@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from ...compat.autograd import run_backward
 from ...compat.modes import AutocastOff
 from ...compat.operators import DispatchKey
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
@@ -73,7 +73,7 @@ class _OnDevice(TorchFunctionMode):
         func: OpOverload,
         types: Collection[type],
         args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+        kwargs: Kwargs | None = None,
     ) -> object:
         named = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         return func(*map(self._moved, args), **named)
@@ -98,8 +98,8 @@ def running_alone(device: str, grad: bool) -> Iterator[None]:
 
 def call_on_fresh(
     call: AnyFunction,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
+    args: Args,
+    kwargs: Kwargs,
     fresh: Callable[[torch.Tensor], torch.Tensor],
     is_differentiated: bool = True,
 ) -> Callable[[], None]:
@@ -142,9 +142,7 @@ def small_stand_in(
     return torch.full(tuple(shape), 0.5 if half else integer, dtype=dtype, device=device)
 
 
-def kernel_result(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
-) -> object:
+def kernel_result(op: OpOverload, args: Args, kwargs: Kwargs, most: int = _MOST) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
     """
@@ -190,9 +188,7 @@ def _counts(t: torch.Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
 
 
-def _named(
-    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
-) -> dict[str, object]:
+def _named(op: OpOverload, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """Return the arguments by their names in the schema."""
     names = (argument.name for argument in op._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
@@ -212,7 +208,7 @@ def _has_no_rows(named: Mapping[str, object]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _can_be_asked(op: Any) -> bool:
+def _can_be_asked(op: OpOverload) -> bool:
     if any(tag in op.tags for tag in _DATA):
         return False
     return all(info is None or info.is_write for info in _alias_infos(op._schema))
@@ -247,7 +243,7 @@ def _stand_in(t: torch.Tensor, integer: int) -> torch.Tensor:
 # -- formats of images -----------------------------------------------------------------------------
 
 
-def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
+def in_kernel_format(op: OpOverload, args: Sequence[Any], kwargs: Kwargs, made: object) -> object:
     """Return the meta results `made` in the memory format of the CPU's kernel."""
     images = [t for t in tensors_in((tuple(args), dict(kwargs))) if t.dim() in CHANNELS_LAST]
     results = list(tensors_in(made))
@@ -264,7 +260,9 @@ def in_kernel_format(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ma
     return map_tensors(made, lambda tensor: _in_format(tensor, next(laid_out)))
 
 
-def _kernel_formats(op: object, args: object, kwargs: object, results: list[torch.Tensor]) -> Any:
+def _kernel_formats(
+    op: OpOverload, args: object, kwargs: object, results: list[torch.Tensor]
+) -> Any:
     """Return the kernel's results, or None if it cannot run or gives other shapes."""
     (batch, *_) = (t.shape[0] for t in tensors_in((args, kwargs)) if t.dim() in CHANNELS_LAST)
     for few in (batch, _FEW):

@@ -27,8 +27,8 @@ import torch
 
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
-from ...symbols.scalar import symbols_of
-from ...torch_types import AnyFunction
+from ...symbols.symbolic_numbers import symbols_of
+from ...torch_types import AnyFunction, Args
 from ..attribution import Silence, call_from
 from ..nested import frozen
 from ..node_meta import tensors_in
@@ -223,7 +223,7 @@ def kernel_refusal(
 
 
 def kernel_accepts(
-    target: AnyFunction | str, args: Sequence[object], kwargs: dict[str, object], grad: bool
+    target: AnyFunction | str, args: Args, kwargs: dict[str, object], grad: bool
 ) -> bool:
     """Return whether CPU kernels certainly accept the call and its backward, on small tensors."""
     large = sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST
@@ -321,7 +321,7 @@ class _Trial:
                 return torch.ones(shape, dtype=dtype, device=device)
             return small_stand_in(shape, dtype, device, integer)
 
-        def call(args: Sequence[object], kwargs: dict[str, object]) -> Any:
+        def call(args: Args, kwargs: dict[str, object]) -> Any:
             if isinstance(self.target, str):
                 return call_from(Silence(), getattr(args[0], self.target), args[1:], kwargs)
             return call_from(Silence(), self.target, args, kwargs)
@@ -349,7 +349,7 @@ def _few(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_suspect(
-    target: AnyFunction | str, name: str, args: Sequence[object], kwargs: dict[str, object]
+    target: AnyFunction | str, name: str, args: Args, kwargs: dict[str, object]
 ) -> bool:
     """Return whether to probe: integer, bool or complex tensors, several dtypes, or a number that a
     dtype cannot hold; and stand-ins can answer.
@@ -408,7 +408,7 @@ def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
     return True, frozenset(n for n, _ in places), frozenset(name for _, name in places)
 
 
-def _numbers(name: str, args: Sequence[object], kwargs: dict[str, object]) -> Iterator[object]:
+def _numbers(name: str, args: Args, kwargs: dict[str, object]) -> Iterator[object]:
     """Yield the number arguments, and each float: composites may pass it on as a Scalar."""
     _, positions, names = _number_places(name)
     given = [arg for n, arg in enumerate(args) if n in positions or type(arg) is float]

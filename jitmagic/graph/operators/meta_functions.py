@@ -7,12 +7,12 @@ results as meta tensors, laid out as the CPU's kernel lays them out. Raises what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from ...torch_types import OpOverload
+from ...torch_types import Args, Kwargs, OpOverload
 from .foreign import is_foreign, without_data
 from .kernel_probing import in_kernel_format, kernel_result
 from .shapes import tensors_of
@@ -27,8 +27,8 @@ ByRule = Callable[[OpOverload, Sequence[object], Mapping[str, object]], object]
 
 def infer_without_rule(
     op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     by_rule: ByRule,
     device: torch.device | None = None,
 ) -> object:
@@ -45,7 +45,7 @@ def infer_without_rule(
 def _by_torch(
     op: OpOverload,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Kwargs,
     by_rule: ByRule,
     device: torch.device | None,
 ) -> object:
@@ -53,11 +53,7 @@ def _by_torch(
     conjecture, which the plan checks in each call (plan.cpp).
     """
 
-    def at_ints(arguments: Any) -> tuple[object, tuple[int, ...]]:
-        given, named = arguments
-        made = by_rule(op, given, named)
-        return infer_without_rule(op, given, named, by_rule, device) if made is None else made, ()
-
+    at_ints = partial(_at_ints, op, by_rule, device)
     if op._schema.is_mutable:
         _refuse_to_grow(op, args, kwargs)
     try:
@@ -72,7 +68,15 @@ def _by_torch(
     return without_data(made, device) if is_foreign(op) or not tensors_of(args) else made
 
 
-def _refuse_to_grow(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _at_ints(
+    op: OpOverload, by_rule: ByRule, device: torch.device | None, arguments: Any
+) -> tuple[object, tuple[int, ...]]:
+    args, kwargs = arguments
+    made = by_rule(op, args, kwargs)
+    return infer_without_rule(op, args, kwargs, by_rule, device) if made is None else made, ()
+
+
+def _refuse_to_grow(op: OpOverload, args: Sequence[Any], kwargs: Kwargs) -> None:
     """Raise if an in-place result would grow; meta functions resize with a warning first."""
     tensors = tensors_of(args)
     if not op._opname.endswith("_") or is_foreign(op) or any(map(_is_symbolic, tensors)):

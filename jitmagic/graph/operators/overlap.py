@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...torch_types import Args
 from ..memory import storage_under
 from ..node_meta import tensors_in
 from ..propagate import run_on_meta
@@ -67,7 +68,7 @@ def _reads_elsewhere(name: str) -> bool:
     return not any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-def _regions(name: str, args: Sequence[object]) -> Sequence[object]:
+def _regions(name: str, args: Args) -> Sequence[object]:
     """Return the arguments, with the assigned part in place of the whole tensor for setitem."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args

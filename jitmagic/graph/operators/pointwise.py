@@ -6,11 +6,11 @@ for shape rules and by the partitioner, to find operations that are cheap to rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 
-from ...torch_types import OpOverload
+from ...torch_types import Args, OpOverload
 
 __all__ = [
     "BOOLEAN",
@@ -103,7 +103,7 @@ def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype 
     return higher
 
 
-def takes_wrapped_number(op: OpOverload, args: Sequence[object]) -> bool:
+def takes_wrapped_number(op: OpOverload, args: Args) -> bool:
     """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
 
     jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.

@@ -9,7 +9,6 @@ data-dependent.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.fx import Node
 
 from ...spec import TensorSpec
 from ...symbols.size import DataSize, Size
+from ...torch_types import Args, Kwargs
 from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
@@ -60,9 +60,7 @@ def may_raise_on_data(node: Node) -> bool:
     return call_may_raise(node.target, node.args, node.kwargs, dtype)
 
 
-def call_may_raise(
-    target: Any, args: Sequence[object], kwargs: Mapping[str, object], dtype: torch.dtype | None
-) -> bool:
+def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype | None) -> bool:
     """Do `may_raise_on_data` for a call whose first result has this dtype. Only ints, floats and
     complex numbers among its arguments count as numbers.
     """
@@ -95,7 +93,7 @@ def _is_integer(dtype: torch.dtype | None) -> bool:
     return not fractional and dtype is not torch.bool
 
 
-def _divisor(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _divisor(name: str, args: Args, kwargs: Kwargs) -> object:
     """Return the divisor: a number was checked when recorded, a tensor may contain a zero."""
     if "other" in kwargs:
         return kwargs["other"]

@@ -20,7 +20,7 @@ from torch.fx import Node
 from ...compat.flags import get_mkldnn_enabled, has_mkldnn
 from ...compat.functions import pack_padded_sequence
 from ...compat.modes import BelowAutograd
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, OpOverload
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
 from .operator_library import LIBRARY, is_registered
@@ -70,7 +70,7 @@ def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> 
     return bool(enabled and usual and not projected)
 
 
-def takes_packed_sequence(function: object, args: Sequence[object]) -> bool:
+def takes_packed_sequence(function: object, args: Args) -> bool:
     """Return whether a layer is called with a packed sequence: counts as second argument."""
     return function in RECURRENT and isinstance(args[3], (list, tuple))
 
@@ -122,7 +122,7 @@ def _over_sizes(
     input: Tensor,
     states: Any,
     weights: Sequence[Tensor],
-    *args: Any,
+    *args: object,
 ) -> tuple[Tensor, ...]:
     held = states if isinstance(states, (list, tuple)) else [states]
     batch = input.shape[0 if args[-1] else 1]
@@ -134,7 +134,7 @@ def _over_sizes(
 
 
 def _over_packed(
-    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: Any
+    data: Tensor, counts: Tensor, states: Any, weights: Sequence[Tensor], *args: object
 ) -> tuple[Tensor, ...]:
     held = states if isinstance(states, (list, tuple)) else [states]
     shape = (data.shape[0], held[0].shape[2] * (2 if args[-1] else 1))
@@ -152,7 +152,7 @@ def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.empty(like.shape, dtype=like.dtype, device="meta") for like in likes)
 
 
-def _all_layers(input: Tensor, states: Any, *args: Any) -> tuple[Tensor, ...]:
+def _all_layers(input: Tensor, states: Any, *args: object) -> tuple[Tensor, ...]:
     """Infer a layer that is one operation; its arguments were checked before."""
     *_, both, batch_first = args
     held = states if isinstance(states, (list, tuple)) else [states]

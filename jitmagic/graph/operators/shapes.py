@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Size
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
@@ -52,7 +52,7 @@ _MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_si
 Rule = AnyFunction
 
 
-def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
     rule = _RULES.get(op)
     if rule is None or takes_wrapped_number(op, args):
@@ -62,7 +62,7 @@ def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return None if hangs_on_kernel else made
 
 
-def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the first argument if op is the in-place form of a pointwise rule and the result fits;
     else None.
     """
@@ -75,7 +75,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return args[0]
 
 
-def infer_accepted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def infer_accepted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
     if not _accepts(op, tensors_of(args), kwargs):
         return None
@@ -83,7 +83,7 @@ def infer_accepted(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, 
     return infer_in_place(op, args, kwargs) if made is None else made
 
 
-def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Mapping[str, object]) -> bool:
+def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Kwargs) -> bool:
     """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
     if op in _ANY_DTYPE:
         return True
@@ -209,7 +209,7 @@ def _power_of_number(base: object, exponent: torch.Tensor) -> torch.Tensor | Non
     return fresh_meta(exponent.shape, promoted((base, exponent)))
 
 
-def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
+def _where(condition: Any, then: object, other: object) -> torch.Tensor | None:
     if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
         return None
     if not _real((then, other)):

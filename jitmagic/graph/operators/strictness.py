@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...torch_types import Args
 from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises
@@ -53,7 +54,7 @@ _FILLED_AT_RANDOM = frozenset(
 _DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_noise"))
 
 
-def check_for_meta(name: str, args: Sequence[object], kwargs: dict[str, object]) -> None:
+def check_for_meta(name: str, args: Args, kwargs: dict[str, object]) -> None:
     """Raise EagerRaises if a meta function would end the process by dividing by an integer 0."""
     shuffles = name in ("channel_shuffle", "native_channel_shuffle")
     if shuffles and _argument(args, kwargs, 1, "groups") == 0:
@@ -112,7 +113,7 @@ def check_as_kernels_do(
 
 def _check_arguments(
     name: str,
-    args: Sequence[object],
+    args: Args,
     kwargs: dict[str, object],
     tensors: list[torch.Tensor],
     device: torch.device,
@@ -220,7 +221,7 @@ def _check_slice(
     src: torch.Tensor,
     dim: int = 0,
     start: Any = None,
-    end: Any = None,
+    end: object = None,
     step: int = 1,
     out: torch.Tensor | None = None,
 ) -> None:
@@ -273,7 +274,7 @@ def _check_draws(
 
 
 def _argument(
-    args: Sequence[object],
+    args: Args,
     kwargs: dict[str, object],
     position: int,
     name: str,

@@ -35,9 +35,9 @@ from ...symbols.probe import (
     size_tuples,
     size_tuples_in_other_orders,
 )
-from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_of
-from ...torch_types import OpOverload
+from ...symbols.symbolic_numbers import Symbol, evaluate, symbols_of
+from ...torch_types import Args, Kwargs, OpOverload
 from ..attribution import Silence
 from ..linked_history import link_history
 from ..memory import storages_in
@@ -69,7 +69,7 @@ _MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimens
 # -- by rule ---------------------------------------------------------------------------------------
 
 
-def infer_symbolic(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def infer_symbolic(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of an operator on symbolic sizes, or None if no rule covers it."""
     if (view := symbolic_view(op, args, kwargs)) is not None:
         return view
@@ -78,7 +78,7 @@ def infer_symbolic(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, 
     return infer_checked(op, args, kwargs)
 
 
-def infer_checked(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+def infer_checked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Return the result with Sizes. Raises what the operator raises at this call's sizes."""
     if next(sizes_in((tuple(args), dict(kwargs))), None) is None:
         return None

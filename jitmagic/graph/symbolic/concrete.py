@@ -17,8 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 from ...spec import TensorSpec
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr
-from ...symbols.scalar import symbols_of
 from ...symbols.size import Size, SizeFloat, value_of
+from ...symbols.symbolic_numbers import symbols_of
 from ..builder import map_nodes
 from ..lazy_module import LazyModule
 from ..nested import map_leaves

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...symbols.size import Dimension, Size, lower_bound, upper_bound
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
 from .sym_node import as_dimension, as_torch
@@ -49,9 +49,9 @@ class _Sizes:
 def infer_data_dependent(
     op: OpOverload,
     args: Sequence[Any],
-    kwargs: Mapping[str, object],
+    kwargs: Kwargs,
     fresh: NewSize,
-    call: Callable[..., Any],
+    call: AnyFunction,
 ) -> object:
     """Return the operator's results on the meta device, or None. `call` runs an operator there."""
     sizes = _Sizes(fresh)

@@ -23,8 +23,8 @@ from torch.fx import GraphModule, Node
 from ...errors import CompileFailed, OperationFailed
 from ...spec import TensorSpec
 from ...symbols.expr import Expr
-from ...symbols.scalar import Symbol
 from ...symbols.size import DataSize, Size
+from ...symbols.symbolic_numbers import Symbol
 from ..gradients import gradients
 from ..memory import memory_of
 from ..node_meta import (

@@ -9,13 +9,12 @@ values are bools or small integers, which are the same on every device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ...torch_types import OpOverload
+from ...torch_types import Kwargs, OpOverload
 from ..builder import GraphBuilder
 from ..dispatch_mode import DispatchMode
 from ..nested import map_nodes
@@ -39,9 +38,7 @@ class _Unknown(Exception):
 class _Pure(DispatchMode):
     """Lets through operators with one possible result; raises _Unknown for others."""
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         if is_random_op(op) or "empty" in op._schema.name:
             raise _Unknown
         return super().run_operator(op, args, kwargs)
@@ -136,7 +133,7 @@ def _is_exact(made: torch.Tensor) -> bool:
     return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
-def _on_cpu(value: object) -> Any:
+def _on_cpu(value: object) -> object:
     """Return the arguments of a call on another device, adapted to the CPU."""
     if isinstance(value, dict):
         return {

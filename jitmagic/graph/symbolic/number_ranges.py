@@ -34,8 +34,8 @@ from ...symbols.probe import (
     read_float,
     value_at,
 )
-from ...symbols.scalar import Symbol
-from ...torch_types import OpOverload
+from ...symbols.symbolic_numbers import Symbol
+from ...torch_types import Kwargs, OpOverload
 from ..devices import place
 from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
@@ -108,16 +108,12 @@ class _Noted(DispatchMode):
         super().__init__()
         self._steps = steps
 
-    def run_operator(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> object:
+    def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         self._steps.append(_step((op, _all_arguments(op, args, kwargs))))
         return super().run_operator(op, args, kwargs)
 
 
-def _all_arguments(
-    op: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> list[object]:
+def _all_arguments(op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> list[object]:
     """Return the arguments in the schema's order, with ints for floats converted.
 
     A dispatch mode does not see arguments that equal their default.

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...torch_types import AnyFunction
+
 __all__ = ["in_python"]
 
-_BY_PYTHON: Mapping[Any, Callable[..., Any]] = {
+_BY_PYTHON: Mapping[Any, AnyFunction] = {
     **{one: one for one in (operator.add, operator.sub, operator.mul, operator.truediv,
                             operator.floordiv, operator.mod, operator.pow, operator.neg)},
     torch.pow: operator.pow, torch.abs: operator.abs, torch.sqrt: math.sqrt, torch.exp: math.exp,

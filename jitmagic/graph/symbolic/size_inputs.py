@@ -14,8 +14,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...symbols.expr import Expr
-from ...symbols.scalar import Symbol
 from ...symbols.size import Dimension, Size
+from ...symbols.symbolic_numbers import Symbol
 from ..lazy_module import LazyModule
 
 __all__ = ["Order", "is_size", "size_in_order", "with_size_inputs"]

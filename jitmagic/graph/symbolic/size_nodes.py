@@ -20,8 +20,8 @@ from ...spec import TensorSpec
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
-from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
 from ...symbols.size import DataSize, Size, SizeFloat, expr_of, size_or_float, stride_place
+from ...symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
 from ..propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
 from .sym_node import as_dimension, sizes_in
 
@@ -47,7 +47,7 @@ def size_in(tensor: torch.Tensor) -> int:
 def expected_in(value: object) -> int:
     """Return the number of expectations on data-dependent sizes in nested arguments."""
     size = next(sizes_in(value), None)
-    return 0 if size is None else len(size.context.expected)
+    return 0 if size is None else len(size.context.deferred_asserts)
 
 
 class SizeNodes:

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from torch.nn.functional import interpolate, max_pool1d, max_pool2d
+from torch.types import Device
 
 from ...compat.modes import without_innermost_mode
 from ...compat.operators import resolve_overload
 from ...errors import UserLine
 from ...symbols.context import Specialize
+from ...torch_types import AnyFunction
 from ..attribution import Silence, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
@@ -51,7 +53,7 @@ def call_with_sizes(
         return _made(getattr(function, "__name__", ""), args, kwargs)
 
 
-def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _made(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Run the factory of that name by its operator, dispatched to the mode as C++ does.
 
     Raises RuntimeError if no overload fits.
@@ -193,7 +195,7 @@ def _unsafe_chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Sequence[torch.
 
 
 def _tensor(
-    data: Any, dtype: torch.dtype | None = None, device: Any = None, **others: Any
+    data: Any, dtype: torch.dtype | None = None, device: Device = None, **others: object
 ) -> torch.Tensor | None:
     """Make a tensor for each size among constants: torch reads the numbers of a list as ints."""
     flat = _flat(data) if next(sizes_in(data), None) is not None else None
@@ -224,7 +226,7 @@ def _flat(data: object) -> tuple[list[Any], tuple[int, ...]] | None:
 
 
 # Rules that run other operators; a rule returns None if the function can be called unchanged.
-_BY_OPERATORS: Mapping[object, Callable[..., Any]] = {
+_BY_OPERATORS: Mapping[object, AnyFunction] = {
     interpolate: _interpolate,
     torch.as_tensor: _tensor,
     torch.tensor: _tensor,

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 import torch
 
 from ...symbols.context import COMPARISONS, SWAPPED
-from ...symbols.scalar import Apply
-from ...symbols.size import Dimension, Size, SizeFloat, expected, hint_of, usually
+from ...symbols.size import Dimension, Size, SizeFloat, expect_true, hint_of, size_oblivious
+from ...symbols.symbolic_numbers import Apply
 from .sym_layouts import has_strides_along, is_dense, is_dense_along
 from .sym_numbers import Answer, ConditionNode, FloatNode, SymbolicNode, refusal
 
@@ -66,11 +66,11 @@ def sizes_of(value: Any) -> Any:
     return as_dimension(value)
 
 
-def in_layout(op: str, a: Any, b: Any) -> bool:
-    """Compare two dimensions where only a layout depends on the answer (see `usually`)."""
+def in_layout(op: str, a: Any, b: object) -> bool:
+    """Compare two dimensions where only a layout depends on the answer (see `size_oblivious`)."""
     if type(a) is int and type(b) is int:
         return bool(COMPARISONS[op](a, b))
-    return usually(op, as_dimension(a), as_dimension(b))
+    return size_oblivious(op, as_dimension(a), as_dimension(b))
 
 
 def is_data_dependent(size: object) -> bool:
@@ -79,14 +79,14 @@ def is_data_dependent(size: object) -> bool:
     return isinstance(size, Size) and size.context.of_data(size.expr)
 
 
-def known_false(op: str, a: Any, b: Any) -> bool:
+def known_false(op: str, a: Any, b: object) -> bool:
     """Return whether `a op b` is known to be false in every call; adds no guard."""
     return _known(op, as_dimension(a), as_dimension(b)) is False
 
 
-def expected_to_hold(op: str, a: Any, b: Any) -> bool:
-    """Return `a op b` of dimensions, which eager requires to hold (`expected` in symbols/size)."""
-    return expected(op, as_dimension(a), as_dimension(b))
+def expected_to_hold(op: str, a: Any, b: object) -> bool:
+    """Return `a op b` of dimensions, which eager requires to hold (see `expect_true`)."""
+    return expect_true(op, as_dimension(a), as_dimension(b))
 
 
 def sizes_in(value: object) -> Iterator[Size]:
@@ -223,7 +223,7 @@ class SizeNode(SymbolicNode):
         """Return the larger. C++ only asks it for strides, `max(size, 1)`: an empty tensor's may be
         any.
         """
-        return self if usually(">=", self.value, other.value) else other
+        return self if size_oblivious(">=", self.value, other.value) else other
 
     def sym_sum(self, args: Sequence[SizeNode]) -> SizeNode:
         return SizeNode(sum((arg.value for arg in args), 0))
@@ -277,11 +277,11 @@ class Comparison(ConditionNode):
     def decide(self) -> bool:
         return bool(COMPARISONS[self.op](self.a, self.b))
 
-    def usual(self) -> bool:
-        return usually(self.op, self.a, self.b)
+    def size_oblivious(self) -> bool:
+        return size_oblivious(self.op, self.a, self.b)
 
     def check(self) -> bool:
-        return expected(self.op, self.a, self.b)
+        return expect_true(self.op, self.a, self.b)
 
     def has_hints(self) -> bool:
         sizes = (size for size in (self.a, self.b) if isinstance(size, Size))

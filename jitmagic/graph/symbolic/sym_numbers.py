@@ -11,8 +11,8 @@ from typing import Any
 
 from ...symbols.context import COMPARISONS, Context, Specialize
 from ...symbols.expr import Expr
-from ...symbols.scalar import OPERATIONS, Apply, constant, symbols_of
 from ...symbols.size import Size, SizeFloat, hint_of, hintless
+from ...symbols.symbolic_numbers import OPERATIONS, Apply, constant, symbols_of
 
 __all__ = ["Answer", "ConditionNode", "FloatNode", "SymbolicNode", "refusal"]
 
@@ -88,7 +88,7 @@ class ConditionNode(SymbolicNode):
         """Return the answer, and guard it."""
         raise NotImplementedError
 
-    def usual(self) -> bool:
+    def size_oblivious(self) -> bool:
         """Return the answer where any is correct."""
         return self.decide()
 
@@ -120,13 +120,13 @@ class ConditionNode(SymbolicNode):
         return self.decide()
 
     def guard_bool(self, file: str, line: int) -> bool:
-        return self.usual() if file.endswith(_LAYOUTS) else self.decide()
+        return self.size_oblivious() if file.endswith(_LAYOUTS) else self.decide()
 
     def expect_true(self, file: str, line: int) -> bool:
         return self.check()
 
     def guard_size_oblivious(self, file: str, line: int) -> bool:
-        return self.usual()
+        return self.size_oblivious()
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return self.known() is True
@@ -204,8 +204,8 @@ class _Not(ConditionNode):
     def decide(self) -> bool:
         return not self._one.decide()
 
-    def usual(self) -> bool:
-        return not self._one.usual()
+    def size_oblivious(self) -> bool:
+        return not self._one.size_oblivious()
 
     def has_hints(self) -> bool:
         return self._one.has_hints()
@@ -224,8 +224,8 @@ class _Both(ConditionNode):
     def decide(self) -> bool:
         return self._one.decide() and self._other.decide()
 
-    def usual(self) -> bool:
-        return self._one.usual() and self._other.usual()
+    def size_oblivious(self) -> bool:
+        return self._one.size_oblivious() and self._other.size_oblivious()
 
     def check(self) -> bool:
         return self._one.check() and self._other.check()

@@ -18,7 +18,7 @@ __all__ = ["INDEXING", "select_by_sizes"]
 INDEXING = (operator.getitem, operator.setitem)
 
 
-def select_by_sizes(args: Sequence[Any]) -> tuple[Any] | None:
+def select_by_sizes(args: Sequence[Any]) -> tuple[object] | None:
     """Return the indexed tensor in a tuple, or (None,) after an assignment."""
     x, index, *values = args
     parts = index if type(index) is tuple else (index,)

@@ -16,8 +16,17 @@ import torch
 
 from ...symbols.interval import Interval
 from ...symbols.polynomial import divided
-from ...symbols.size import Dimension, Size, expr_of, hint_of, is_same, min_size, size_of, usually
-from ...torch_types import AnyFunction, OpOverload
+from ...symbols.size import (
+    Dimension,
+    Size,
+    expr_of,
+    hint_of,
+    is_same,
+    min_size,
+    size_oblivious,
+    size_of,
+)
+from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .sym_node import (
     as_dimension,
     as_dimensions,
@@ -34,7 +43,7 @@ Dimensions = Sequence[Dimension]
 _NOT_NEGATIVE = Interval(0, math.inf)
 
 
-def symbolic_view(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def symbolic_view(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Return the view, or None if no size is symbolic or no rule covers it."""
     rule = _RULES.get(func)
     if rule is None or kwargs or not _is_symbolic(args):
@@ -118,15 +127,18 @@ def view_strides(
     for dim in reversed(range(len(shape))):
         total = shape[dim] * total
         ends = dim == 0 or (
-            usually("!=", shape[dim - 1], 1) and usually("!=", stride[dim - 1], total * base)
+            size_oblivious("!=", shape[dim - 1], 1)
+            and size_oblivious("!=", stride[dim - 1], total * base)
         )
         if not ends:
             continue
-        while at >= 0 and (usually("<", covered, total) or usually("==", wanted[at], 1)):
+        while at >= 0 and (
+            size_oblivious("<", covered, total) or size_oblivious("==", wanted[at], 1)
+        ):
             made[at] = covered * base
             covered = wanted[at] * covered
             at -= 1
-        if usually("!=", covered, total):
+        if size_oblivious("!=", covered, total):
             return None
         if dim:
             total, covered, base = 1, 1, stride[dim - 1]
@@ -158,7 +170,7 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: object) -> torch.Tensor
         if not isinstance(want, Size) and want == -1:
             wanted[place] = have
         elif not isinstance(have, Size) and have == 1:
-            step = 0 if usually("!=", want, 1) else step  # noqa: PLW2901 - broadcast
+            step = 0 if size_oblivious("!=", want, 1) else step  # noqa: PLW2901 - broadcast
         elif _differ(want, have):
             if have != 1:
                 return None
@@ -167,7 +179,7 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: object) -> torch.Tensor
     if any(n == -1 for n in wanted[:missing]):
         return None
     for place in reversed(range(missing)):
-        if shape and not usually("!=", wanted[place], 1):  # as unsqueeze
+        if shape and not size_oblivious("!=", wanted[place], 1):  # as unsqueeze
             made[place] = wanted[place + 1] * made[place + 1]
     return _strided(x, wanted, made, offset)
 
@@ -177,7 +189,7 @@ def _dim(dim: int, rank: int) -> int | None:
 
 
 def _slice(
-    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: object = None, step: object = 1
 ) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, by = _dim(dim, len(shape)), as_dimension(step)
@@ -202,7 +214,7 @@ def _length(first: Dimension, last: Dimension) -> Dimension:
     if isinstance(length, Size) and length.context.of_data(length.expr):
         limits = length.context.range_of(length.expr)
         if limits is not None:
-            length.context.refine(length.expr, limits.narrowed(_NOT_NEGATIVE))
+            length.context.assume_range(length.expr, limits.narrowed(_NOT_NEGATIVE))
     return length
 
 

@@ -172,7 +172,7 @@ def _is_empty_dict(value: object) -> bool:
     return issubclass(type(value), dict) and not dict.__len__(value)  # type: ignore[arg-type]
 
 
-def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
+def _same_keys(now: list[object], keys: tuple[object, ...]) -> bool:
     pairs = zip(now, keys, strict=False)
     return len(now) == len(keys) and all(
         wanted is ANY_KEY or same_constant(key, wanted) for key, wanted in pairs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 from ...bytecode import FrameSnapshot
 from ..constants import exact_name, same_constant
@@ -104,7 +103,7 @@ def _name_step(fact: NameFact) -> Step:
 # ------------------------------------------------------------------------------------- what differs
 
 
-def _name_differs(table: dict[Any, object], fact: NameFact) -> str | None:
+def _name_differs(table: dict[object, object], fact: NameFact) -> str | None:
     where = table.get("__name__")
     name = f"{where}.{fact.name}" if isinstance(where, str) else str(fact.name)
     if fact.name not in table:

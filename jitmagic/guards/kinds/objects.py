@@ -11,7 +11,7 @@ import torch
 from ...bytecode import FrameSnapshot
 from ...symbols.context import is_true_of
 from ...symbols.expr import Expr
-from ...symbols.floats import postfix
+from ...symbols.float_programs import postfix
 from ...symbols.interval import EXACT, INT64
 from ...symbols.polynomial import written
 from ..constants import is_constant, same_constant
@@ -149,7 +149,7 @@ class _NumbersRelate(Kind[NumbersRelate]):
         return (("NUMBERS", registers.registers(guard.sources), sides),)
 
     def differs(self, guard: NumbersRelate, frame: FrameSnapshot) -> str | None:
-        known: dict[Expr, Any] = {}
+        known: dict[Expr, object] = {}
         for symbol in guard.symbols:
             source: Any = symbol.origin
             try:

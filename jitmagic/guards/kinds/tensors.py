@@ -15,8 +15,8 @@ from ...compat.tensors import dispatch_keys
 from ...extension import runtime_module
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
-from ...symbols.scalar import Symbol
 from ...symbols.size import OffsetOf, SizeOf, StrideOf
+from ...symbols.symbolic_numbers import Symbol
 from ..guard import NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
 from ..read import UNREADABLE, read_source
 from ..sizes import relation, sizes_differ
@@ -193,7 +193,9 @@ def _is_hidden(member: object) -> bool:
     return member is not None and not inspect.isdatadescriptor(member)
 
 
-def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
+def _compared(
+    now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]
+) -> tuple[object, object]:
     """Return both tuples to compare: in `wanted`, free numbers are replaced by current ones."""
     if len(now) != len(wanted):
         return tuple(now), tuple(wanted)

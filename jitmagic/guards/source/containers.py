@@ -39,7 +39,7 @@ class Contents(Derived):
 
     TEXT, STEP = "tuple({0})", "CONTENTS"
 
-    def follow(self, base: Any) -> Any:
+    def follow(self, base: Any) -> object:
         if type(base) not in (set, frozenset, deque):
             raise TypeError("neither a set nor a deque")
         return tuple(base)
@@ -68,7 +68,7 @@ class Item(Derived):
                 return owner if table in _MODULE_TABLES else None
         return None
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return item_of(base, self.key)
 
     def load(self, registers: Registers) -> Step:
@@ -91,7 +91,7 @@ class DictEntry(Derived):
 
     TEXT, STEP = "{0}[{self.key!r}]", "ITEM"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return item_of(base, self.key)
 
     def code(self, base: Code) -> Code:
@@ -106,7 +106,7 @@ class DictKeyAt(Derived):
 
     TEXT, STEP = "list({0})[{self.index}]", "DICT_KEY"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return entries_of(base)[self.index][0]
 
 
@@ -118,7 +118,7 @@ class DictValueAt(Derived):
 
     TEXT, STEP = "list({0}.values())[{self.index}]", "DICT_VALUE"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return entries_of(base)[self.index][1]
 
 
@@ -160,7 +160,7 @@ class Joined(Derived):
         first, last = (repr(end) if end else "" for end in (self.before, self.after))
         return " + ".join(filter(None, (first, self.base.describe(), last)))
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         if type(base) is not str:
             raise TypeError("not a str")
         return f"{self.before}{base}{self.after}"
@@ -179,10 +179,10 @@ class Part(Derived):
         ends = ("" if end is None else str(end) for end in (self.start, self.stop))
         return f"{self.base.describe()}[{':'.join(ends)}]"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return plain_sequence(base)[self.start : self.stop]
 
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[object, ...]:
         return (slice(self.start, self.stop),)
 
 
@@ -190,11 +190,11 @@ class Part(Derived):
 class Reduced(Derived):
     """The sum, minimum or maximum of a list or tuple of floats and ints."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
 
     TEXT = "{self.function.__name__}({0})"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return self.function(of_numbers(base))
 
     def load(self, registers: Registers) -> Step:
@@ -207,7 +207,7 @@ class IteratorParts(Derived):
 
     TEXT, STEP = "parts({0})", "ITERATOR_PARTS"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         if (parts := iterator_parts(base)) is None:
             raise ValueError("an iterator whose state cannot be read")
         return parts

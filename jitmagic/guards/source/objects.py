@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -49,7 +48,7 @@ class CellContents(Derived):
 
     TEXT, STEP = "{0}", "CELL"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return of_kind(types.CellType, base).cell_contents
 
     def code(self, base: Code) -> Code:
@@ -85,7 +84,7 @@ class ModuleAttr(_Named):
 
     STEP = "MODULE_ITEM"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return instance_dict(of_kind(types.ModuleType, base))[self.name]
 
     def code(self, base: Code) -> Code:
@@ -99,7 +98,7 @@ class TypeAttr(_Named):
 
     STEP = "TYPE_ATTR"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return in_classes(of_kind(type, base), self.name)
 
 
@@ -109,7 +108,7 @@ class SlotAttr(_Named):
 
     STEP = "SLOT"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return slot_of(base, self.name)
 
     def code(self, base: Code) -> Code:
@@ -126,7 +125,7 @@ class FunctionPart(Derived):
 
     TEXT, STEP = "{0}.{self.part}", "FUNCTION_PART"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return part_of(base, self.part)
 
     def code(self, base: Code) -> Code:
@@ -149,7 +148,7 @@ class AttributeAt(Derived):
     def bases(self) -> tuple[Source, ...]:
         return self.base, self.index
 
-    def follow(self, base: object, name: object) -> Any:
+    def follow(self, base: object, name: object) -> object:
         return attribute_at(base, name, self.tables)
 
 
@@ -168,7 +167,7 @@ class NumberOf(Derived):
     TEXT, STEP = "{0}.item()", "NUMBER_OF"
     follow = staticmethod(number_of)
 
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[object, ...]:
         return (scalar_classes(),)
 
 
@@ -178,10 +177,10 @@ class Gradient(Derived):
 
     TEXT, STEP = "{0}.grad", "GRADIENT"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return slot_of(of_kind(torch.Tensor, base), "grad")
 
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[object, ...]:
         # Of these classes, reading .grad runs no Python.
         return TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
 
@@ -196,7 +195,7 @@ class ArrayMemory(Derived):
     TEXT, STEP = "from_numpy({0})", "ARRAY_MEMORY"
     follow = staticmethod(array_memory)
 
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[object, ...]:
         return torch.from_numpy, sys.modules["numpy"].ndarray
 
     def code(self, base: Code) -> Code:
@@ -225,7 +224,7 @@ class CacheEntry(Derived):
         shown = ", ".join(repr(part) for part in parts if type(part) is not object)
         return f"{self.base.describe()}({shown})"
 
-    def follow(self, base: object) -> Any:
+    def follow(self, base: object) -> object:
         return cached_result(base, self.key)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ...bytecode import FrameSnapshot, build
 from .row import Code, Registers, Residual, Source, Step
@@ -38,7 +38,7 @@ class Argument(Source):
             return f"(unnamed value {int(self.name.removeprefix(UNNAMED)) + 1})"
         return self.name
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return (*frame.args, *frame.cells)[self.index]
 
     def load(self, registers: Registers) -> Step:
@@ -70,7 +70,7 @@ class _Entry(Source):
 class Global(_Entry):
     """An entry of the frame's `f_globals`."""
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return frame.globals[self.name]
 
     def load(self, registers: Registers) -> Step:
@@ -87,7 +87,7 @@ class Globals(Source):
     def describe(self) -> str:
         return "globals()"
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return frame.globals
 
     def load(self, registers: Registers) -> Step:
@@ -102,7 +102,7 @@ class Globals(Source):
 class Builtin(_Entry):
     """An entry of the frame's `f_builtins`."""
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return frame.builtins[self.name]
 
     def load(self, registers: Registers) -> Step:
@@ -116,7 +116,7 @@ class Builtin(_Entry):
 class ImportedModule(_Entry):
     """An entry of `sys.modules`, which import statements in functions read."""
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return sys.modules[self.name]
 
     def load(self, registers: Registers) -> Step:

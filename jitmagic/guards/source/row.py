@@ -28,14 +28,14 @@ Code = list[Instruction]
 class Registers(Protocol):
     """The native program under construction; a register holds the value at one path."""
 
-    namespace: dict[str, Any]
-    builtins: dict[str, Any]
+    namespace: dict[str, object]
+    builtins: dict[str, object]
 
     def register(self, source: Source) -> int: ...
 
     def registers(self, sources: tuple[Source, ...]) -> tuple[int, ...]: ...
 
-    def native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def native(self, function: Callable[..., object]) -> Callable[..., object]:
         """Return the C function that does the same, if the extension has one."""
 
 
@@ -46,7 +46,7 @@ class Residual(Protocol):
     def parameters(self) -> Sequence[str]: ...
 
     @property
-    def builtins(self) -> Mapping[str, Any]: ...
+    def builtins(self) -> Mapping[str, object]: ...
 
     @property
     def with_getattribute(self) -> frozenset[Source]:
@@ -64,7 +64,7 @@ class Source:
         """Return the path as Python text."""
 
     @abstractmethod
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         """Return the object at the path."""
 
     @abstractmethod
@@ -108,10 +108,10 @@ class Derived(Source):
 
     TEXT: ClassVar[str]  # of `describe`: {0} is the text of the base, {1} that of the index
     STEP: ClassVar[str]  # the native step; its operands are the registers of `bases`, then these:
-    follow: ClassVar[Callable[..., Any]]  # the object, from those at `bases`
+    follow: ClassVar[Callable[..., object]]  # the object, from those at `bases`
     code: ClassVar[Callable[..., Code] | None] = None  # likewise; None: code that calls `follow`
 
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[object, ...]:
         """Return the operands of the native step after the registers: the source's own fields."""
         return tuple(getattr(self, name) for name in self.__match_args__[len(self.bases) :])
 
@@ -122,7 +122,7 @@ class Derived(Source):
     def describe(self) -> str:
         return self.TEXT.format(*(base.describe() for base in self.bases), self=self)
 
-    def read(self, frame: FrameSnapshot) -> Any:
+    def read(self, frame: FrameSnapshot) -> object:
         return self.follow(*(base.read(frame) for base in self.bases))
 
     def load(self, registers: Registers) -> Step:

@@ -40,8 +40,8 @@ template <class T> constexpr bool is_int =
     same<T, int8_t> || same<T, uint8_t> || same<T, int16_t> || same<T, uint16_t> ||
     same<T, int32_t> || same<T, uint32_t> || same<T, int64_t> || same<T, uint64_t>;
 template <class T> constexpr bool is_unsigned = is_int<T> && T(-1) > T(0);
-template <> constexpr bool is_unsigned<bf16> = false;
-template <> constexpr bool is_unsigned<f16> = false;
+template <> inline constexpr bool is_unsigned<bf16> = false;
+template <> inline constexpr bool is_unsigned<f16> = false;
 template <class T> constexpr bool is_number = is_real<T> || is_int<T>;   // has arithmetic
 template <class T> constexpr bool is_scalar = is_number<T> || is_bool<T>;
 

@@ -7,10 +7,8 @@ track memory that ATen shares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -18,7 +16,7 @@ from ...errors import VerifyError
 from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
 from ...spec import TensorSpec, contiguous_strides
-from ...torch_types import OpOverload
+from ...torch_types import Args, Kwargs, OpOverload
 from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
@@ -29,8 +27,8 @@ def fallback_to_aten(
     builder: LoopBuilder,
     out: Out,
     op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
     """Add one Extern step; return a single view, or a list for an op that returns several

@@ -56,7 +56,7 @@ def zero(builder: LoopBuilder, out: Out, *_: object, **__: object) -> TensorView
 
 @lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default")
 @lowers("new_empty_strided.default", "empty_permuted.default")
-def empty(builder: LoopBuilder, out: Out, *_: Any, **__: Any) -> TensorView:
+def empty(builder: LoopBuilder, out: Out, *_: Any, **__: object) -> TensorView:
     """Fill with zeros: uninitialised memory may hold anything."""
     if torch.are_deterministic_algorithms_enabled():
         raise Decline("deterministic algorithms are on: torch may fill it with nan")

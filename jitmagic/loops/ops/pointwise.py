@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...symbols.scalar import interval_of
+from ...symbols.symbolic_numbers import interval_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import axes_of
 from ..ir import Cast, Constant, IndexValue, Value
@@ -58,8 +58,12 @@ for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     pointwise(*_overloads, rule="integral")(_binary(_name))
 pointwise("bitwise_not.default", rule="integral")(_unary("bitwise_not"))
 
-for _name in ("atan2", "hypot"):
-    pointwise(f"{_name}.default", rule="float" if _name == "atan2" else "arith")(_binary(_name))
+pointwise("atan2.default", rule="float")(_binary("atan2"))
+pointwise("hypot.default")(_binary("hypot"))
+pointwise("copysign.Tensor", "copysign.Scalar", rule="float")(_binary("copysign"))
+pointwise("mul.Tensor", "mul.Scalar", rule="arith_wide")(_binary("mul"))
+pointwise("div.Tensor", "div.Scalar", "true_divide.Tensor", rule="float_wide")(_binary("truediv"))
+pointwise("frac.default")(_unary("frac"))
 
 
 # -- sums and products ----------------------------------------------------------------------------
@@ -78,29 +82,16 @@ def _negated(factor: Number | Value) -> Number | Value:
     return compute("neg", factor) if isinstance(factor, Value) else -factor
 
 
-@pointwise("add.Tensor", "add.Scalar", rule="alpha")
-def add(x: Value, y: Value, alpha: Value) -> Value:
-    return _scaled(x, y, alpha, 1)
+def _sum(sign: int, reverse: bool = False) -> Callable[[Value, Value, Value], Value]:
+    def function(x: Value, y: Value, alpha: Value) -> Value:
+        return _scaled(y, x, alpha, sign) if reverse else _scaled(x, y, alpha, sign)
+
+    return function
 
 
-@pointwise("sub.Tensor", "sub.Scalar", rule="alpha")
-def sub(x: Value, y: Value, alpha: Value) -> Value:
-    return _scaled(x, y, alpha, -1)
-
-
-@pointwise("rsub.Tensor", "rsub.Scalar", rule="alpha")
-def rsub(x: Value, y: Value, alpha: Value) -> Value:
-    return _scaled(y, x, alpha, -1)
-
-
-@pointwise("mul.Tensor", "mul.Scalar", rule="arith_wide")
-def mul(x: Value, y: Value) -> Value:
-    return compute("mul", x, y)
-
-
-@pointwise("div.Tensor", "div.Scalar", "true_divide.Tensor", rule="float_wide")
-def div(x: Value, y: Value) -> Value:
-    return compute("truediv", x, y)
+pointwise("add.Tensor", "add.Scalar", rule="alpha")(_sum(1))
+pointwise("sub.Tensor", "sub.Scalar", rule="alpha")(_sum(-1))
+pointwise("rsub.Tensor", "rsub.Scalar", rule="alpha")(_sum(-1, reverse=True))
 
 
 @pointwise("addcmul.default", rule="value")
@@ -182,7 +173,7 @@ def _trunc_divide(x: Value, y: Value) -> Value:
 
 _TRUNC_DIVIDE = pointwise_lowering(_trunc_divide, "arith_wide", 2)
 _FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith_wide", 2)
-_TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
+_TRUE_DIVIDE = pointwise_lowering(_binary("truediv"), "float_wide", 2)
 
 
 @lowers("div.Tensor_mode", "div.Scalar_mode", numbers=True)
@@ -312,11 +303,6 @@ def sign(x: Value) -> Value:
     return x if x.dtype is torch.bool else compute("sign", x)
 
 
-@pointwise("frac.default")
-def frac(x: Value) -> Value:
-    return compute("frac", x)
-
-
 @pointwise("positive.default")
 def positive(x: Value) -> Value:
     return x
@@ -332,19 +318,12 @@ def relu(x: Value) -> Value:
     return compute("relu", _numeric(x))
 
 
-@pointwise("deg2rad.default", rule="float")
-def deg2rad(x: Value) -> Value:
-    return compute("mul", x, 0.017453292519943295)
+def _times(factor: float) -> Callable[[Value], Value]:
+    return lambda x: compute("mul", x, factor)
 
 
-@pointwise("rad2deg.default", rule="float")
-def rad2deg(x: Value) -> Value:
-    return compute("mul", x, 57.29577951308232)
-
-
-@pointwise("copysign.Tensor", "copysign.Scalar", rule="float")
-def copysign(x: Value, y: Value) -> Value:
-    return compute("copysign", x, y)
+pointwise("deg2rad.default", rule="float")(_times(0.017453292519943295))
+pointwise("rad2deg.default", rule="float")(_times(57.29577951308232))
 
 
 @pointwise("nextafter.default")
@@ -393,18 +372,15 @@ pointwise("isinf.default", rule="predicate")(_float_predicate("isinf", False))
 pointwise("isfinite.default", rule="predicate")(_float_predicate("isfinite", True))
 
 
-@pointwise("isposinf.default", rule="predicate")
-def isposinf(x: Value) -> Value:
-    if x.dtype not in FLOATS:
-        return constant(False, torch.bool)
-    return compute("eq", x, float("inf"))
+def _equals(number: float) -> Callable[[Value], Value]:
+    def function(x: Value) -> Value:
+        return compute("eq", x, number) if x.dtype in FLOATS else constant(False, torch.bool)
+
+    return function
 
 
-@pointwise("isneginf.default", rule="predicate")
-def isneginf(x: Value) -> Value:
-    if x.dtype not in FLOATS:
-        return constant(False, torch.bool)
-    return compute("eq", x, float("-inf"))
+pointwise("isposinf.default", rule="predicate")(_equals(float("inf")))
+pointwise("isneginf.default", rule="predicate")(_equals(float("-inf")))
 
 
 @pointwise("signbit.default", rule="predicate")
@@ -444,16 +420,16 @@ def _shifted(op: str, x: Value, y: Value) -> Value:
     return compute(op, x, where(wild, bits - 1, y))
 
 
-@pointwise("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", rule="integral")
-@pointwise("__lshift__.Tensor", "__lshift__.Scalar", rule="integral")
-def lshift(x: Value, y: Value) -> Value:
-    return _shifted("lshift", x, y)
+def _shift(op: str) -> Callable[[Value, Value], Value]:
+    return lambda x, y: _shifted(op, x, y)
 
 
-@pointwise("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", rule="integral")
-@pointwise("__rshift__.Tensor", "__rshift__.Scalar", rule="integral")
-def rshift(x: Value, y: Value) -> Value:
-    return _shifted("rshift", x, y)
+for _way, _op in (("left", "lshift"), ("right", "rshift")):
+    pointwise(
+        *(f"bitwise_{_way}_shift.Tensor", f"bitwise_{_way}_shift.Tensor_Scalar"),
+        *(f"__{_op}__.Tensor", f"__{_op}__.Scalar"),
+        rule="integral",
+    )(_shift(_op))
 
 
 # -- conversion and copies ------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def reshape(builder: LoopBuilder, out: Out, x: TensorView, *_: object) -> Tensor
 
 
 @lowers("expand.default", "broadcast_to.default")
-def expand(builder: LoopBuilder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
+def expand(builder: LoopBuilder, out: Out, x: TensorView, *_: Any, **__: object) -> TensorView:
     shape = out.spec.shape
     return x.remap(shape, broadcast_point(x.shape, formal_point(shape)))
 

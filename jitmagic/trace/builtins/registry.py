@@ -32,6 +32,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 
 __all__ = [
     "AS_GIVEN",
+    "Act",
     "CallHandler",
     "MethodHandler",
     "calls",
@@ -42,11 +43,12 @@ __all__ = [
     "method",
     "method_of",
     "methods",
+    "parameters_of",
 ]
 
 CallHandler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
-Act = Callable[..., Any]
+Act = Callable[..., object]
 _H = TypeVar("_H", bound=Callable[..., object])
 _Bind = Callable[[Machine, Args, Kwargs], tuple[Args, Kwargs]]
 
@@ -132,13 +134,20 @@ _UNKNOWN = object()  # a default that the code object of a function does not sho
 def _signature(callable_: Any) -> inspect.Signature:
     if not isinstance(callable_, CodeType):
         return inspect.signature(callable_)
-    cells = tuple(CellType() for _ in callable_.co_freevars)
     # The handler's first argument is the function.
     first = Parameter("_function", Parameter.POSITIONAL_ONLY)
-    found = inspect.signature(FunctionType(callable_, {}, closure=cells)).parameters.values()
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    names = [one if one.kind in variadic else one.replace(default=_UNKNOWN) for one in found]
+    names = [
+        one if one.kind in variadic else one.replace(default=_UNKNOWN)
+        for one in parameters_of(callable_)
+    ]
     return inspect.Signature([first, *names])
+
+
+def parameters_of(code: CodeType) -> list[Parameter]:
+    """Return the parameters of a function with this code, without their defaults."""
+    cells = tuple(CellType() for _ in code.co_freevars)
+    return [*inspect.signature(FunctionType(code, {}, closure=cells)).parameters.values()]
 
 
 def _refused(callable_: object) -> GraphBreak:
@@ -161,11 +170,11 @@ def _with_whole_call(handler: Act, called: object) -> Act:
     return partial(_act, str(getattr(called, "__name__", called)), handler)
 
 
-def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
+def _act(name: str, act: Act, machine: Machine, *call: Any) -> object:
     *owner, args, kwargs = call
     given = machine, *owner, *args
     try:
-        made = act(*given, **kwargs)
+        return act(*given, **kwargs)
     except TypeError:
         try:
             # A TypeError that the act itself raised is a mistake of jitmagic. It must not pass for
@@ -175,7 +184,6 @@ def _act(name: str, act: Act, machine: Machine, *call: Any) -> Value:
             what = "such arguments"
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what)) from None
         raise
-    return made if isinstance(made, Value) else machine.constant(made)
 
 
 def handles_named(module: str, name: str) -> Callable[[_H], _H]:
@@ -203,7 +211,7 @@ def load_named(module: str) -> None:
         importlib.import_module(module)
 
 
-def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> Callable[..., Value]:
+def _entry(handler: Act, bind: _Bind, lazy: bool) -> Callable[..., Value]:
     """Bind and realize the arguments before `handler`; a method's owner comes before them."""
     counts: set[int] = set()  # of positional arguments that fitted in a call before
 
@@ -215,7 +223,8 @@ def _entry(handler: Callable[..., Value], bind: _Bind, lazy: bool) -> Callable[.
         if not lazy:
             args = [arg.realize(machine) for arg in args]
             kwargs = {name: arg.realize(machine) for name, arg in kwargs.items()}
-        return handler(machine, *owner, args, kwargs)
+        made = handler(machine, *owner, args, kwargs)
+        return made if isinstance(made, Value) else machine.constant(made)
 
     return entry
 

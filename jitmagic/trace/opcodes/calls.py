@@ -54,12 +54,21 @@ def _pop_callee(frame: Frame) -> tuple[Value, list[Value]]:
     return (upper, []) if lower is None else (lower, [upper])  # NULL, callable or method, self
 
 
-@opcode("CALL_FUNCTION_EX")
+@opcode("CALL_FUNCTION_EX", until=(3, 13))
 def call_function_ex(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(instruction.arg, int)
+    _call_unpacked(machine, frame, frame.pop(machine) if instruction.arg & 1 else None)
+
+
+@opcode("CALL_FUNCTION_EX", since=(3, 14))
+def call_function_ex_314(machine: Machine, frame: Frame, instruction: Instruction) -> None:
+    named = frame.pop_raw()  # or NULL
+    _call_unpacked(machine, frame, None if named is None else named.realize(machine))
+
+
+def _call_unpacked(machine: Machine, frame: Frame, named: Value | None) -> None:
     keywords: dict[str, Value] = {}
-    if instruction.arg & 1:
-        named = frame.pop(machine)
+    if named is not None:
         # CPython accepts any mapping; another's `keys` may be user code, so its call is left to
         # Python.
         if not isinstance(named, DictValue):

@@ -14,7 +14,7 @@ from .registry import opcode
 
 __all__: list[str] = []
 
-_DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
+_DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE, _ANNOTATE = 1, 2, 4, 8, 16
 
 
 def _new_function(machine: Machine, frame: Frame) -> FunctionValue:
@@ -35,7 +35,10 @@ def _set_part(machine: Machine, function: FunctionValue, part: int, value: Value
         assert isinstance(pairs, TupleValue)
         named = zip(pairs.items[::2], pairs.items[1::2], strict=True)
         function.annotations = DictValue.of(machine, named)
+    elif part == _ANNOTATE:  # 3.14: the function that makes the annotations when they are read
+        function.slots["__annotate__"] = value
     else:
+        assert part == _CLOSURE
         cells = value.realize(machine)
         assert isinstance(cells, TupleValue)
         function.closure = tuple(cells.realized(machine))

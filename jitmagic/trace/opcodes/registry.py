@@ -45,6 +45,7 @@ _TABLE: dict[str, list[_Entry]] = {}
 
 # A tagged coroutine is refused at tag time (frame/tag.py): these are for callees.
 _ASYNC = "coroutines and async generators are not traced"
+_TEMPLATE = "template strings are not traced"
 UNSUPPORTED: Mapping[str, str] = {
     "ASYNC_GEN_WRAP": _ASYNC,
     "BEFORE_ASYNC_WITH": _ASYNC,
@@ -53,6 +54,9 @@ UNSUPPORTED: Mapping[str, str] = {
     "GET_ANEXT": _ASYNC,
     "GET_AWAITABLE": _ASYNC,
     "CLEANUP_THROW": "exceptions thrown into a generator",
+    "LOAD_SPECIAL": _ASYNC,  # `with` is decoded as BEFORE_WITH, `async with` is not
+    "BUILD_INTERPOLATION": _TEMPLATE,
+    "BUILD_TEMPLATE": _TEMPLATE,
     "CHECK_EG_MATCH": "exception groups are not modelled",
     "PREP_RERAISE_STAR": "exception groups are not modelled",
     "LOAD_FROM_DICT_OR_GLOBALS": "annotations and type parameters of classes are not traced",

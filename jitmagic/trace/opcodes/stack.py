@@ -10,12 +10,12 @@ from .registry import opcode
 __all__: list[str] = []
 
 
-@opcode("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS")
+@opcode("NOP", "NOT_TAKEN", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS")
 def nothing(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     """Do nothing: these do not change the model (free variables are in their slots already)."""
 
 
-@opcode("POP_TOP")
+@opcode("POP_TOP", "POP_ITER")
 def pop_top(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.pop_raw()
 

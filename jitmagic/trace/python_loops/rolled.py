@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from ...guards.source import Source
 from ...symbols.context import Specialize
-from ...symbols.scalar import Symbol
 from ...symbols.size import hintless
+from ...symbols.symbolic_numbers import Symbol
 from ..breaks import (
     FilledList,
     GraphBreak,

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType
-from typing import Any
 
 from ...bytecode import (
     Body,
@@ -41,8 +40,9 @@ from ..python_loops.exit_edges import (
     unsettled_names,
 )
 from ..result import Break, Return, Trace
+from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pushes_pair
 from .rebuild import (
-    CannotRestore,
+    CannotEmit,
     Code,
     Writer,
     cache_casts,
@@ -56,33 +56,33 @@ from .rebuild import (
 from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotRestore", "FrameScope", "emit"]
+__all__ = ["CannotEmit", "FrameScope", "emit"]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameScope:
     """The objects that a residual refers to: the frame's globals and builtins, and callbacks."""
 
-    namespace: dict[str, Any]
-    builtins: dict[str, Any]
-    make_resume: Callable[[FlatCode], Callable[..., Any]]
+    namespace: dict[str, object]
+    builtins: dict[str, object]
+    make_resume: Callable[[FlatCode], Callable[..., object]]
     """Makes the dispatcher of a new resume function."""
-    continue_with: Callable[..., Any]
+    continue_with: Callable[..., object]
     """continue_with(dispatcher, *args) makes the `Continue` for the dispatcher's loop."""
     release: Callable[[], None]
     """Called first in a resume function that must hold the only references to its arguments."""
-    plain: Callable[..., Any]
+    plain: Callable[..., object]
     """The traced code itself, called with the dispatcher's arguments when the graph raises."""
 
 
 def emit(
-    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[object, ...]] | None, scope: FrameScope
 ) -> FunctionType:
     """Return the residual function of a trace; `graph` is None when it has nothing to compute.
 
     If a draw, a cached cast or the graph raises, the frame runs again from its start as plain
     Python, so that the user gets eager's exception on the user's own line. If the graph's writes to
-    inputs cannot be undone, its error is raised instead. Raises CannotRestore if no code can be
+    inputs cannot be undone, its error is raised instead. Raises CannotEmit if no code can be
     entered at the breaking instruction.
     """
     writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
@@ -139,7 +139,7 @@ def _start_over_on_error(
     body.regions.append(ExceptionRegion(start, end, handler[0], 0))
 
 
-def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
+def _run_plainly(flat: FlatCode, plain: Callable[..., object]) -> Code:
     """Return code for `return plain(*arguments)`."""
     arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
     return [
@@ -188,7 +188,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     if exit_.index not in flat.at or flat.at[exit_.index] in root.handlers:
         # The exception being handled is state of the thread, which no parameter of a resume
         # function can carry.
-        raise CannotRestore("the graph breaks while an exception is being handled")
+        raise CannotEmit("the graph breaks while an exception is being handled")
     breaking = flat.at[exit_.index]
     region = run_by_python(root, breaking, exit_.reason.whole_loop)
     body, copies = root.body.clone(_run_here(root, breaking) if len(region) == 1 else None)
@@ -202,10 +202,9 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
         for way in exit_edges(root, breaking, region)
     ]
     is_alone = len(region) == 1
-    if is_alone and _is_call_form(breaking):
-        _load_plainly(copies[breaking])
-    if is_alone or None in exit_.stack:
-        _bind_methods(body)
+    if is_alone and pushes_pair(breaking):
+        load_plainly(body, copies[breaking])
+    bind_methods(body, calls=is_alone or None in exit_.stack)
     body.instructions = [
         *build.prologue(),
         *writer.code,
@@ -323,39 +322,6 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
         writer.put(build.delete_fast(name))
 
 
-_LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
-
-
-def _is_call_form(instruction: Instruction) -> bool:
-    """Return whether the instruction pushes a pair, one of which may be a NULL."""
-    return instruction.op == "LOAD_METHOD" or (
-        instruction.op in _LOADS_FOR_CALLS and instruction.flag
-    )
-
-
-def _load_plainly(instruction: Instruction) -> None:
-    """Edit: push only the value; the resume function pushes the NULL, which is no argument."""
-    if instruction.op == "LOAD_METHOD":
-        instruction.op = "LOAD_ATTR"
-    instruction.flag = False
-
-
-def _bind_methods(body: Body) -> None:
-    """Edit: load bound methods and a NULL, never the pair (function, self).
-
-    A loop or a handler may lead back to the breaking instruction, and the code after it expects the
-    stack in the form that the trace had, which has bound methods.
-    """
-    for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
-        _load_plainly(load)
-        # 3.13 has the callable and then the NULL or self above it; before, the NULL came first.
-        order = build.swap(2) if RUNNING.null_first else []
-        after = body.instructions.index(load) + 1
-        body.instructions[after:after] = build.placed(
-            [Instruction("PUSH_NULL"), *order], load.position
-        )
-
-
 def _held(exit_: Break, root: Root) -> frozenset[str]:
     """Return the variables that stay bound even if they are not read again."""
     return frozenset(exit_.locals) if root.callees_read_locals else exit_.held
@@ -374,7 +340,8 @@ def _key_of(
     needed = frozenset(bound) if root.callees_read_locals else root.live[way.target] | exit_.held
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
-    nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
+    within = null_slots(root, way.source)
+    nulls = [*nulls, *(index in within for index in range(len(nulls), depth))][:depth]
     absent = None
     if len(region) == 1:
         breaking = way.source
@@ -382,8 +349,8 @@ def _key_of(
             needed -= {breaking.arg}  # a cell stays
         if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
             nulls[depth - 1] = False
-        if _is_call_form(breaking):
-            absent = depth - 2 if RUNNING.null_first else depth - 1
+        if pushes_pair(breaking):
+            absent = absent_null(breaking, depth)
             nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     names = in_users_order((n for n in bound if n in needed), root.body)
     # After a break for a finalizer, all resume functions must hold the only references.
@@ -394,8 +361,8 @@ def _key_of(
 def _return_resume(
     key: ResumeKey,
     absent: int | None,
-    dispatcher: Callable[..., Any],
-    continue_with: Callable[..., Any],
+    dispatcher: Callable[..., object],
+    continue_with: Callable[..., object],
 ) -> Code:
     """Return code for `return continue_with(dispatcher, *variables, *stack values)`."""
     code: Code = []

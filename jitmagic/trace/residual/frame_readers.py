@@ -45,7 +45,8 @@ _NO_READERS = (torch.__path__[0] + os.sep, str(Path(__file__).parents[2]) + os.s
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _OF_CLASSES = ("__init__", "__new__", "__call__", "__enter__", "__exit__")
 
-Body = tuple[CodeType, dict[str, Any], list[Any]]  # code, its namespace, further objects it knows
+# Code, its namespace, and further objects that it knows.
+Body = tuple[CodeType, dict[str, object], list[object]]
 
 
 def callees_may_read_locals(frame: FrameSnapshot) -> bool:
@@ -54,7 +55,7 @@ def callees_may_read_locals(frame: FrameSnapshot) -> bool:
     return any(n == _MOST_FUNCTIONS or _LOCALS in body.co_names for n, body in enumerate(bodies))
 
 
-def callees_may_read_namespace(code: CodeType, namespace: dict[str, Any]) -> bool:
+def callees_may_read_namespace(code: CodeType, namespace: dict[str, object]) -> bool:
     """Return whether module code may call a function that reads `f_locals` but not `f_globals`.
 
     At module level `f_locals` is the namespace; pandas and numexpr find the same names in
@@ -64,7 +65,9 @@ def callees_may_read_namespace(code: CodeType, namespace: dict[str, Any]) -> boo
     return any(_LOCALS in body.co_names and "f_globals" not in body.co_names for body in bodies)
 
 
-def _reachable(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Iterator[CodeType]:
+def _reachable(
+    code: CodeType, namespace: dict[str, object], given: list[object]
+) -> Iterator[CodeType]:
     """Yield the code of the functions that it may call, nearest first."""
     waiting = deque[Body]([(code, namespace, given)])
     seen = set[CodeType]()
@@ -87,10 +90,11 @@ def _reads_nothing(filename: str) -> bool:
     return inner not in (filename, "inspect.py") and not inner.startswith("site-packages")
 
 
-Reached = Iterator[tuple[Any, type | None]]  # an object, and the class of which it is an attribute
+# Objects, each with the class of which it is an attribute.
+Reached = Iterator[tuple[object, type | None]]
 
 
-def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Reached:
+def _reached(code: CodeType, namespace: dict[str, object], given: list[object]) -> Reached:
     """Return the objects that the names in the code may lead to."""
     names = list(dict.fromkeys(_names(code)))
     tables = (namespace, vars(builtins), sys.modules)
@@ -109,7 +113,7 @@ def _reached(code: CodeType, namespace: dict[str, Any], given: list[Any]) -> Rea
                     yield from _attributes(one, names)
 
 
-def _with_items(place: Any) -> list[Any]:
+def _with_items(place: Any) -> list[object]:
     """Return the object and, if it is a plain container, its first items."""
     if type(place) not in (list, tuple, dict):
         return [place]
@@ -139,7 +143,7 @@ def _attributes(place: Any, names: Iterable[str]) -> Reached:
             yield found, kind
 
 
-def _own_names(place: Any) -> dict[str, Any]:
+def _own_names(place: object) -> dict[str, object]:
     try:
         return instance_dict(place)
     except UNREADABLE:
@@ -158,7 +162,7 @@ def _is_a(value: object, kind: type | UnionType) -> bool:
     return issubclass(type(value), kind)
 
 
-def _bodies(found: Any, owner: type | None) -> Iterator[Body]:
+def _bodies(found: object, owner: type | None) -> Iterator[Body]:
     """Yield the Python functions that a call of the object runs, with the class of a method."""
     around = [] if owner is None else [owner]
     for one in _functions(found):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CellType, FunctionType
-from typing import Any
+from types import CellType, CodeType, FunctionType
 
 from ...bytecode import Instruction, build
 from ...guards.guard import Guard, TypeIs
@@ -48,7 +47,7 @@ from ..result import (
 from .resume import FlatCode
 
 __all__ = [
-    "CannotRestore",
+    "CannotEmit",
     "Code",
     "Writer",
     "cache_casts",
@@ -65,7 +64,7 @@ _GRAPH, _STATES = ".graph", ".states"
 _READS = "__getattribute__"
 
 
-class CannotRestore(Exception):
+class CannotEmit(Exception):
     """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
 
 
@@ -74,7 +73,7 @@ class Writer:
     """The residual under construction: `made` maps recipes to the temporaries that hold them."""
 
     flat: FlatCode
-    builtins: dict[str, Any]
+    builtins: dict[str, object]
     with_getattribute: frozenset[Source] = frozenset()
     """Objects whose class has a Python `__getattribute__`, which would see reads of `__dict__`."""
     code: Code = field(default_factory=list)
@@ -157,7 +156,7 @@ def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
         writer.put(build.call(cache_cast, writer.load(leaf)), build.pop_top())
 
 
-def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
+def run_graph(writer: Writer, trace: Trace, graph: Callable[..., object] | None) -> None:
     if graph is None:
         return
     sources = (*(entry.source for entry in trace.inputs), *trace.held)
@@ -255,7 +254,7 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
             return build.call(object.__new__, writer.load(cls))
         case Invoke(callee, args, kwargs):
             return _invoke(writer, callee, args, kwargs)
-    raise CannotRestore(f"no way to build {type(recipe).__name__}")
+    raise CannotEmit(f"no way to build {type(recipe).__name__}")
 
 
 def _invoke(
@@ -282,12 +281,12 @@ def _build_function(recipe: BuildFunction, writer: Writer) -> Code:
 
 
 def _make_function(
-    identity: tuple[Any, str, str],
-    namespace: dict[str, Any],
-    closure: tuple[Any, ...],
-    defaults: tuple[Any, ...] | None,
-    kwdefaults: dict[str, Any] | None,
-    annotations: dict[str, Any] | None,
+    identity: tuple[CodeType, str, str],
+    namespace: dict[str, object],
+    closure: tuple[CellType, ...],
+    defaults: tuple[object, ...] | None,
+    kwdefaults: dict[str, object] | None,
+    annotations: dict[str, object] | None,
 ) -> FunctionType:
     code, name, qualname = identity
     made = FunctionType(code, namespace, name, defaults, closure)
@@ -329,10 +328,10 @@ def replay(effect: Effect, writer: Writer) -> Code:
             return [*build.call(_replace_dict, load(target), new), *build.pop_top()]
         case Perform(callee, args, kwargs):
             return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
-    raise CannotRestore(f"no way to replay {type(effect).__name__}")
+    raise CannotEmit(f"no way to replay {type(effect).__name__}")
 
 
-def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
+def _replace_dict(target: dict[object, object], new: dict[object, object]) -> None:
     """Give a dictionary new contents, without calling methods that the user's class overrides.
 
     Keys that stay keep their positions and others are appended, as in the user's code: an iterator

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
-from typing import Any
 
 from ...bytecode import (
     RUNNING,
@@ -84,7 +83,7 @@ class Root:
     releases_arguments: bool = (
         False  # its resume functions hold the only references to their arguments
     )
-    resumes: dict[ResumeKey, Any] = field(default_factory=dict)
+    resumes: dict[ResumeKey, Callable[..., object]] = field(default_factory=dict)
 
     @cached_property
     def _ways(self) -> dict[Instruction, list[Instruction]]:
@@ -138,7 +137,9 @@ class FlatCode:
         root = Root(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
         return cls(code, (*body.parameters, *body.freevars), root, at)
 
-    def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
+    def resume(
+        self, key: ResumeKey, make: Callable[[FlatCode], Callable[..., object]]
+    ) -> Callable[..., object]:
         """Return the dispatcher of the resume function for `key`; `make` makes a new one."""
         root = self.root
         if key not in root.resumes:

@@ -51,7 +51,7 @@ from ..assumptions import Assumptions
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes
 from ..result import BreakReason, Effect, FromGraph, Recipe
-from ..varying.symbolic import Symbols
+from ..varying.attempt_symbols import Symbols
 
 __all__ = [
     "Args", "Builder", "CannotRebuild", "Kwargs", "Lazy", "Machine", "ObservedError", "Value",
@@ -67,9 +67,7 @@ class Builder(Protocol):
     def is_live(self, value: Value) -> bool:
         """Return whether the value, or another one that contains it, is live at the exit."""
 
-    def constant(self, value: object) -> Recipe:
-        """Return a Constant recipe."""
-
+    def constant(self, value: object) -> Recipe: ...
     def invoke(self, callee: object, args: tuple[Recipe, ...], /, **kwargs: Recipe) -> Recipe:
         """Return the recipe that calls `callee(*args, **kwargs)`, for a live callee."""
 
@@ -79,8 +77,7 @@ class Builder(Protocol):
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
     ) -> Effect:
-        """Return the effect that sets an attribute with `setter`, by default
-        `object.__setattr__`."""
+        """Return the effect that sets an attribute (by `object.__setattr__` or `setter`)."""
 
     def set_state(self, iterator: Recipe, index: int) -> None:
         """Advance a rebuilt list, tuple or range iterator, after all other effects."""
@@ -88,8 +85,8 @@ class Builder(Protocol):
     def output(self, value: Value, node: Any) -> FromGraph:
         """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
-    def effect(self, effect: Effect) -> None:
-        """Append an effect."""
+    def effect(self, effect: Effect) -> None: ...
+    def only_writes(self) -> bool: ...  # whether no effect runs code of the program
 
 
 class Effects(Protocol):
@@ -98,6 +95,7 @@ class Effects(Protocol):
     mutated: dict[int, Value]  # mutated values with a source, by id
     changes: int  # number of writes and calls
     gradients: int  # number of these that stored the `.grad` of a tensor
+    lock: object  # a live lock, held while the graph runs and effects are performed
     readings: list[Value]  # clock readings, which run after the graph in this order
 
     def set_attr(
@@ -150,6 +148,7 @@ class Machine(Protocol):
     entry_state: StateFacts  # global state that guards the entry
     frames: list[Any]  # the Python frames (state.Frame) being traced, the root first
     root: Any  # the first of them
+    stop: Any  # the restarts.Stop at which this attempt ends, or None
     literals: dict[int, Value]  # of mutable constants in code, by their ids
     assumed: Assumptions  # the facts and choices that the trace starts from
     watch: Any  # the LoopWatch (python_loops/plain.py)
@@ -175,8 +174,7 @@ class Machine(Protocol):
     def guard(self, *guards: Guard) -> None:
         """Install guards; the machine adds the user's line and drops duplicates."""
 
-    def where(self) -> UserLine:
-        """The user's line being interpreted."""
+    def where(self) -> UserLine: ...  # the user's line being interpreted
 
     def lines(self) -> tuple[UserLine, ...]:
         """The user's lines of the current call stack, innermost first; torch's code is left out."""
@@ -191,8 +189,7 @@ class Machine(Protocol):
         global). Its type is then guarded even if it is only passed on.
         """
 
-    def constant(self, obj: object) -> Value:
-        """Return a sourceless Value of a Python constant."""
+    def constant(self, obj: object) -> Value: ...  # without a source
 
     def guard_distinct_key(self, value: Value) -> None:
         """Guard that a value used as a key by identity is a different object from other keys."""
@@ -304,9 +301,7 @@ class Value:
 
     def identity(self) -> object:
         """Return the live object if it is known by identity (function, class, module), else self.
-
-        Two values are the same object exactly if their identities are the same object.
-        """
+        Two values are the same object exactly if their identities are the same object."""
         return self
 
     def guard_identity(self, machine: Machine) -> None:
@@ -337,9 +332,8 @@ class Value:
         self.refuse(machine, "changing attributes through __dict__")
 
     def attribute_effect(self, builder: Builder, name: str, value: Value | None) -> Effect | None:
-        """Return the effect that sets an attribute, or deletes it if `value` is None.
-
-        Returns None if the entry must be written through `self.__dict__` instead."""
+        """Return the effect that sets an attribute, or deletes it if `value` is None; None if the
+        entry must be written through `self.__dict__` instead."""
         return None
 
     # -- containers ------------------------------------------------------------------------------
@@ -437,7 +431,6 @@ class Value:
 
     def recipe(self, builder: Builder) -> Recipe:
         """Return how to build a sourceless object at an exit; called once per exit.
-
         Raises `CannotRebuild(what, created_at_step)` if it cannot be built; such a class saves
         `machine.step` at creation. An exit reads a value with a source from that source instead.
         """

@@ -4,7 +4,7 @@ A dimension, stride or number becomes a symbol if it differed between calls, is 
 is certain to change (growing_sizes.py). Guards restrict its range. If the program needs its value,
 `Specialize` ends the attempt, and the next attempt has a guarded constant in its place.
 
-    symbolic         the symbols of one attempt at a trace, and those that became constants
+    attempt_symbols  the symbols of one attempt at a trace, and those that became constants
     symbolic_sizes   symbols for the dimensions and strides of a tensor input
     growing_sizes    dimensions that the frame itself changes, such as those of a cache
     varying_sizes    the dimensions that may be symbols, with their ranges

@@ -15,8 +15,8 @@ from ...graph.symbolic.concrete import ScalarInput, Values, sized_graph, spec_at
 from ...graph.symbolic.size_nodes import size_in
 from ...symbols.expr import Expr
 from ...symbols.interval import Interval
-from ...symbols.scalar import Symbol, symbols_of
 from ...symbols.size import DataSize, Size, hint_of, stride_place
+from ...symbols.symbolic_numbers import Symbol, symbols_of
 from ..result import NOWHERE, GraphInput, InputKind, Trace
 
 __all__ = [
@@ -70,7 +70,7 @@ def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:
     return tuple(
         (op, left, right)
         for context in contexts.values()
-        for op, left, right in context.expected
+        for op, left, right in context.deferred_asserts
         if known >= {*symbols_of(left), *symbols_of(right)}
     )
 

@@ -41,7 +41,7 @@ from ..result import (
 
 __all__ = ["Resized", "numbers_written", "resized"]
 
-Place = tuple[Source, Any]  # an object, and the attribute or key that is written
+Place = tuple[Source, object]  # an object, and the attribute or key that is written
 _FROM_ONE = GrowingRange(1, INT64.high)
 
 
@@ -118,7 +118,7 @@ def numbers_written(traced: Trace) -> Iterator[tuple[tuple[Source, ...], int | f
                     yield paths, None
 
 
-def _paths(base: Source, key: Any) -> tuple[Source, ...]:
+def _paths(base: Source, key: object) -> tuple[Source, ...]:
     """Return the paths that may read an attribute or an item."""
     own = InstanceDict(base)
     return Item(own, key), DictEntry(own, key), Item(base, key), DictEntry(base, key)

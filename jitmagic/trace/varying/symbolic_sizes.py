@@ -24,7 +24,6 @@ from ...guards.source import Source
 from ...spec import TensorSpec
 from ...symbols.expr import Integer
 from ...symbols.interval import INT64, GrowingRange, Interval, UnbackedRange
-from ...symbols.scalar import Symbol
 from ...symbols.size import (
     Dimension,
     Size,
@@ -35,6 +34,7 @@ from ...symbols.size import (
     size_of,
     stride_place,
 )
+from ...symbols.symbolic_numbers import Symbol
 
 __all__ = [
     "LARGEST", "SMALLEST", "STRIDES", "SymbolicShape", "guards_of_range", "symbolic_shape",
@@ -56,7 +56,7 @@ class SymbolicShape:
 
 
 def symbolic_shape(
-    symbols: Any,
+    symbols: object,
     source: Source,
     spec: TensorSpec,
     varying: Mapping[int, Interval],
@@ -152,7 +152,7 @@ def _products(spec: TensorSpec, shape: Sequence[Dimension]) -> tuple[Any, ...] |
     return None
 
 
-def _is_zero(size: Any) -> bool:
+def _is_zero(size: object) -> bool:
     return type(size) is int and size == 0
 
 

@@ -488,51 +488,6 @@ def test_as_in_eager(one: Program) -> None:
     check(one)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: reversed(1),
-        lambda: reversed({1}),
-        lambda: itertools.count("a"),
-        lambda: itertools.repeat(1, "a"),
-        lambda: itertools.tee([1], -1),
-        lambda: itertools.islice([1], -1),
-        lambda: itertools.permutations([1], -1),
-        lambda: list(itertools.takewhile(None, [1])),
-        lambda: sum([1], "a"),
-        lambda: sum([], b""),
-    ],
-)
-def test_errors_of_builtins_have_the_text_of_cpython(call: Callable[[], object]) -> None:
-    def program(x: Tensor) -> tuple[Tensor, object]:
-        try:
-            call()
-        except (TypeError, ValueError) as error:
-            return x + 1, str(error)
-        return x, None
-
-    x = torch.ones(2)
-    assert jitmagic.jit(program, backend="eager")(x)[1] == program(x)[1] is not None
-
-
-def test_iterators_go_on_after_an_item_that_raises() -> None:
-    def program(x: Tensor) -> list[Tensor]:
-        rows = itertools.starmap(lambda a, b: x * (a // b), [(4, 2), (1, 0), (9, 3)])
-        pairs = itertools.pairwise(rows)
-        found = []
-        while True:
-            try:
-                found.append(next(pairs)[1])
-            except ZeroDivisionError:
-                found.append(x)
-            except StopIteration:
-                return found
-
-    x = torch.ones(2)
-    made = jitmagic.jit(program, backend="eager")(x)
-    assert [one.tolist() for one in made] == [one.tolist() for one in program(x)]
-
-
 def test_a_deque_that_grows_and_is_read() -> None:
     kept = collections.deque([torch.zeros(1)] * 2, maxlen=2)
 

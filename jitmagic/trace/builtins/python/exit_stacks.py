@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from ...breaks import GraphBreak, UnsupportedArguments
-from ...values.base import Args, Kwargs, Machine, ObservedError, Value
+from ...values.base import Args, Machine, ObservedError, Value
 from ...values.containers.sequences import TupleValue
 from ...values.objects.operators import is_none
 from ..registry import handles
@@ -20,8 +20,7 @@ _WAITING = "_exit_callbacks"
 
 
 @handles(contextlib.ExitStack.enter_context.__code__)
-def _enter_context(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    _, stack, context = args
+def _enter_context(machine: Machine, _: Value, stack: Value, context: Value) -> Value:
     leave, entered = context.enter(machine)
     waiting = stack.get_attr(machine, _WAITING).realize(machine)
     # The deque holds CPython's pairs (is_sync, exit), because code that is inlined reads it too:
@@ -31,8 +30,8 @@ def _enter_context(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(contextlib.ExitStack.__exit__.__code__)
-def _leave_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    _, stack, *details = args
+def _leave_all(machine: Machine, _: Value, stack: Value, *raised: Value) -> bool:
+    details: Args = raised
     waiting = stack.get_attr(machine, _WAITING).realize(machine)
     nothing = machine.constant(None)
     is_handled = is_none(details[0])
@@ -49,4 +48,4 @@ def _leave_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if ended.truth(machine):
             # The exception is suppressed: the contexts around this one are left without it.
             details = [nothing, nothing, nothing]
-    return machine.constant(not is_handled and is_none(details[0]))
+    return not is_handled and is_none(details[0])

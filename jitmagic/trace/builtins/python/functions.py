@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ...values.containers.read_only import ReadOnlyTable
 from ...values.objects.functions import BoundMethodValue, FunctionValue
-from ..registry import handles
+from ..registry import handles, parameters_of
 
 __all__: list[str] = []
 
@@ -26,26 +25,17 @@ __all__: list[str] = []
 # -- functools.update_wrapper ----------------------------------------------------------------------
 
 
-_DEFAULTS = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRAPPER_UPDATES}
-
-
 @handles(functools.update_wrapper)
-def _update_wrapper(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = dict(zip(("wrapper", "wrapped", *_DEFAULTS), args, strict=False))
-    wrapper, wrapped = (given[name].realize(machine) for name in ("wrapper", "wrapped"))
-    usual = all(
-        given[name].realize(machine).as_constant(machine) == default
-        for name, default in _DEFAULTS.items()
-        if name in given
-    )
-    functions = isinstance(wrapper, FunctionValue) and isinstance(wrapped, FunctionValue)
+def _update_wrapper(machine: Machine, wrapper: Value, wrapped: Value, *names: Value) -> Value:
+    given = [one.as_constant(machine) for one in names]
+    usual = [functools.WRAPPER_ASSIGNMENTS, functools.WRAPPER_UPDATES][: len(given)]
     # A function from before the call would have to be changed in place; what is set here is only a
     # part of the recipe of a new one.
-    if not (usual and functions) or wrapper.live is not None:  # type: ignore[attr-defined]
+    is_new = isinstance(wrapper, FunctionValue) and wrapper.live is None
+    if not is_new or not isinstance(wrapped, FunctionValue) or given != usual:
         what = f"{wrapper.describe()} for {wrapped.describe()}"
         raise GraphBreak(UnsupportedArguments.of(name="functools.update_wrapper", what=what))
     assert isinstance(wrapper, FunctionValue)
-    assert isinstance(wrapped, FunctionValue)
     for assigned in functools.WRAPPER_ASSIGNMENTS:
         try:
             _assign(machine, wrapper, assigned, wrapped.get_attr(machine, assigned))
@@ -77,9 +67,6 @@ def _attributes(machine: Machine, function: FunctionValue) -> Iterator[tuple[str
 
 
 # -- inspect.signature -----------------------------------------------------------------------------
-
-
-_KIND = inspect.Parameter
 
 
 class _Described(Value):
@@ -116,31 +103,14 @@ class ParametersValue(ReadOnlyTable):
 
     __slots__ = ("created_at_step",)
 
-    def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
-        named = ((name, _parameter(machine, name, kind)) for name, kind in found)
-        super().__init__(machine, ((machine.constant(name), value) for name, value in named))
+    def __init__(self, machine: Machine, found: Sequence[inspect.Parameter]) -> None:
+        names = (machine.constant(one.name) for one in found)
+        known = (_parameter(machine, one.name, one.kind) for one in found)
+        super().__init__(machine, zip(names, known, strict=True))
         self.created_at_step = machine.step
 
     def recipe(self, builder: Builder) -> Recipe:
         raise CannotRebuild("the parameters of a signature", self.created_at_step)
-
-
-def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """Return (name, kind) of all parameters in the order of a signature."""
-    # In co_varnames, keyword-only parameters come before *args and **kwargs.
-    names = code.co_varnames
-    positional = code.co_argcount
-    keyword_only = names[positional : positional + code.co_kwonlyargcount]
-    stars = iter(names[positional + code.co_kwonlyargcount :])
-    for index, name in enumerate(names[:positional]):
-        is_positional = index < code.co_posonlyargcount
-        yield name, _KIND.POSITIONAL_ONLY if is_positional else _KIND.POSITIONAL_OR_KEYWORD
-    if code.co_flags & inspect.CO_VARARGS:
-        yield next(stars), _KIND.VAR_POSITIONAL
-    for name in keyword_only:
-        yield name, _KIND.KEYWORD_ONLY
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        yield next(stars), _KIND.VAR_KEYWORD
 
 
 @handles(inspect.signature)
@@ -154,11 +124,10 @@ def _signature(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     for name in ("__wrapped__", "__signature__"):
         if _has(machine, function, name):
             function.refuse(machine, f"the signature with a {name}")
-    found = _parameters(function.code)
-    # `next` drops `self`, which the signature of a bound method does not show.
-    if bound and not (function.code.co_argcount and next(found)):
+    found = parameters_of(function.code)
+    if bound and not function.code.co_argcount:
         function.refuse(machine, "the signature of a method without self")
-    parameters = ParametersValue(machine, found)
+    parameters = ParametersValue(machine, found[1:] if bound else found)
     return _Described(machine, inspect.Signature, {"parameters": parameters})
 
 

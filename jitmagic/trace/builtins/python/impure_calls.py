@@ -19,7 +19,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,11 +28,12 @@ from ....compat.flags import log_api_usage_once
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
-from ...values.numbers.number import unknown_number
+from ...values.numbers.number import drawn_number, is_next_draw_constant
 from ...values.numbers.residual_calls import ResidualCall
 from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
 from ...values.objects.opaque import HiddenValue
+from ...values.objects.operators import is_none
 from ..registry import calls, handles
 
 __all__ = ["raises_warnings"]
@@ -42,7 +42,7 @@ __all__ = ["raises_warnings"]
 # -- clocks ----------------------------------------------------------------------------------------
 
 
-Clock = Callable[[], Any]
+Clock = Callable[[], object]
 _CLOCKS: tuple[Clock, ...] = (
     time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time,
     time.time_ns, time.perf_counter_ns, time.monotonic_ns, time.process_time_ns,
@@ -50,13 +50,6 @@ _CLOCKS: tuple[Clock, ...] = (
 )  # fmt: skip
 # time_ns() reaches 2**63 in the year 2262.
 _LIMITS = {float: Interval(0.0, 2.0**53), int: Interval(0, 2**63 - 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyReading:
-    """The origin of the symbol of a reading before the graph: the index among the frame's draws."""
-
-    index: int
 
 
 class LateReading(ResidualCall):
@@ -82,16 +75,15 @@ def _reads(clock: Clock) -> None:
     @handles(clock)
     def read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         graph = machine.graph
-        origin = EarlyReading(machine.effects.drawn)
         # A reading that an earlier attempt needed as a constant (it was compared, say) is a break:
         # a guard on it would fail in each call.
-        if args or kwargs or graph is not graph.root or origin in machine.symbols.constants:
+        if args or kwargs or graph is not graph.root or is_next_draw_constant(machine):
             raise broken
         last = _last_operation(graph.graph)
         if last is None:
             called = HiddenValue(lambda builder: builder.constant(clock))
             source = machine.effects.draw(called, operator.call, clock.__name__)
-            return unknown_number(machine, origin, source, kind, _LIMITS[kind])
+            return drawn_number(machine, source, kind, _LIMITS[kind])
         made = LateReading(clock, kind, machine.effects.readings)
         machine.effects.readings.append(made)
         machine.at_exit(partial(_check_last, made, last, graph.graph, machine.step, broken))
@@ -124,17 +116,13 @@ for _clock in _CLOCKS:
 # -- logs and warnings -----------------------------------------------------------------------------
 
 
-_NAMES = ("message", "category", "stacklevel")
-
-
 @handles(logging.Logger.isEnabledFor)
-def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _is_enabled_for(machine: Machine, logger: Value, level: Value) -> object:
     """Model the method, without its cache of the result."""
-    logger, level = args
     # CPython fills the cache under the lock of the logging module. A trace that did so would have
     # an effect and a lock to replay; the guards on the levels suffice.
     if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
-        return machine.constant(False)
+        return False
     known = logger.get_attr(machine, "_cache").realize(machine)
     if known.contains(machine, level).truth(machine):
         return known.get_item(machine, level)
@@ -142,9 +130,9 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     least = manager.get_attr(machine, "disable").realize(machine).as_constant(machine)
     wanted = level.as_constant(machine)
     if least >= wanted:
-        return machine.constant(False)
+        return False
     effective = logger.call_method(machine, "getEffectiveLevel", [], {}).realize(machine)
-    return machine.constant(wanted >= effective.as_constant(machine))
+    return wanted >= effective.as_constant(machine)
 
 
 def _perform(function: object, machine: Machine, *args: Value, **kwargs: Value) -> None:
@@ -157,26 +145,26 @@ calls({one: partial(_perform, one) for one in (logging.Logger._log, log_api_usag
 
 
 @handles(warnings.warn)
-def _warn(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _warn(
+    machine: Machine, text: Value, category: Value | None = None, stacklevel: Value | None = None
+) -> None:
     """Warn at the line that `stacklevel` names, which must be a traced one."""
-    given = dict(zip(_NAMES, args, strict=False)) | dict(kwargs)
-    level = given["stacklevel"].as_constant(machine) if "stacklevel" in given else 1
-    category = given.get("category", machine.constant(UserWarning))
-    if category.is_constant(machine) and category.as_constant(machine) is None:
+    level = 1 if stacklevel is None else stacklevel.as_constant(machine)
+    if category is None or is_none(category):
         category = machine.constant(UserWarning)
-    text = given.get("message", category)
-    followed = len(args) <= len(_NAMES) and set(given) <= set(_NAMES) and text.is_constant(machine)
     # stacklevel counts Python frames. One above the root belongs to the caller, which may be
     # another one in the next call.
-    if not followed or not 0 < level <= len(machine.frames) or not _is_only_said(category):
+    if (
+        not text.is_constant(machine)
+        or not 0 < level <= len(machine.frames)
+        or not _is_only_said(category)
+    ):
         what = "not a plain warning at a traced line"
         raise GraphBreak(UnsupportedArguments.of(name="warnings.warn", what=what))
     frame = machine.frames[-level]
     line = frame.line()
     position = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
     machine.effects.perform(machine.constant(_warn_at), (text, category, *position))
-    said: Value = machine.constant(None)
-    return said
 
 
 def _is_only_said(category: Value) -> bool:

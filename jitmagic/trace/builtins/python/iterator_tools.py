@@ -66,7 +66,7 @@ def _itself(machine: Machine, value: Value) -> Value:
 # -- iterators -------------------------------------------------------------------------------------
 
 
-def _steps(machine: Machine, kind: type, rows: Iterator[Any]) -> Value:
+def _steps(machine: Machine, kind: type, rows: Iterator[object]) -> Value:
     """Return an iterator of type `kind` over the rows, which Python's own objects may be in."""
     # map() survives an error of an item, as CPython's iterators do; a generator would end.
     return StepIterator(machine, kind, map(partial(_as_value, machine), rows))

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from ....guards.contents import rounded_sum, sum_compensation
 from ....guards.source import Reduced, Source
-from ....symbols.scalar import apply, evaluate
+from ....symbols.symbolic_numbers import apply, evaluate
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import StoredItems, TupleValue
@@ -37,7 +37,7 @@ _OF_SCALARS = {
     math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.sin: "sin",
     math.cos: "cos", math.fabs: "abs",
 }  # fmt: skip
-_BY_METHOD: dict[Callable[..., Any], str] = {
+_BY_METHOD: dict[Callable[..., object], str] = {
     abs: "__abs__",
     round: "__round__",
     float: "__float__",
@@ -50,12 +50,12 @@ _BY_METHOD: dict[Callable[..., Any], str] = {
 
 
 # Each is a comparison: of |x| with infinity, or (isnan) of x with itself.
-_CLASSIFIED: dict[Callable[..., Any], str] = {
+_CLASSIFIED: dict[Callable[..., object], str] = {
     math.isfinite: "<",
     math.isinf: "==",
     math.isnan: "!=",
 }
-_PURE: list[Callable[..., Any]] = [bin, oct, hex, complex]
+_PURE: list[Callable[..., object]] = [bin, oct, hex, complex]
 _PURE += [
     one for module in (math, cmath) for one in vars(module).values()
     if callable(one) and not isinstance(one, type)
@@ -64,7 +64,7 @@ _PURE += [
 
 
 def fold_call(
-    machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs, name: str = ""
+    machine: Machine, function: Callable[..., object], args: Args, kwargs: Kwargs, name: str = ""
 ) -> Value:
     """Evaluate a pure function of constants; breaks if an argument is not a constant."""
     if not all(one.is_constant(machine) for one in (*args, *kwargs.values())):
@@ -92,7 +92,7 @@ def _register_pure(function: Callable[..., Any]) -> None:
         return fold_call(machine, function, [number], kwargs)
 
 
-def _register_protocol(function: Callable[..., Any], method: str) -> None:
+def _register_protocol(function: Callable[..., object], method: str) -> None:
     """Register a function that calls a method of its argument: `abs(x)` is `x.__abs__()`."""
 
     # int(base=16) is a TypeError of its own.
@@ -107,7 +107,7 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
 
 def _classified(
-    function: Callable[..., Any], machine: Machine, args: Args, kwargs: Kwargs
+    function: Callable[..., object], machine: Machine, args: Args, kwargs: Kwargs
 ) -> Value:
     op = _CLASSIFIED[function]
     is_number = len(args) == 1 and isinstance(args[0], NumberValue)
@@ -322,7 +322,7 @@ def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
     return _plainly(machine, made, rest)
 
 
-def _total(start: Any, *numbers: Any) -> Any:
+def _total(start: Any, *numbers: Any) -> object:
     return sum(numbers, start)
 
 

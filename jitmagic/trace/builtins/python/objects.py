@@ -245,8 +245,8 @@ def _object_init(machine: Machine, *args: Value, **kwargs: Value) -> None:
         raise GraphBreak(UnsupportedArguments.of(name="object.__init__", what="arguments"))
 
 
-# dict has a slot wrapper of its own around the same C function.
-@handles(object.__getattribute__, dict.__getattribute__)
+# Before 3.14 dict has a slot wrapper of its own around the same C function.
+@handles(*{object.__getattribute__, dict.__getattribute__})
 def _object_getattribute(machine: Machine, obj: Value, name: Value) -> Value:
     owner = _instance([obj], "object.__getattribute__")
     return owner.plain_attr(machine, name.as_constant(machine))
@@ -291,4 +291,4 @@ def _exception_init(machine: Machine, error: Value, *parts: Value) -> None:
 # Slot wrappers of one C function; OSError, ImportError and others parse their arguments.
 _SAME_INIT = (BaseException, Exception, ValueError, TypeError, RuntimeError, ArithmeticError,
               LookupError, AssertionError, NotImplementedError)  # fmt: skip
-handles(*(kind.__init__ for kind in _SAME_INIT))(_exception_init)
+handles(*{kind.__init__ for kind in _SAME_INIT})(_exception_init)  # 3.14: one wrapper for several

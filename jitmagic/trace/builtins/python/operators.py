@@ -6,19 +6,18 @@ import functools
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import SequenceValue
 from ...values.objects.constants import BINARY, COMPARE, INPLACE, UNARY, ConstantValue
-from ...values.objects.functions import PartialValue
+from ...values.objects.functions import PartialValue, refuse_placeholders
 from ...values.objects.operators import binary, compare, equal, index_of, inplace, is_same, unpack
 from ..registry import AS_GIVEN, calls, handles
 
 __all__: list[str] = []
 
 
-def _register(function: Callable[..., Any], apply: Callable[..., Value], op: str) -> None:
+def _register(function: Callable[..., object], apply: Callable[..., Value], op: str) -> None:
     """Register an operator: a call of it is `apply(machine, op, left, right)`."""
 
     @handles(function)
@@ -65,7 +64,9 @@ calls({
 @handles(functools.partial, like=AS_GIVEN)
 def _partial(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     function, rest, named = args[0], list(args[1:]), dict(kwargs)
+    refuse_placeholders(machine, rest)
     if isinstance(function, PartialValue):  # partial(partial(f, a), b) is flattened
+        refuse_placeholders(machine, function.args)
         rest, named = [*function.args, *rest], {**function.kwargs, **named}
         function = function.function.realize(machine)
     return PartialValue(function, rest, named)

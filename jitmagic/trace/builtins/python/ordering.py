@@ -10,7 +10,6 @@ import bisect
 import functools
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...result import Recipe
@@ -38,27 +37,25 @@ class _Item:
 
 
 @handles(sorted)
-def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _sorted(machine: Machine, iterable: Value, **named: Value) -> Value:
     # Keys of equal rank keep the order of the items, which is unknown for a set.
-    items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
-    return ListValue(_in_order(machine, items, **kwargs))
+    items = unpack(machine, iterable) if "key" in named else members(machine, iterable)
+    return ListValue(_in_order(machine, items, **named))
 
 
 @method(list, "sort")
-def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    if args or not isinstance(owner, ListValue):
-        raise GraphBreak(UnsupportedArguments.of(name="list.sort", what="such arguments"))
+def _sort(machine: Machine, owner: Value, **named: Value) -> None:
+    assert isinstance(owner, ListValue)
     items = list(owner.items)
     owner.change(machine, [])  # CPython empties the list while it sorts
     ordered = items
     try:
-        ordered = _in_order(machine, items, **kwargs)
+        ordered = _in_order(machine, items, **named)
         changed = bool(owner.items)
     finally:
         owner.change(machine, ordered)
     if changed:
         raise machine.error(ValueError, "list modified during sort", exact=True)
-    return machine.constant(None)
 
 
 def _in_order(
@@ -79,7 +76,7 @@ def _in_order(
 
 def _follow(
     machine: Machine,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     target: SequenceValue,
     *args: object,
     **named: object,
@@ -98,13 +95,13 @@ def _follow(
     return result.value if isinstance(result, _Item) else machine.constant(result)
 
 
-def _register_heap(function: Callable[..., Any]) -> None:
+def _register_heap(function: Callable[..., object]) -> None:
     @handles(function)
-    def changed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not isinstance(args[0], ListValue):
+    def changed(machine: Machine, heap: Value, *items: Value) -> Value:
+        if not isinstance(heap, ListValue):
             what = "a heap that is not a list"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
-        return _follow(machine, function, args[0], *(_Item(machine, one) for one in args[1:]))
+        return _follow(machine, function, heap, *(_Item(machine, one) for one in items))
 
 
 # nsmallest() and merge(reverse=True) of heapq, which are Python code, call the last three.
@@ -116,24 +113,22 @@ for _name in (
         _register_heap(getattr(heapq, _name))
 
 
-def _register_bisect(function: Callable[..., Any]) -> None:
+def _register_bisect(function: Callable[..., object]) -> None:
     @handles(function)
-    def search(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        named = {**dict(zip(("a", "x", "lo", "hi"), args, strict=False)), **kwargs}
-        target, key = named.pop("a", None), named.pop("key", machine.constant(None))
+    def search(
+        machine: Machine, target: Value, x: Value, *limits: Value, key: Value | None = None
+    ) -> Value:
         inserts = function in (bisect.insort_left, bisect.insort_right)
-        if not isinstance(target, ListValue if inserts else SequenceValue) or "x" not in named:
+        if not isinstance(target, ListValue if inserts else SequenceValue):
             what = "not a list" if inserts else "not a sequence"
             raise GraphBreak(UnsupportedArguments.of(name=function.__name__, what=what))
-        sought = _Item(machine, named.pop("x"))
-        given: dict[str, Any] = {
-            name: None if is_none(one) else index_of(machine, one) for name, one in named.items()
-        }
-        if not is_none(key):
+        bounds = (None if is_none(one) else index_of(machine, one) for one in limits)
+        named = {}
+        if key is not None and not is_none(key):
             # The caller's key is called by CPython: for the items that it compares with, and by
             # insort() for `x` too.
-            given["key"] = lambda item: _Item(machine, key.call(machine, [item.value], {}))
-        return _follow(machine, function, target, sought, **given)
+            named["key"] = lambda item: _Item(machine, key.call(machine, [item.value], {}))
+        return _follow(machine, function, target, _Item(machine, x), *bounds, **named)
 
 
 for _function in (bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right):
@@ -194,5 +189,5 @@ class _Key(Value):
 
 
 @handles(functools.cmp_to_key, like=lambda mycmp: None)
-def _cmp_to_key(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _KeyMaker(args[0])
+def _cmp_to_key(machine: Machine, function: Value) -> Value:
+    return _KeyMaker(function)

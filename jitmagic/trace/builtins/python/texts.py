@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ....guards.guard import TypeIs, ValueEquals
@@ -17,13 +18,14 @@ from ...result import Recipe
 from ...values.base import Args, Builder, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import SequenceValue
+from ...values.objects.callables import bind_builtin
 from ...values.objects.constants import fold
 from ...values.objects.enums import EnumValue
 from ...values.objects.exceptions import ExceptionValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.operators import unpack
 from ...wrap import wraps
-from ..registry import calls, handles
+from ..registry import AS_GIVEN, calls, handles, method
 
 __all__ = ["formatted"]
 
@@ -134,9 +136,7 @@ class PatternValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in _PATTERN_FACTS:
             return machine.constant(getattr(self.live, name))
-        if name in (*_SEARCHES, *_TEXTS):
-            return _Method(self, name)
-        self.refuse(machine, f"attribute {name!r}")
+        return bind_builtin(machine, self, re.Pattern, name)
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -172,9 +172,7 @@ class MatchValue(Value):
             return self.pattern
         if name in _MATCH_FACTS:
             return machine.constant(getattr(self.live, name))
-        if name in _MATCH_CALLS:
-            return _Method(self, name)
-        self.refuse(machine, f"attribute {name!r}")
+        return bind_builtin(machine, self, re.Match, name)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         return _folded(machine, self.live.__getitem__, [key], {})
@@ -190,29 +188,6 @@ class MatchValue(Value):
         return "a match"
 
 
-class _Method(Value):
-    """A bound method of a pattern or of a match."""
-
-    __slots__ = ("name", "owner")
-    always_true = True
-
-    def __init__(self, owner: PatternValue | MatchValue, name: str) -> None:
-        super().__init__()
-        self.owner, self.name = owner, name
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        owner = self.owner
-        if isinstance(owner, PatternValue) and self.name in _SEARCHES:
-            return _searched(machine, owner, self.name, args, kwargs)
-        return _folded(machine, getattr(owner.live, self.name), args, kwargs)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-    def parts(self) -> tuple[Value, ...]:
-        return (self.owner,)
-
-
 def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:
     values = [value.realize(machine) for value in (*args, *kwargs.values())]
     if not all(value.is_constant(machine) for value in values):
@@ -222,13 +197,13 @@ def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple
     return tuple(value.realize(machine).as_constant(machine) for value in args), named
 
 
-def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+def _folded(machine: Machine, function: Callable[..., object], args: Args, kwargs: Kwargs) -> Value:
     """Evaluate a pure call on constants; an error is raised in the traced program."""
     positional, named = _constants(machine, args, kwargs, function.__name__)
     return machine.constant(_run(machine, function, positional, named))
 
 
-def _run(machine: Machine, function: Callable[..., Any], positional: Any, named: Any) -> Any:
+def _run(machine: Machine, function: Callable[..., object], positional: Any, named: Any) -> Any:
     try:
         return function(*positional, **named)
     except (IndexError, TypeError, ValueError) as error:
@@ -247,6 +222,18 @@ def _searched(
         raise GraphBreak(UnsupportedArguments.of(name=f"re.{how}", what="keywords"))
     match = _run(machine, getattr(pattern.live, how), positional, {})
     return machine.constant(None) if match is None else MatchValue(pattern, how, positional, match)
+
+
+def _call_method(name: str, machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, PatternValue | MatchValue)
+    if name in _SEARCHES and isinstance(owner, PatternValue):
+        return _searched(machine, owner, name, args, kwargs)
+    return _folded(machine, getattr(owner.live, name), args, kwargs)
+
+
+for _owner, _names in ((re.Pattern, (*_SEARCHES, *_TEXTS)), (re.Match, _MATCH_CALLS)):
+    for _name in _names:
+        method(_owner, _name, like=AS_GIVEN)(partial(_call_method, _name))
 
 
 def _compiled(machine: Machine, pattern: Value, flags: Value | None = None) -> PatternValue:
@@ -276,7 +263,7 @@ def _register(name: str, count: int) -> None:
         if len(args) > count or kwargs.keys() - {"flags"}:
             raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what="such arguments"))
         pattern = _compiled(machine, args[0], kwargs.get("flags"))
-        return _Method(pattern, name).call(machine, args[1:], {})
+        return pattern.call_method(machine, name, args[1:], {})
 
 
 for _name in (*_SEARCHES, "findall", "split"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -19,9 +19,9 @@ from ....graph.operators.autocast import DEVICES, Autocast
 from ....guards.guard import AutocastDetails
 from ....guards.state import read_autocast_details
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...values.base import Args, Kwargs, Machine, Value
+from ...values.base import Machine, Value
 from ...values.contexts.contexts import set_at_exit
-from ..registry import handles
+from ..registry import calls, handles
 
 __all__ = ["bring_thread_to"]
 
@@ -51,11 +51,9 @@ def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
             torch.clear_autocast_cache()
 
 
-def _constants(machine: Machine, args: Args) -> list[Any]:
-    return [arg.as_constant(machine) for arg in args]
-
-
-def _device(name: str, device: object) -> str:
+def _device(machine: Machine, name: str, value: Value | None) -> str:
+    # The forms without a device are older than autocast on a CPU, and mean CUDA.
+    device = "cuda" if value is None else value.as_constant(machine)
     if device not in DEVICES:
         why = f"it is about {device!r}, a device that is not supported"
         raise GraphBreak(RefusedTorchCall.of(name=f"torch.{name}", why=why))
@@ -63,89 +61,79 @@ def _device(name: str, device: object) -> str:
 
 
 @handles(torch.is_autocast_enabled)
-def _is_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    # The forms without a device are older than autocast on a CPU, and mean CUDA.
-    device = _device("is_autocast_enabled", *(_constants(machine, args) or ["cuda"]))
-    return machine.constant(machine.graph.autocast.dtype_on(device) is not None)
+def _is_enabled(machine: Machine, device_type: Value | None = None) -> bool:
+    device = _device(machine, "is_autocast_enabled", device_type)
+    return machine.graph.autocast.dtype_on(device) is not None
 
 
 @handles(torch.get_autocast_dtype, like=lambda device_type: None)
-def _get_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    device = _device("get_autocast_dtype", *_constants(machine, args))
-    return machine.constant(getattr(_rest(machine), device))
+def _get_dtype(machine: Machine, device_type: Value) -> torch.dtype:
+    dtype: torch.dtype = getattr(
+        _rest(machine), _device(machine, "get_autocast_dtype", device_type)
+    )
+    return dtype
 
 
 @handles(torch.is_autocast_cache_enabled)
-def _is_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return machine.constant(_rest(machine).cache)
+def _is_cache_enabled(machine: Machine) -> bool:
+    return _rest(machine).cache
 
 
 @handles(torch.set_autocast_enabled)
-def _set_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    *named, enabled = _constants(machine, args)
-    device = _device("set_autocast_enabled", *(named or ["cuda"]))
-    dtype = getattr(_rest(machine), device) if enabled else None
+def _set_enabled(machine: Machine, *args: Value) -> None:
+    *named, enabled = args
+    device = _device(machine, "set_autocast_enabled", named[0] if named else None)
+    dtype = getattr(_rest(machine), device) if enabled.as_constant(machine) else None
     machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
-    return machine.constant(None)
 
 
 @handles(torch.set_autocast_dtype)
-def _set_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    device, dtype = _constants(machine, args)
-    device = _device("set_autocast_dtype", device)
+def _set_dtype(machine: Machine, device_type: Value, value: Value) -> None:
+    device, dtype = _device(machine, "set_autocast_dtype", device_type), value.as_constant(machine)
     machine.autocast = _rest(machine)._replace(**{device: dtype})
     # The graph knows a mode by its dtype, None where autocast is off.
     if machine.graph.autocast.dtype_on(device) is not None:
         machine.graph.set_autocast(replace(machine.graph.autocast, **{device: dtype}))
-    return machine.constant(None)
 
 
 @handles(torch.set_autocast_cache_enabled)
-def _set_cache_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    (enabled,) = _constants(machine, args)
+def _set_cache_enabled(machine: Machine, value: Value) -> None:
+    enabled = value.as_constant(machine)
     machine.autocast = _rest(machine)._replace(cache=enabled)
     machine.graph.cast_cache.enabled = enabled
-    return machine.constant(None)
 
 
-def _nest(change: int) -> Callable[[Machine, Args, Kwargs], Value]:
-    def nest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        nesting = _rest(machine).nesting + change
-        # Eager's cache is cleared with the outermost block. The graph follows what eager has
-        # cached, because a cast of a leaf that was written to since gives the old value.
-        if nesting == 0:
-            machine.graph.cast_cache.clear()
-        machine.autocast = _rest(machine)._replace(nesting=nesting)
-        return machine.constant(nesting)
-
-    return nest
-
-
-handles(torch.autocast_increment_nesting)(_nest(1))
-handles(torch.autocast_decrement_nesting)(_nest(-1))
+def _nest(change: int, machine: Machine) -> int:
+    nesting = _rest(machine).nesting + change
+    # Eager's cache is cleared with the outermost block. The graph follows what eager has cached,
+    # because a cast of a leaf that was written to since gives the old value.
+    if nesting == 0:
+        machine.graph.cast_cache.clear()
+    machine.autocast = _rest(machine)._replace(nesting=nesting)
+    return nesting
 
 
 @handles(torch.clear_autocast_cache)
-def _clear_cache(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _clear_cache(machine: Machine) -> None:
     """Do nothing: graphs cache no casts, and the thread's own go when it leaves its last block."""
     if _rest(machine).nesting:
         why = "an open block has cached casts for it"
         raise GraphBreak(RefusedTorchCall.of(name="torch.clear_autocast_cache", why=why))
-    return machine.constant(None)
 
 
-def _fact(read: Callable[..., Any]) -> None:
-    """Register a function whose result does not change, or is guarded with the state."""
-
-    @handles(read)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return machine.constant(read(*_constants(machine, args)))
+def _fact(read: Callable[..., object], machine: Machine, *args: Value) -> object:
+    """Call a function whose result does not change, or is guarded with the state."""
+    return read(*(arg.as_constant(machine) for arg in args))
 
 
-for _reader in (
+_FACTS: tuple[Callable[..., object], ...] = (
     is_autocast_available,
     privateuse1_name,
     torch.cuda.amp.common.amp_definitely_not_available,
     torch.cuda.is_bf16_supported,
-):
-    _fact(_reader)
+)
+calls({
+    torch.autocast_increment_nesting: partial(_nest, 1),
+    torch.autocast_decrement_nesting: partial(_nest, -1),
+    **{read: partial(_fact, read) for read in _FACTS},
+})  # fmt: skip

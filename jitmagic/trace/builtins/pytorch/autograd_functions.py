@@ -82,7 +82,7 @@ class _Named(_Function):  # type: ignore[misc]
     """Called with a keyword to test whether `apply` accepts it."""
 
     @staticmethod
-    def forward(x: object) -> Any:
+    def forward(x: object) -> object:
         return x
 
     @staticmethod
@@ -210,7 +210,7 @@ class _Call:
             once=once,
         )
 
-        def follow() -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+        def follow() -> tuple[tuple[Node, ...], tuple[object, ...]]:
             return self._follow(call, nodes) if differentiates else ((), ())
 
         try:
@@ -252,7 +252,7 @@ class _Call:
 
     def _follow(
         self, call: FunctionCall, made: Sequence[Node | None]
-    ) -> tuple[tuple[Node, ...], tuple[Any, ...]]:
+    ) -> tuple[tuple[Node, ...], tuple[object, ...]]:
         """Trace the backward of the call; return what it captures and what is left on `ctx`."""
         if self.machine.backward_facts is not None:  # in the backward of another function
             call.backward, captured = self._region(made, self.cls)

@@ -6,8 +6,6 @@ and a false one is a graph break, after which plain Python raises.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ....compat.functions import (
@@ -21,7 +19,7 @@ from ....compat.functions import (
 )
 from ...breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ...restarts import TAKES_THE_COMPILED_BRANCH
-from ...values.base import Args, Kwargs, Machine, Value
+from ...values.base import Machine, Value
 from ...values.numbers.assertions import assert_data
 from ...values.numbers.number import NumberValue
 from ...values.objects.class_facts import belongs_to_torch
@@ -31,7 +29,7 @@ from ..registry import handles
 __all__: list[str] = []
 _all = torch.all  # this object, even if it is replaced later
 
-_RAISES: dict[Any, type[Exception]] = {
+_RAISES: dict[object, type[Exception]] = {
     check: RuntimeError,
     check_index: IndexError,
     check_value: ValueError,
@@ -42,16 +40,13 @@ _RAISES: dict[Any, type[Exception]] = {
 
 def _register_check(check: object, error: type[Exception]) -> None:
     @handles(check)
-    def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    def _check(machine: Machine, condition: Value, *message: Value) -> None:
         """Model torch._check; only plain Python, which raises, calls the message."""
-        condition = args[0]
         is_checked = not machine.catches()
         if is_checked and isinstance(condition, NumberValue) and condition.kind is bool:
             assert_data(machine, condition.scalar.argument(machine))
-            return machine.constant(None)
-        if not condition.is_constant(machine) or condition.as_constant(machine) is not True:
+        elif not condition.is_constant(machine) or condition.as_constant(machine) is not True:
             raise GraphBreak(EscapingException.of(error=error.__name__))
-        return machine.constant(None)
 
 
 for _function, _error in _RAISES.items():
@@ -59,28 +54,26 @@ for _function, _error in _RAISES.items():
 
 
 @handles(assert_async, like=lambda input, assert_msg: None)
-def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _assert(machine, "torch._assert_async", args[0])
+def _assert_async(machine: Machine, condition: Value, *message: Value) -> None:
+    _assert(machine, "torch._assert_async", condition)
 
 
 @handles(check_all)
-def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    condition = args[0]
+def _check_tensor_all(machine: Machine, condition: Value, *message: Value) -> None:
     if isinstance(condition, TensorValue) and not machine.catches():
         condition = record(machine, _all, [condition])
-    return _assert(machine, "torch._check_tensor_all", condition)
+    _assert(machine, "torch._check_tensor_all", condition)
 
 
-def _assert(machine: Machine, name: str, condition: Value) -> Value:
+def _assert(machine: Machine, name: str, condition: Value) -> None:
     """Record an assertion; only plain Python, which raises, needs its message."""
     node = condition.node if isinstance(condition, TensorValue) else None
-    if node is not None and not machine.catches() and assert_data(machine, node):
-        return machine.constant(None)
-    raise GraphBreak(UnsupportedArguments.of(name=name, what=condition.describe()))
+    if node is None or machine.catches() or not assert_data(machine, node):
+        raise GraphBreak(UnsupportedArguments.of(name=name, what=condition.describe()))
 
 
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-def _is_compiling(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _is_compiling(machine: Machine) -> bool:
     """Return True, but False to torch's own code.
 
     Libraries have a branch without data-dependent control flow for compilers, and users expect it
@@ -92,4 +85,4 @@ def _is_compiling(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     answer = machine.assumed.is_compiling and not is_torch
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
-    return machine.constant(answer)
+    return answer

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,18 +24,19 @@ from ..registry import AS_GIVEN, handles
 
 __all__: list[str] = []
 
-Parts = tuple[Any, ...]
+Parts = tuple[object, ...]
 
 
 def _register(
-    function: Callable[..., Any],
-    method: Callable[..., Any],
+    function: Callable[..., object],
+    method: Callable[..., object],
     read: Callable[..., Parts | None],
     formula: Callable[..., Tensor],
 ) -> None:
     """Register a composite as `formula(*read(machine, ...))`, run on stand-ins of the tensors.
 
-    `read` has the parameters of the composite. It returns None for a call that stays one node.
+    `read` has the parameters of the composite, whose types are not checked. It returns None for a
+    call that stays one node.
     """
     signature = inspect.signature(read)
 
@@ -68,16 +68,16 @@ _LEAST = 1e-11  # least sum of squared windows, as ATen checks it
 
 def _read_istft(
     machine: Machine,
-    input: Any,
-    n_fft: Any,
-    hop_length: Any = None,
-    win_length: Any = None,
-    window: Any = None,
-    center: Any = True,
-    normalized: Any = False,
-    onesided: Any = None,
-    length: Any = None,
-    return_complex: Any = False,
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
 ) -> Parts | None:
     known = isinstance(input, Tensor) and all(type(size) is int for size in (n_fft, *input.shape))
     if not known or not input.is_complex() or input.dim() not in (2, 3) or not input.numel():
@@ -128,20 +128,20 @@ def _inverse(
 
 def _read_cov(
     machine: Machine,
-    input: object,
-    correction: object = 1,
-    fweights: object = None,
-    aweights: object = None,
+    input: Tensor,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
 ) -> Parts | None:
     parts = input, correction, fweights, aweights
     return parts if _takes(*parts) else None
 
 
-def _read_corrcoef(machine: Machine, input: object) -> Parts | None:
+def _read_corrcoef(machine: Machine, input: Tensor) -> Parts | None:
     return (input,) if _takes(input, 1, None, None) else None
 
 
-def _takes(x: Any, correction: Any, counts: Any, weights: Any) -> bool:
+def _takes(x: Tensor, correction: int, counts: Tensor | None, weights: Tensor | None) -> bool:
     """Return whether eager accepts shapes and dtypes without a warning."""
     tensors = [x, *(each for each in (counts, weights) if each is not None)]
     if not all(isinstance(each, Tensor) for each in tensors) or type(correction) is not int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -326,7 +325,7 @@ def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
     return tensors
 
 
-def _flag(machine: Machine, arguments: dict[str, Value], name: str) -> Any:
+def _flag(machine: Machine, arguments: dict[str, Value], name: str) -> object:
     return arguments[name].as_constant(machine) if name in arguments else None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ....graph.node_meta import device_of
-from ....guards.guard import IdentityIs, TypeIs
+from ....guards.guard import TypeIs
 from ....guards.live_objects import array_memory
 from ....guards.source import ArrayMemory, Source
 from ...breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
@@ -32,7 +32,7 @@ from ...values.objects.callables import BuiltinValue, name_of
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
 from ...values.tensors.tensor_inputs import input_value
-from ...wrap import intercepts, wraps
+from ...wrap import by_identity, intercepts, wraps
 from ..python.numbers import fold_call
 from ..registry import handles
 
@@ -233,7 +233,7 @@ def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Valu
         return None
     names = tuple(kwargs)
 
-    def call(*constants: Any) -> Any:
+    def call(*constants: object) -> object:
         named = dict(zip(names, constants[len(args) :], strict=True))
         # numpy warns of a division by zero or an overflow. A constant would lose the warning.
         with np.errstate(all="raise"):
@@ -274,14 +274,7 @@ def _intercept_function(machine: Machine, obj: object, source: Source) -> Value 
     return _wrap_function(machine, obj, source)
 
 
-def _wrap_function(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return NumpyFunction(obj, source)
-
-
-def _wrap_dtype(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return DtypeValue(obj, source)
+_wrap_function = by_identity(NumpyFunction)
 
 
 def _wrap_array(machine: Machine, obj: object, source: Source) -> Value:
@@ -298,5 +291,5 @@ def _wrap_array(machine: Machine, obj: object, source: Source) -> Value:
 
 if np is not None:
     wraps(np.ufunc, type(np.concatenate))(_wrap_function)
-    wraps(np.dtype, subclasses=True)(_wrap_dtype)
+    wraps(np.dtype, subclasses=True)(by_identity(DtypeValue))
     wraps(np.ndarray)(_wrap_array)

@@ -177,7 +177,7 @@ _ELEMENTWISE = ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv")
 _VALUE_LAST = ("addcmul", "addcdiv")  # the number is a keyword of the tensor operation
 
 
-def _follow_list(bare: str, in_place: bool, function: Callable[..., Any]) -> CallHandler:
+def _follow_list(bare: str, in_place: bool, function: Callable[..., object]) -> CallHandler:
     method = f"{bare}_" if in_place else bare
 
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -273,7 +273,7 @@ def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     columns = [_entries(machine, _GROUPING, tensors) for tensors in lists_given]
     if not columns or any(len(column) not in (0, len(columns[0])) for column in columns):
         raise _unsupported(_GROUPING, "lists of several lengths")
-    groups: dict[tuple[Any, Any], list[int]] = {}
+    groups: dict[tuple[object, object], list[int]] = {}
     for position, tensor in enumerate(columns[0]):
         groups.setdefault(_kind(tensor), []).append(position)
     for column in columns[1:]:

@@ -25,7 +25,7 @@ from ....compat.modes import (
 )
 from ....guards.guard import StateRead
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
-from ...values.base import Args, Kwargs, Machine, Value
+from ...values.base import Machine, Value
 from ...values.contexts.default_device import default_device, set_default_device
 from ...values.contexts.default_dtype import default_dtype, set_default_dtype
 from ..registry import calls, handles
@@ -47,38 +47,34 @@ def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
 
 
 @handles(torch.get_default_device)
-def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _default_device(machine: Machine) -> torch.device:
     device = default_device(machine)
     if device is not None and (device.index is not None or device.type in ("cpu", "meta")):
-        return machine.constant(device)
+        return device
     if device is not None:
         why = "the index of the current device belongs to the thread"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
     if getattr(DEFAULT_DEVICE, "device_context", None) is not None:
         why = "a default device is set, but its function mode is not active"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
-    return machine.constant(torch.device("cpu"))
+    return torch.device("cpu")
 
 
 @handles(torch.set_default_device)
-def _set_default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    (device,) = args
+def _set_default_device(machine: Machine, device: Value) -> None:
     if not device.is_constant(machine):
         raise GraphBreak(UnsupportedArguments.of(name="set_default_device", what="not a constant"))
     value = device.as_constant(machine)
     set_default_device(machine, None if value is None else torch.device(value))
-    return machine.constant(None)
 
 
 @handles(torch.set_default_dtype)
-def _set_default_dtype(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _set_default_dtype(machine: Machine, dtype: Value) -> None:
     """Set the default dtype of the trace; the thread's is set at the exit."""
-    (dtype,) = args
     value = dtype.as_constant(machine) if dtype.is_constant(machine) else None
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
         raise GraphBreak(UnsupportedArguments.of(name="set_default_dtype", what="not a constant"))
     set_default_dtype(machine, value)
-    return machine.constant(None)
 
 
 def _read_settled(device: Any, ask: Callable[[], object], machine: Machine) -> Value:

@@ -55,7 +55,7 @@ _NATURAL = Interval(0, 2**63 - 1)
 class _Seed:
     """A call of a function that seeds generators."""
 
-    function: Callable[[Any], object]
+    function: Callable[[object], object]
 
     def __call__(self, seeding: Seeding) -> None:
         self.function(seeding.number)
@@ -63,7 +63,7 @@ class _Seed:
 
 def _seed(
     machine: Machine,
-    function: Callable[[Any], object],
+    function: Callable[[object], object],
     generators: tuple[object, ...],
     args: Args,
     kwargs: Kwargs,
@@ -153,7 +153,7 @@ def _makes_generators(make: Any, limits: Interval) -> None:
         return GeneratorObjectValue(make(0), source)
 
 
-_SEEDS: list[tuple[Any, Any]] = [(random.seed, getattr(random.seed, "__self__"))]  # noqa: B009
+_SEEDS: list[tuple[object, object]] = [(random.seed, getattr(random.seed, "__self__"))]  # noqa: B009
 if np is not None:
     _SEEDS.append((np.random.seed, np.random.mtrand._rand))
     _makes_generators(np.random.RandomState, _OF_NUMPY)
@@ -191,8 +191,8 @@ class _Draw:
     """A call of a function that makes a random tensor."""
 
     function: Callable[..., torch.Tensor]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
 
     def __call__(self, generator: torch.Generator) -> torch.Tensor:
         return self.function(*self.args, generator=generator, **self.kwargs)

@@ -21,8 +21,6 @@ from torch.overrides import (
 from ....compat.modules import lazy_property
 from ....compat.tensors import TENSOR_CLASSES, broadcast_size
 from ....graph.symbolic.known import known_value
-from ....guards.guard import IdentityIs
-from ....guards.source import Source
 from ...breaks import (
     Construction,
     GraphBreak,
@@ -45,7 +43,7 @@ from ...values.objects.constants import ConstantValue, evaluate
 from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
 from ...values.tensors.tensor import TensorValue, record
-from ...wrap import intercepts
+from ...wrap import by_identity, intercepts
 from ..python.numbers import fold_call
 from ..registry import AS_GIVEN, calls, handler_of, handles, handles_named
 
@@ -53,12 +51,12 @@ __all__: list[str] = []
 
 
 @handles(is_tensor_like)
-def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    kind = args[0].python_type(machine)
+def _is_tensor_like(machine: Machine, value: Value) -> bool:
+    kind = value.python_type(machine)
     # torch asks hasattr(obj, "__torch_function__"), which may run a `__getattr__` of the user's.
-    if not isinstance(args[0], TensorValue) and kind not in (float, int, bool, complex):
+    if not isinstance(value, TensorValue) and kind not in (float, int, bool, complex):
         raise GraphBreak(UnsupportedArguments.of(name="is_tensor_like", what=f"a {kind.__name__}"))
-    return machine.constant(isinstance(args[0], TensorValue))
+    return isinstance(value, TensorValue)
 
 
 @handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
@@ -194,10 +192,7 @@ for _limit in (torch.finfo, torch.iinfo):
     handles(_limit, like=lambda type: None)(partial(_limits, _limit))
 
 
-@intercepts(torch.finfo, torch.iinfo)
-def _wrap_limits(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return NumberLimits(obj, source)
+intercepts(torch.finfo, torch.iinfo)(by_identity(NumberLimits))
 
 
 @constructs(
@@ -276,9 +271,8 @@ _lazy: Any = lazy_property
 
 
 @handles(_lazy)
-def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+def _lazy_of_class(machine: Machine, wrapped: Value) -> Value:
     """Return a lazy property read from the class alone, by code that asks for its kind."""
-    wrapped = args[0]
     if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
         wrapped.refuse(machine, "a lazy property")
     return BuiltinValue(_lazy(wrapped.live))

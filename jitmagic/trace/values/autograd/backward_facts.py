@@ -277,7 +277,7 @@ class BackwardFacts:
         self.guards = tuple(guards)
         return tuple(self._moved(guard) for guard in guards)
 
-    def _moved(self, part: Any) -> Any:
+    def _moved(self, part: object) -> Any:
         """Return a guard or Source with the frame's sources in place of SavedRefs."""
         if isinstance(part, SavedRef):
             return list(self._held)[part.index]

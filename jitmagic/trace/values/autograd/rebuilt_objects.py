@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ....torch_types import AnyFunction
 from ..base import Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.namedtuples import NamedTupleValue
@@ -29,7 +30,7 @@ from .backward_facts import BackwardFacts, SavedObjects, unwrapped
 
 __all__ = ["ObjectRebuilder"]
 
-Make = Callable[[Sequence[Any], tuple[Any, ...]], Any]
+Make = Callable[[Sequence[object], tuple[object, ...]], Any]
 """Builds an object from the tensors and sizes of the graph and the objects saved by the call."""
 
 
@@ -39,7 +40,7 @@ class ObjectRebuilder:
     def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
         self._machine, self._facts = machine, facts
         self._held = machine.notes.root.of(SavedObjects)
-        self._left: list[Any] = []  # tensors and numbers: nodes, or Sizes
+        self._left: list[object] = []  # tensors and numbers: nodes, or Sizes
 
     def original(
         self, cls: ClassValue, attributes: dict[str, Value]
@@ -50,7 +51,7 @@ class ObjectRebuilder:
         function = self._maker(cls)
         makers = {name: self._maker(value) for name, value in attributes.items()}
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> object:
             named = {name: maker(left, held) for name, maker in makers.items()}
             return function(left, held), named
 
@@ -79,7 +80,7 @@ class ObjectRebuilder:
             return take
         return lambda left, held: kind(take(left, held))
 
-    def _taken(self, node: Any) -> Make:
+    def _taken(self, node: object) -> Make:
         index = len(self._left)
         self._left.append(node)
         return lambda left, held: left[index]
@@ -123,11 +124,11 @@ class ObjectRebuilder:
         constant = value.as_constant(self._machine)
         return lambda left, held: constant
 
-    def _combined(self, function: Callable[..., Any], parts: Sequence[Value]) -> Make:
+    def _combined(self, function: Callable[..., object], parts: Sequence[Value]) -> Make:
         makers = [self._maker(part) for part in parts]
         return lambda left, held: function(*(maker(left, held) for maker in makers))
 
-    def _gathered(self, kind: Callable[..., Any], parts: Sequence[Value]) -> Make:
+    def _gathered(self, kind: AnyFunction, parts: Sequence[Value]) -> Make:
         makers = [self._maker(part) for part in parts]
         return lambda left, held: kind([maker(left, held) for maker in makers])
 
@@ -137,7 +138,7 @@ class ObjectRebuilder:
         defaults, named = (self._maker(part) for part in parts)
         cells = self._gathered(tuple, value.closure)
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> object:
             given = name, defaults(left, held), cells(left, held)
             made = types.FunctionType(code, names, *given)
             made.__kwdefaults__ = named(left, held)
@@ -149,7 +150,7 @@ class ObjectRebuilder:
         parts = self._gathered(list, (value.function, *value.args))
         named = {name: self._maker(arg) for name, arg in value.kwargs.items()}
 
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> object:
             given = {name: maker(left, held) for name, maker in named.items()}
             return partial(*parts(left, held), **given)
 
@@ -164,7 +165,7 @@ class ObjectRebuilder:
 
         # Neither `__init__` nor a user's `__setattr__` may run again: their effects happened in the
         # forward.
-        def make(left: Sequence[Any], held: tuple[Any, ...]) -> Any:
+        def make(left: Sequence[object], held: tuple[object, ...]) -> object:
             made = object.__new__(cls(left, held))
             for name, maker in attributes.items():
                 object.__setattr__(made, name, maker(left, held))

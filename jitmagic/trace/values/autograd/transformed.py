@@ -28,6 +28,7 @@ from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.transforms import Pattern, Pull, Slot, Transformed
 from ....spec import TensorSpec
+from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRefused
 from ...region import TransformBuilder
 from ...result import BreakReason, Recipe
@@ -44,7 +45,9 @@ class TransformedValue(Value):
 
     __slots__ = ("function", "settings", "transform")
 
-    def __init__(self, transform: Any, function: Value, settings: Mapping[str, Value]) -> None:
+    def __init__(
+        self, transform: AnyFunction, function: Value, settings: Mapping[str, Value]
+    ) -> None:
         super().__init__()
         self.transform, self.function, self.settings = transform, function, dict(settings)
 
@@ -111,7 +114,7 @@ _ESCAPED: BreakReason = RefusedTorchCall.of(
 
 def call_transformed(
     machine: Machine,
-    transform: Any,
+    transform: AnyFunction,
     function: Value,
     settings: Mapping[str, Value],
     args: Args,
@@ -128,7 +131,7 @@ class _ProbedCall(BaseException):
 
     It is a BaseException, so that no `except Exception` in torch catches it."""
 
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         super().__init__()
         self.args_and_kwargs = tuple(args), dict(kwargs)
         self.grad_enabled = torch.is_grad_enabled()
@@ -138,7 +141,11 @@ class _Call:
     """One call of a transformed function."""
 
     def __init__(
-        self, machine: Machine, transform: Any, settings: Mapping[str, Value], takes_function: bool
+        self,
+        machine: Machine,
+        transform: AnyFunction,
+        settings: Mapping[str, Value],
+        takes_function: bool,
     ) -> None:
         self.machine, self.transform = machine, transform
         self.name = f"torch.func.{transform.__name__}"
@@ -146,7 +153,7 @@ class _Call:
         self.takes_function = takes_function
         self.given: list[TensorValue] = []
 
-    def _constant(self, value: Value) -> Any:
+    def _constant(self, value: Value) -> object:
         if not value.is_constant(self.machine):
             raise GraphBreak(
                 RefusedTorchCall.of(name=self.name, why=f"{value.describe()} is given")
@@ -207,10 +214,10 @@ class _Call:
     def _probe(self, arguments: Pattern) -> _ProbedCall:
         """Return the arguments with which torch calls the function: meta tensors of its level."""
 
-        def probe(*args: Any, **kwargs: Any) -> Any:
+        def probe(*args: object, **kwargs: object) -> object:
             raise _ProbedCall(args, kwargs)
 
-        def run(*tensors: torch.Tensor) -> Any:
+        def run(*tensors: torch.Tensor) -> object:
             args, kwargs = arguments.fill(tensors)
             if self.takes_function:
                 # torch itself decides what the function gets: `argnums` and `in_dims` split the
@@ -234,7 +241,7 @@ class _Call:
         outside = {id(value.meta): value for value in self.given}
         count = iter(range(len(self.given) + 1))
 
-        def leaf(tensor: Any) -> Value | None:
+        def leaf(tensor: object) -> Value | None:
             if not isinstance(tensor, torch.Tensor):
                 return None
             index, same = next(count), outside.get(id(tensor))
@@ -270,7 +277,7 @@ def _spec(tensor: torch.Tensor, device: torch.device) -> TensorSpec:
     return known if tensor.is_leaf else replace(known, is_leaf=False)
 
 
-def _flat(structure: Any) -> tuple[tuple[Any, ...], Any]:
+def _flat(structure: object) -> tuple[tuple[object, ...], object]:
     leaves, spec = tree_flatten(structure)
     return tuple(leaves), spec
 
@@ -289,7 +296,9 @@ def _nodes(values: Sequence[TensorValue]) -> tuple[Node, ...]:
     return tuple(value.node for value in values)
 
 
-def _on_meta(name: str, run: Any, args: tuple[Any, ...], graph: GraphBuilder) -> Any:
+def _on_meta(
+    name: str, run: Callable[..., object], args: tuple[object, ...], graph: GraphBuilder
+) -> object:
     try:
         return run_on_meta(run, args, {}, graph.grad_enabled)
     except (EagerRaises, DataDependent) as error:
@@ -304,7 +313,7 @@ def _failed(name: str, error: Exception) -> GraphBreak:
 def _record(
     machine: Machine,
     target: Transformed | Pull,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     device: torch.device,
     name: str,
     draws: bool = False,
@@ -319,7 +328,7 @@ def _record(
     if draws:
         next(n for n in reversed(graph.graph.nodes) if n.target is target).meta["random"] = True
 
-    def leaf(index: Any) -> Value | None:
+    def leaf(index: object) -> Value | None:
         if not isinstance(index, Slot):
             return None
         node = made[index.index]

@@ -38,8 +38,8 @@ __all__ = ["tensors_of_cache"]
 class _CacheRead:
     """A call of the cached function, which checks that the result has the traced spec."""
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
     key: object
     item: int | None  # of a tuple
     spec: TensorSpec
@@ -148,7 +148,7 @@ def _break_if_escaping(machine: Machine, tensor: TensorValue, reason: BreakReaso
     machine.at_exit(check)
 
 
-def _item(held: Any, item: int | None) -> object:
+def _item(held: object, item: int | None) -> object:
     """Return the cached object, or the item of a cached tuple at that index."""
     if item is None:
         return held

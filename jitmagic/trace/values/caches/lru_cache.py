@@ -23,14 +23,14 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ....guards.function_cache import LRU_CACHE, cache_key, cached_result
 from ....guards.guard import CacheLacks, IdentityIs
 from ....guards.source import Argument, CacheEntry, InstanceDict, Item, Source
 from ...breaks import CachedCall, GraphBreak
 from ...library_files import is_installed
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, ObservedError, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, TupleValue
@@ -89,7 +89,7 @@ class CachedFunctionValue(IdentityValue):
         return result
 
     def _missed(
-        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[Any], key: Any
+        self, machine: Machine, args: Args, kwargs: Kwargs, live: list[object], key: object
     ) -> Value:
         """Return the result of a call for which the cache has no entry."""
         assert self.source is not None
@@ -194,7 +194,7 @@ class _InlinedCall:
 _UNKNOWN = object()
 
 
-def _live(machine: Machine, value: Value) -> Any:
+def _live(machine: Machine, value: Value) -> object:
     """Return an argument's live object, or _UNKNOWN; an unhashable one raises TypeError."""
     real = value.realize(machine)
     token = real.hash_key(machine)
@@ -250,7 +250,4 @@ def _parts(machine: Machine, value: Value) -> Iterator[Value]:
                 pending.extend(part.parts())
 
 
-@wraps(LRU_CACHE)
-def _wrap_cached(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return CachedFunctionValue(obj, source)
+wraps(LRU_CACHE)(by_identity(CachedFunctionValue))

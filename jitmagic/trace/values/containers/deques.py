@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from ....guards.guard import TypeIs
 from ....guards.source import Source
-from ...builtins.registry import handles, method
+from ...builtins.registry import handles, methods
 from ...result import BuildList, Constant, Invoke, Recipe
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, Value
+from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.operators import index_of, is_none, unpack
 from .iterators import CheckedItems, StepIterator
@@ -91,44 +91,18 @@ def _deque(owner: Value) -> DequeValue:
 
 
 @handles(Deque, like=lambda iterable=(), maxlen=None: None)
-def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    limit = args[1] if len(args) > 1 else machine.constant(None)
-    maxlen = None if is_none(limit) else index_of(machine, limit)
-    if maxlen is not None and maxlen < 0:
+def _make(
+    machine: Machine, iterable: Value | None = None, maxlen: Value | None = None
+) -> DequeValue:
+    limit = None if maxlen is None or is_none(maxlen) else index_of(machine, maxlen)
+    if limit is not None and limit < 0:
         raise machine.error(ValueError, "maxlen must be non-negative")
-    items = unpack(machine, args[0]) if args else []
-    return DequeValue(ListStore(items, Deque, maxlen))
+    items = [] if iterable is None else unpack(machine, iterable)
+    return DequeValue(ListStore(items, Deque, limit))
 
 
-@method(Deque, "append", lazy=True)
-def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _deque(owner).append(machine, args[0])
-    return machine.constant(None)
-
-
-@method(Deque, "appendleft", lazy=True)
-def _append_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _deque(owner).append(machine, args[0], left=True)
-    return machine.constant(None)
-
-
-@method(Deque, "extend")
-def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _deque(owner).extend(machine, args[0])
-    return machine.constant(None)
-
-
-@method(Deque, "extendleft")
-def _extend_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _deque(owner).extend(machine, args[0], left=True)
-    return machine.constant(None)
-
-
-def _taken(machine: Machine, owner: Value, name: str, args: Args) -> Value:
-    target, index = _deque(owner), -1 if name == "pop" else 0
-    if args:
-        what = f"deque.{name}() takes no arguments ({len(args)} given)"
-        raise machine.error(TypeError, what, exact=True)
+def _take(index: int, machine: Machine, owner: Value) -> Value:
+    target = _deque(owner)
     # A queue without a `maxlen` (`q.append(x); q.popleft()`) is not read as a whole: its length is
     # guarded only from below, so one variant serves all longer ones.
     if index == 0 and (first := target.take_first(machine)) is not None:
@@ -138,60 +112,44 @@ def _taken(machine: Machine, owner: Value, name: str, args: Args) -> Value:
     return target.take(machine, index)
 
 
-@method(Deque, "pop")
-def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _taken(machine, owner, "pop", args)
-
-
-@method(Deque, "popleft")
-def _pop_left(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _taken(machine, owner, "popleft", args)
-
-
-@method(Deque, "insert")
-def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _insert(machine: Machine, owner: Value, index: Value, item: Value) -> None:
     target = _deque(owner)
     # Other methods drop an item at the opposite end; only insert() refuses a full deque.
     if target.store.limit is not None and len(target.items) >= target.store.limit:
         raise machine.error(IndexError, "deque already at its maximum size", exact=True)
-    target.insert(machine, index_of(machine, args[0]), args[1])
-    return machine.constant(None)
+    target.insert(machine, index_of(machine, index), item)
 
 
-@method(Deque, "clear")
-def _clear(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _deque(owner).change(machine, ())
-    return machine.constant(None)
+def _rotate(machine: Machine, owner: Value, count: Value | None = None) -> None:
+    items = Deque(_deque(owner).items)
+    items.rotate(1 if count is None else index_of(machine, count))
+    _deque(owner).change(machine, list(items))
 
 
-@method(Deque, "copy", "__copy__")
-def _copy(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _deque(owner)
-    return target.like(target.items)
+def _copy(machine: Machine, owner: Value) -> Value:
+    return _deque(owner).like(_deque(owner).items)
 
 
-@method(Deque, "reverse")
-def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _deque(owner)
-    target.change(machine, target.items[::-1])
-    return machine.constant(None)
-
-
-@method(Deque, "rotate")
-def _rotate(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _deque(owner)
-    items = Deque(target.items)
-    items.rotate(index_of(machine, args[0]) if args else 1)
-    target.change(machine, list(items))
-    return machine.constant(None)
-
-
-@method(Deque, "__reversed__")
-def _reversed(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return _deque(owner).backwards(machine)
+methods(Deque, {
+    "append": lambda machine, owner, item: _deque(owner).append(machine, item),
+    "appendleft": lambda machine, owner, item: _deque(owner).append(machine, item, left=True),
+}, lazy=True)  # fmt: skip
+methods(Deque, {
+    "extend": lambda machine, owner, items: _deque(owner).extend(machine, items),
+    "extendleft": lambda machine, owner, items: _deque(owner).extend(machine, items, left=True),
+    "pop": partial(_take, -1),
+    "popleft": partial(_take, 0),
+    "insert": _insert,
+    "rotate": _rotate,
+    "copy": _copy,
+    "__copy__": _copy,
+    "clear": lambda machine, owner: _deque(owner).change(machine, ()),
+    "reverse": lambda machine, owner: owner.change(machine, _deque(owner).items[::-1]),
+    "__reversed__": lambda machine, owner: _deque(owner).backwards(machine),
+})  # fmt: skip
 
 
 @wraps(Deque)
-def _wrap_deque(machine: Machine, obj: Deque[Any], source: Source) -> Value:
+def _wrap_deque(machine: Machine, obj: Deque[object], source: Source) -> Value:
     machine.guard(TypeIs(source, Deque))
     return DequeValue(ListStore.of_live(machine, obj, source))

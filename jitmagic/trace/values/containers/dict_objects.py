@@ -131,11 +131,11 @@ class DictObjectValue(InstanceValue):
         return (*(() if self.dictionary is None else self.dictionary.parts()), *super().parts())
 
 
-def _base_of(kind: type) -> type[dict[Any, Any]]:
+def _base_of(kind: type) -> type[dict[object, object]]:
     return collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
 
 
-def add_entries(target: dict[Any, Any], new: dict[Any, Any]) -> None:
+def add_entries(target: dict[object, object], new: dict[object, object]) -> None:
     """Store entries with the base class's `__setitem__`, not an overriding one."""
     # dict.__setitem__ does not update the linked list by which an OrderedDict iterates.
     store = _base_of(type(target)).__setitem__
@@ -166,7 +166,7 @@ def _pairs_by_keys(machine: Machine, value: Value) -> Iterator[Pair]:
 
 
 @wraps(dict, subclasses=True)
-def _wrap_dict_object(machine: Machine, obj: dict[Any, Any], source: Source) -> Value:
+def _wrap_dict_object(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     return wrap_as(DictObjectValue, _is_dict_class, machine, obj, source)
 
 

@@ -33,7 +33,7 @@ class GetterValue(Value):
 
     def __init__(
         self,
-        kind: Callable[..., Any],
+        kind: Callable[..., object],
         args: Args,
         kwargs: Mapping[str, Value],
         source: Source | None = None,
@@ -98,7 +98,7 @@ for _kind in _KINDS:
 @wraps(*_KINDS)
 def _wrap_getter(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
-    named: Mapping[str, Any] = {}
+    named: Mapping[str, object] = {}
     # No attribute of these C objects shows their arguments, but pickling does.
     constructor, arguments, *_ = obj.__reduce__()
     if constructor is not type(obj):  # a methodcaller with keywords reduces to a partial

@@ -234,7 +234,7 @@ class CheckedItems(Iterator[Value]):
         raise StopIteration
 
 
-def _walked(table: Any, what: str, count: int) -> Iterator[Any]:
+def _walked(table: Any, what: str, count: int) -> Iterator[object]:
     """Return an iterator over `table` or a view of it, advanced by `count` items."""
     return advanced(getattr(table, what)() if what else table, count)
 

@@ -316,7 +316,7 @@ class ListStore:
     def _call(
         self, builder: Builder, target: Recipe, name: str, args: tuple[object, ...]
     ) -> Effect:
-        method: Callable[..., Any] = getattr(self.kind, name)
+        method: Callable[..., object] = getattr(self.kind, name)
         arguments = (_argument(builder, arg) for arg in args)
         return Perform(builder.constant(method), (target, *arguments))
 
@@ -333,7 +333,7 @@ def _argument(builder: Builder, argument: object) -> Recipe:
     return builder(argument) if isinstance(argument, Value) else builder.constant(argument)
 
 
-def refill(target: Deque[Any], items: list[Any]) -> None:
+def refill(target: Deque[object], items: list[object]) -> None:
     """Replace the contents of a deque."""
     # The object itself has to remain, since others may refer to it; its `maxlen` is read-only.
     target.clear()

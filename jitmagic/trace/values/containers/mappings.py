@@ -35,7 +35,7 @@ __all__ = [
     "entries_of_live",
 ]
 
-_EMPTY: dict[bool, dict[Any, Any]] = {False: {}, True: collections.OrderedDict()}
+_EMPTY: dict[bool, dict[object, object]] = {False: {}, True: collections.OrderedDict()}
 
 
 class WithAttributes(Value):
@@ -176,7 +176,7 @@ class DictValue(WithAttributes):
             item.realize(machine).is_constant(machine) for item in both
         )
 
-    def as_constant(self, machine: Machine) -> Any:
+    def as_constant(self, machine: Machine) -> object:
         return {
             key.realize(machine).as_constant(machine): value.realize(machine).as_constant(machine)
             for key, value in self.pairs.values()
@@ -237,7 +237,7 @@ class DictValue(WithAttributes):
     def iterate(self, machine: Machine) -> Value:
         return TableIterator(machine, self, type(iter(self.empty())), self.walk(machine, 0), "keys")
 
-    def empty(self) -> dict[Any, Any]:
+    def empty(self) -> dict[object, object]:
         """Return an empty dictionary that has views and iterators of the same types."""
         return _EMPTY[issubclass(self.kind, collections.OrderedDict)]
 
@@ -472,7 +472,7 @@ def entries_of_live(
     dictionary itself.
     """
 
-    def make(machine: Machine, obj: dict[Any, Any], source: Source) -> DictValue:
+    def make(machine: Machine, obj: dict[object, object], source: Source) -> DictValue:
         value = DictValue(store=TableStore.of_live(machine, obj, source))
         value.observed = False
         return value

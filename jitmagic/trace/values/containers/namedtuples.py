@@ -30,11 +30,13 @@ __all__ = ["NamedTupleValue", "is_named_tuple"]
 _FIELD = type(vars(collections.namedtuple("_Pair", "a b"))["a"])
 _BASES = (tuple, object, typing.Generic)
 # Special names in the classes that `namedtuple` and `typing.NamedTuple` create.
-# `__replace__`, `__firstlineno__` and `__static_attributes__` exist since Python 3.13.
+# `__replace__`, `__firstlineno__` and `__static_attributes__` exist since Python 3.13, those of
+# deferred annotations since 3.14.
 _USUAL = frozenset(
-    "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
-    "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
-    "__repr__ __slots__ __slotnames__ __static_attributes__ __str__ __weakref__".split()
+    "__annotate_func__ __annotations__ __annotations_cache__ __class_getitem__ __classdictcell__ "
+    "__dict__ __doc__ __firstlineno__ __getnewargs__ __match_args__ __module__ __new__ "
+    "__orig_bases__ __parameters__ __qualname__ __replace__ __repr__ __slots__ __slotnames__ "
+    "__static_attributes__ __str__ __weakref__".split()
 )
 
 

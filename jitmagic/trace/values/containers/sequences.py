@@ -42,12 +42,11 @@ class ItemsValue(Value):
     """A base for values with ordered items, which may be Lazy."""
 
     __slots__ = ()
-    kind: ClassVar[Any]  # the Python class
+    kind: ClassVar[type]  # the Python class
     items: list[Value]
 
     def python_type(self, machine: Machine) -> type:
-        kind: type = self.kind
-        return kind
+        return self.kind
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, self.kind, name)
@@ -132,7 +131,7 @@ class SequenceValue(ItemsValue):
     def is_constant(self, machine: Machine) -> bool:
         return all(item.is_constant(machine) for item in self.realized(machine))
 
-    def as_constant(self, machine: Machine) -> Any:
+    def as_constant(self, machine: Machine) -> object:
         return self.kind(item.as_constant(machine) for item in self.realized(machine))
 
     def get_item(self, machine: Machine, key: Value) -> Value:
@@ -158,7 +157,7 @@ class TupleValue(SequenceValue):
     """An exact tuple."""
 
     __slots__ = ("items",)
-    kind: ClassVar[Any] = tuple
+    kind: ClassVar[type] = tuple
 
     def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
         super().__init__(source)

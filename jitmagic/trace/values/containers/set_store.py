@@ -370,7 +370,7 @@ def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...])
     return make
 
 
-def changed(target: set[Any], *calls: tuple[Any, ...]) -> set[Any]:
+def changed(target: set[object], *calls: tuple[Any, ...]) -> set[object]:
     """Call methods of a set and return it."""
     for method, *operands in calls:
         method(target, *operands)

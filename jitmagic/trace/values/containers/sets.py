@@ -22,7 +22,7 @@ from .set_store import Operand, SetStore
 
 __all__ = ["SetValue"]
 
-_ALGEBRA: dict[str, Callable[[Any, Any], Any]] = {
+_ALGEBRA: dict[str, Callable[[object, object], object]] = {
     "|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor,
 }  # fmt: skip
 _IN_PLACE = {"|": "__ior__", "&": "__iand__", "-": "__isub__", "^": "__ixor__"}
@@ -60,7 +60,7 @@ class SetValue(Value):
     def is_constant(self, machine: Machine) -> bool:
         return all(item.realize(machine).is_constant(machine) for item in self.store.values)
 
-    def as_constant(self, machine: Machine) -> Any:
+    def as_constant(self, machine: Machine) -> object:
         return self.kind(one.realize(machine).as_constant(machine) for one in self.store.values)
 
     def hash_key(self, machine: Machine) -> object:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import InstanceDict, Item, Source
@@ -28,11 +28,15 @@ from ..objects.functions import FunctionValue
 from ..objects.opaque import WithoutOperators
 
 __all__ = [
+    "ContextClass",
     "ContextValue",
     "Row",
     "set_at_exit",
     "wrap_live",
 ]
+
+ContextClass = Callable[..., Any]
+"""A class of context managers, or a function that makes them, as contextlib does."""
 
 
 class Row:
@@ -41,7 +45,7 @@ class Row:
     decorates = True
     attributes: ClassVar[tuple[str, ...]] = ()  # parameters that an instance has as attributes
 
-    def __init__(self, kind: Any, *parameters: str) -> None:
+    def __init__(self, kind: ContextClass, *parameters: str) -> None:
         self.kind, self.parameters = kind, parameters
         handles(kind)(self.make)
 
@@ -57,13 +61,13 @@ class Row:
             arguments[name] = real.as_constant(machine)
         return ContextValue(self, arguments)
 
-    def refuse(self, what: str) -> Any:
+    def refuse(self, what: str) -> NoReturn:
         raise GraphBreak(UnsupportedArguments.of(name=self.kind.__name__, what=what))
 
-    def enter(self, machine: Machine, context: ContextValue) -> Any:
+    def enter(self, machine: Machine, context: ContextValue) -> object:
         """Change the state of the trace; return what `leave` needs to restore it."""
 
-    def leave(self, machine: Machine, context: ContextValue, before: Any) -> None:
+    def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
         """Restore the state of the trace."""
 
     def result(self, machine: Machine, context: ContextValue) -> Value:
@@ -75,22 +79,24 @@ class Row:
         named = {name: builder.constant(value) for name, value in context.arguments.items()}
         return builder.invoke(self.kind, (), **named)
 
-    def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+    def entered(self, builder: Builder, context: ContextValue, before: object) -> Recipe:
         """Return the recipe of the `__exit__` of an entered context."""
         named = {name: builder.constant(value) for name, value in context.arguments.items()}
         return builder.invoke(entered_block, (builder.constant(self.kind),), **named)
 
 
-def entered_block(kind: Any, /, **arguments: Any) -> Callable[..., Any]:
+def entered_block(kind: ContextClass, /, **arguments: object) -> Callable[..., object]:
     """Create and enter a context; return its `__exit__`."""
     block = kind(**arguments)
     block.__enter__()
-    leave: Callable[..., Any] = block.__exit__
+    leave: Callable[..., object] = block.__exit__
     return leave
 
 
 def set_at_exit(
-    machine: Machine, setter: Callable[..., object], changed: Callable[[], tuple[Any, ...] | None]
+    machine: Machine,
+    setter: Callable[..., object],
+    changed: Callable[[], tuple[object, ...] | None],
 ) -> None:
     """Have each exit call `setter` with what `changed()` returns then, unless that is None.
 
@@ -110,7 +116,7 @@ def set_at_exit(
     machine.at_exit(hook)
 
 
-class _Setters(set[Any]):
+class _Setters(set[object]):
     """The setters that exits of one graph call."""
 
 
@@ -122,13 +128,13 @@ class ContextValue(WithoutOperators):
     def __init__(
         self,
         row: Row,
-        arguments: dict[str, Any],
+        arguments: dict[str, object],
         live: Any = None,
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
         self.row, self.arguments, self.live = row, arguments, live
-        self.before: Any = False
+        self.before: object = False
 
     def python_type(self, machine: Machine) -> type:
         if not isinstance(self.row.kind, type):
@@ -146,14 +152,14 @@ class ContextValue(WithoutOperators):
         if name in self.row.attributes and name in self.arguments:
             return machine.constant(self.arguments[name])
         if name == "clone" and self.row.attributes:
-            return BuiltinMethodValue(self, self.row.kind, name)
+            return BuiltinMethodValue(self, self.python_type(machine), name)
         if name == "prev" and self.row.attributes:
             return machine.constant(self.restored(machine))
         if name == "__exit__" and self.live is not None:  # a resume function may run in its block
             return Entered(self, self.restored(machine))
         self.refuse(machine, f"attribute {name!r}")
 
-    def restored(self, machine: Machine) -> Any:
+    def restored(self, machine: Machine) -> object:
         """Return the state that leaving restores, guarded for a live context."""
         if self.live is not None:
             assert self.source is not None
@@ -183,7 +189,7 @@ class Entered(WithoutOperators):
 
     __slots__ = ("before", "context")
 
-    def __init__(self, context: ContextValue, before: Any) -> None:
+    def __init__(self, context: ContextValue, before: object) -> None:
         super().__init__()
         self.context, self.before = context, before
 
@@ -233,12 +239,14 @@ class DecoratedFunction(WithoutOperators):
         return f"decorated {self.function.describe()}"
 
 
-def wrap_live(row: Row, arguments: dict[str, Any]) -> None:
+def wrap_live(row: Row, arguments: dict[str, object]) -> None:
     """Register live instances of a kind, whose attributes are `arguments` and `row.parameters`."""
+    kind = row.kind
+    assert isinstance(kind, type)
 
-    @wraps(row.kind)
+    @wraps(kind)
     def wrap(machine: Machine, obj: Any, source: Source) -> Value:
-        machine.guard(TypeIs(source, row.kind))
+        machine.guard(TypeIs(source, kind))
         read = {name: getattr(obj, name) for name in row.parameters}
         for name, value in read.items():
             machine.guard(ValueEquals(Item(InstanceDict(source), name), value))

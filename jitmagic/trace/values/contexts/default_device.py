@@ -69,10 +69,12 @@ class _DeviceRow(Row):
     decorates = False
 
     def enter(self, machine: Machine, context: ContextValue) -> None:
-        block = torch.device(context.arguments["device"]), len(machine.frames)
+        device = context.arguments["device"]
+        assert isinstance(device, torch.device | str | int)
+        block = torch.device(device), len(machine.frames)
         machine.notes.root.of(_TracedDevices).blocks.append(block)
 
-    def leave(self, machine: Machine, context: ContextValue, before: None) -> None:
+    def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
         machine.notes.root.of(_TracedDevices).blocks.pop()
 
 

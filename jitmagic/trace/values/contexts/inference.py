@@ -19,6 +19,7 @@ from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
+from ..tensor_base import TensorBase
 
 __all__ = [
     "is_inference_result",
@@ -38,7 +39,7 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
         return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]
 
 
-def output_recipe(builder: Builder, owner: Any) -> Recipe:
+def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     """Return the recipe of a TensorValue that the trace computed."""
     output = builder.output(owner, owner.node)
     if is_inference_result(owner.node):
@@ -58,7 +59,7 @@ def is_inference_result(node: Node) -> bool:
     return bool(node.meta.get("inference"))
 
 
-def refuse_inference_arguments(notes: GraphNotes, name: str, *parts: Any) -> dict[Node, int]:
+def refuse_inference_arguments(notes: GraphNotes, name: str, *parts: object) -> dict[Node, int]:
     """Break if eager may raise because an argument of the call is an inference tensor.
 
     Also breaks if the result may be an inference tensor in eager but not here, or vice versa.

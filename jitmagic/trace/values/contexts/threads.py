@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any
 
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
 from ...breaks import GraphBreak, Reason, UnsupportedOperation
 from ...builtins.registry import method
 from ...wrap import wraps
-from ..base import Args, CannotRebuild, Kwargs, Machine, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import BuiltinMethodValue, bind_builtin
 from ..objects.constants import ATOMS
 from ..objects.identity import IdentityValue
@@ -38,11 +37,11 @@ class LockValue(IdentityValue):
 
     __slots__ = ("acquired_at_step", "done", "held", "machine", "text")
 
-    def __init__(self, live: Any, source: Source) -> None:
+    def __init__(self, live: object, source: Source) -> None:
         super().__init__(live, source)
         self.held = self.acquired_at_step = 0
         self.done = (0, 0)
-        self.machine: Any = None  # set by `watch`
+        self.machine: Machine | None = None  # set by `watch`
         self.text = ""
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -52,18 +51,19 @@ class LockValue(IdentityValue):
         entered = _acquire(machine, self, (), {})
         return BuiltinMethodValue(self, type(self.live), "__exit__"), entered
 
-    def watch(self, machine: Any) -> None:
+    def watch(self, machine: Machine) -> None:
         """Break if another thread holds the lock; else check the lock at each exit."""
         if self.machine is None:
             self.text, self.machine = _text_of(self, machine), machine
             machine.at_exit(self._at_exit)
 
-    def _at_exit(self, builder: Any) -> None:
+    def _at_exit(self, builder: Builder) -> None:
         """Refuse an exit while the lock is held, or a graph break if the whole frame acquires it.
 
         The guard that the lock is free is installed here, but not if frame/locked_frames.py
         acquires the lock: it checks the guards again while it holds the lock.
         """
+        assert self.machine is not None
         if self.held:
             raise CannotRebuild("a lock that is held", self.acquired_at_step)
         if self.machine.effects.lock is not self.live:
@@ -72,7 +72,7 @@ class LockValue(IdentityValue):
             raise CannotRebuild("a lock", self.acquired_at_step, _cannot_hold(self))
 
 
-def _done(machine: Any) -> tuple[int, int]:
+def _done(machine: Machine) -> tuple[int, int]:
     """Return (number of effects, number of operations) that the trace has recorded so far."""
     graph = machine.graph
     return machine.effects.changes, len(graph.graph.nodes) - len(graph.inputs)
@@ -85,7 +85,7 @@ def _refuse(machine: Machine, lock: LockValue, args: Args, kwargs: Kwargs) -> No
 
 @method(_LOCKS[0], "acquire", "__enter__")
 @method(_LOCKS[1], "acquire", "__enter__")
-def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+def _acquire(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(owner, LockValue)
     _refuse(machine, owner, args, kwargs)
     if not owner.held:
@@ -108,7 +108,7 @@ def _text_of(lock: LockValue, machine: Machine) -> str:
     return text
 
 
-def _acquire_for_frame(machine: Any, lock: LockValue) -> None:
+def _acquire_for_frame(machine: Machine, lock: LockValue) -> None:
     """Have frame/locked_frames.py hold the lock while the whole frame runs."""
     # Only one lock: acquiring two in another order than other threads do may deadlock.
     if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
@@ -144,7 +144,7 @@ def _locked(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 
 @wraps(*_LOCKS)
-def _wrap_lock(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_lock(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return LockValue(obj, source)
 

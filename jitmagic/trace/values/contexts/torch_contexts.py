@@ -23,7 +23,7 @@ from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
 from ...builtins.registry import handles, method
 from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
-from .contexts import ContextValue, Row, set_at_exit, wrap_live
+from .contexts import ContextClass, ContextValue, Row, set_at_exit, wrap_live
 
 __all__ = ["no_grad", "set_grad_mode"]
 
@@ -35,8 +35,8 @@ __all__ = ["no_grad", "set_grad_mode"]
 class State:
     """State that contexts change: `now` reads the value in the trace, `change` sets it."""
 
-    now: Callable[[Machine], Any]
-    change: Callable[[Machine, Any], None]
+    now: Callable[[Machine], bool]
+    change: Callable[[Machine, bool], None]
 
 
 def set_grad_mode(machine: Machine, mode: bool) -> None:
@@ -51,14 +51,14 @@ def set_grad_mode(machine: Machine, mode: bool) -> None:
     graph.set_grad_enabled(mode)
 
 
-class _Untraced(dict[Any, Any]):
+class _Untraced(dict[Callable[[bool], None], bool]):
     """Values, by their setter, of state that no traced operation reads."""
 
 
-def _untraced(read: Callable[[], Any], write: Callable[[Any], None]) -> State:
+def _untraced(read: Callable[[], bool], write: Callable[[bool], None]) -> State:
     """Model state that no traced operation reads; the functions that read and write it, too."""
 
-    def now(machine: Machine) -> Any:
+    def now(machine: Machine) -> bool:
         if machine.graph.inference.is_on:  # which sets it, too
             why = "inference mode changes its result"
             raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
@@ -67,7 +67,7 @@ def _untraced(read: Callable[[], Any], write: Callable[[Any], None]) -> State:
             values[write] = read_state(machine, read).as_constant(machine)
         return values[write]
 
-    def change(machine: Machine, value: Any) -> None:
+    def change(machine: Machine, value: bool) -> None:
         values, entry = machine.notes.root.of(_Untraced), now(machine)
         changed = lambda: None if values[write] == entry else (values[write],)  # noqa: E731
         set_at_exit(machine, write, changed)
@@ -94,7 +94,7 @@ class StateRow(Row):
 
     attributes: ClassVar[tuple[str, ...]] = ("mode",)
 
-    def __init__(self, kind: Any, state: State, mode: bool | None = None) -> None:
+    def __init__(self, kind: type, state: State, mode: bool | None = None) -> None:
         super().__init__(kind, *(("mode",) if mode is None else ()))
         self.state, self.mode = state, mode
         self.decorates = mode is not None
@@ -113,11 +113,12 @@ class StateRow(Row):
             self.state.change(machine, bool(made.arguments["mode"]))
         return made
 
-    def _clone(self, machine: Machine, context: Any, args: Args, kwargs: Kwargs) -> ContextValue:
+    def _clone(self, machine: Machine, context: Value, args: Args, kwargs: Kwargs) -> ContextValue:
+        assert isinstance(context, ContextValue)
         modes = [machine.constant(context.arguments[name]) for name in self.parameters]
         return self.make(machine, modes, {})
 
-    def enter(self, machine: Machine, context: ContextValue) -> Any:
+    def enter(self, machine: Machine, context: ContextValue) -> object:
         # `set_grad_enabled(False)` changes the mode in its constructor, and `__exit__` restores the
         # mode from before that call, not from before the `with`.
         is_set = self.mode is None  # since it was created
@@ -125,26 +126,26 @@ class StateRow(Row):
         self.state.change(machine, bool(context.arguments["mode"]))
         return before
 
-    def leave(self, machine: Machine, context: ContextValue, before: Any) -> None:
-        self.state.change(machine, before)
+    def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
+        self.state.change(machine, bool(before))
 
     def recipe(self, builder: Builder, context: ContextValue) -> Recipe:
         if self.mode is not None:
             return builder.invoke(self.kind, ())
         return self._applied(builder, context, context.before)
 
-    def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+    def entered(self, builder: Builder, context: ContextValue, before: object) -> Recipe:
         made = self._applied(builder, context, before)
         return builder.call(builder.constant(getattr), made, builder.constant("__exit__"))
 
-    def _applied(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+    def _applied(self, builder: Builder, context: ContextValue, before: object) -> Recipe:
         parts = self.kind, context.arguments["mode"], before
         return builder.invoke(applied_context, tuple(map(builder.constant, parts)))
 
 
-def applied_context(kind: Any, mode: bool, before: bool) -> Any:
+def applied_context(kind: type, mode: bool, before: bool) -> object:
     """Build a context without its constructor, which might set the mode again."""
-    made = kind.__new__(kind)
+    made: Any = object.__new__(kind)
     made.mode, made.prev = mode, before
     return made
 
@@ -189,7 +190,7 @@ class _InferenceRow(Row):
             self.refuse("a function to decorate, or False")
         return made
 
-    def enter(self, machine: Machine, context: ContextValue) -> Any:
+    def enter(self, machine: Machine, context: ContextValue) -> object:
         graph = machine.graph
         before = graph.grad_enabled, graph.inference.is_on, machine.step
         # If the caller has entered inference_mode already, the block changes nothing.
@@ -198,14 +199,16 @@ class _InferenceRow(Row):
             graph.inference.is_on = graph.inference.used = True
         return before
 
-    def leave(self, machine: Machine, context: ContextValue, before: Any) -> None:
+    def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
+        assert isinstance(before, tuple)
         grad_mode, was_on, _ = before
         if not torch.is_inference_mode_enabled():
             machine.graph.inference.is_on = was_on
             set_grad_mode(machine, grad_mode)
 
-    def entered(self, builder: Builder, context: ContextValue, before: Any) -> Recipe:
+    def entered(self, builder: Builder, context: ContextValue, before: object) -> Recipe:
         # The break moves before the block, and Python enters the real context.
+        assert isinstance(before, tuple)
         raise CannotRebuild("a block of inference mode", before[2])
 
 
@@ -220,15 +223,16 @@ class _DeviceFlags(Row):
 
     decorates = False
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: ContextClass) -> None:
         super().__init__(kind, *signature(kind).parameters)
 
-    def enter(self, machine: Machine, context: ContextValue) -> Any:
+    def enter(self, machine: Machine, context: ContextValue) -> object:
         machine.notes.marks.add(FLAGS_ARE_SET)
         return len(machine.graph.graph.nodes)
 
-    def leave(self, machine: Machine, context: ContextValue, before: Any) -> None:
+    def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
         machine.notes.marks.discard(FLAGS_ARE_SET)
+        assert isinstance(before, int)
         nodes = list(machine.graph.graph.nodes)[before:]
         if any(spec.device.type != "cpu" for node in nodes for spec in specs_in(node)):
             name = f"{self.kind.__module__}.{self.kind.__name__}"
@@ -262,7 +266,7 @@ _RecordFunction(record_function, "name", "args")
 class _Refused(Row):
     """A context whose effect is not traced."""
 
-    def __init__(self, kind: Any, why: str) -> None:
+    def __init__(self, kind: ContextClass, why: str) -> None:
         super().__init__(kind)
         self.why = why
 

@@ -120,12 +120,10 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 
 
 @handles(unwrap_function(torch.nn.Module.__init__))
-def _initialize(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    module, *rest = args
-    if not isinstance(module, NewModuleValue) or rest or kwargs:
+def _initialize(machine: Machine, module: Value, *rest: Value, **named: Value) -> None:
+    if not isinstance(module, NewModuleValue) or rest or named:
         raise GraphBreak(Construction.of(what="Module.__init__()"))
     module.initialize(machine)
-    return machine.constant(None)
 
 
 def _registers(method: Any, table: str, fits: Callable[[Value], bool]) -> None:

@@ -1,7 +1,7 @@
 """Computes with Python numbers that vary: the operations of ints, floats and sizes.
 
-Input: Scalars, and an operation by its name in OPERATIONS (symbols/scalar.py). Output: a Scalar.
-Each has an expression over symbols, from which its range is computed, and one of three forms:
+Input: Scalars, and the name of an operation (symbols/symbolic_numbers.py). Output: a Scalar. Each
+has an expression over symbols, from which its range is computed, and one of three forms:
 
     constant   an int or float of Python, an operand
     size       a Size: arithmetic of sizes is done on the expressions, without nodes
@@ -37,7 +37,6 @@ from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ....symbols.polynomial import normal
 from ....symbols.rounding import rounded
-from ....symbols.scalar import Apply, Number, Symbol, apply, constant, symbols_of
 from ....symbols.size import (
     Dimension,
     Size,
@@ -46,8 +45,10 @@ from ....symbols.size import (
     is_tensor_symbol,
     size_or_float,
 )
+from ....symbols.symbolic_numbers import Apply, Number, Symbol, apply, constant, symbols_of
+from ....torch_types import AnyFunction
 from ...result import InputKind
-from ...varying.symbolic import Count
+from ...varying.attempt_symbols import Count
 from ..base import Machine
 from .assertions import assert_data, asserted_truth, size_from_data
 from .precomputed_scalars import nonzero_by_check, precompute
@@ -76,7 +77,7 @@ _OF_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul,
     "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
-_NODES: Mapping[str, Callable[..., Any]] = {
+_NODES: Mapping[str, AnyFunction] = {
     **_OF_SIZES, "/": operator.truediv, "**": operator.pow,
     "<<": operator.lshift, ">>": operator.rshift,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
@@ -301,7 +302,7 @@ def extreme(machine: Machine, op: str, best: Scalar, item: Scalar) -> Scalar:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def number_node(machine: Machine, kind: type, number: Any) -> Any:
+def number_node(machine: Machine, kind: type, number: object) -> Any:
     """Record a number or a Size as a 0-dim CPU tensor; the default device does not matter."""
     kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
     made = machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
@@ -310,7 +311,7 @@ def number_node(machine: Machine, kind: type, number: Any) -> Any:
     return made
 
 
-def python_node(machine: Machine, target: Any, *args: Any) -> Node:
+def python_node(machine: Machine, target: Any, *args: object) -> Node:
     """Record an operation on numbers; the mark makes it compute in Python's precision."""
     node: Node = machine.graph.call(target, list(args), {}, machine.lines())
     node.meta["python"] = True

@@ -24,8 +24,8 @@ from ....graph.symbolic.sym_node import is_data_dependent, sizes_in
 from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.polynomial import is_integral, normal
-from ....symbols.scalar import Symbol, evaluate, symbols_of
 from ....symbols.size import Dimension, Size, size_of
+from ....symbols.symbolic_numbers import Symbol, evaluate, symbols_of
 from ...breaks import TensorBranch, TensorItem
 from ...graph_notes import GraphNotes
 from ...residual.undo import can_assert, can_be_copied

@@ -15,7 +15,7 @@ value itself (a key, an attribute) raises Specialize: the trace starts again wit
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -26,9 +26,10 @@ from ....symbols.context import Specialize
 from ....symbols.expr import Expr, Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ....symbols.polynomial import application
-from ....symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
 from ....symbols.size import DataSize, Dimension, Size, stride_place
+from ....symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
 from ...result import Recipe
+from ...varying.attempt_symbols import DrawnNumber
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..methods import MethodValue
@@ -48,10 +49,11 @@ __all__ = [
     "NumberValue",
     "VaryingValue",
     "dimension_value",
+    "drawn_number",
+    "is_next_draw_constant",
     "node_scalar",
     "number_value",
     "scalar_of",
-    "unknown_number",
     "varying_number",
 ]
 
@@ -261,12 +263,17 @@ def node_scalar(value: Value) -> Scalar | None:
 # -- where they come from --------------------------------------------------------------------------
 
 
-def unknown_number(
-    machine: Machine, origin: Hashable, source: Drawn, kind: type, limits: Interval | None = None
+def is_next_draw_constant(machine: Machine) -> bool:
+    """Return whether an earlier attempt needed the value of the number that is drawn next."""
+    return DrawnNumber(machine.effects.drawn) in machine.symbols.constants
+
+
+def drawn_number(
+    machine: Machine, source: Drawn, kind: type, limits: Interval | None = None
 ) -> NumberValue:
     """Return a number computed before the graph runs: its symbol has limits but no hint."""
     limits = limits or (INT64 if kind is int else ANY_FLOAT)
-    symbol = Symbol(f"{source.name}()", kind, limits, origin)
+    symbol = Symbol(f"{source.name}()", kind, limits, DrawnNumber(source.index))
     machine.symbols.add(symbol, None)
     node = scalar_input(machine, source.name, source, kind)
     return NumberValue(Scalar(kind, symbol, node, source))

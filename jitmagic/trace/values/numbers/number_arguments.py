@@ -30,21 +30,24 @@ from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.probe import floats_in
-from ....symbols.scalar import symbols_of
 from ....symbols.size import is_tensor_symbol
+from ....symbols.symbolic_numbers import symbols_of
 from ...region import TransformBuilder
 from ..base import Machine
 from .arithmetic import Scalar
 
 __all__ = ["call_with_numbers", "keep_numbers_of_transform", "refuse_numbers"]
 
+Arguments = Mapping[int | str, Any]
+"""The arguments of a call, by position and by name: nodes, Scalars and constants."""
+
 _EXAMPLE = 0.41421356237309503  # an arbitrary value between 0 and 1
 _USUAL = Interval(-1e30, 1e30)  # numbers read from tensors are asserted to be inside
 
 
 def call_with_numbers(
-    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+    machine: Machine, target: Target, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
     """Record the call with each number as a size, a run-time float or a constant."""
     given: dict[int | str, Any] = dict(enumerate(args))
     given.update(kwargs)
@@ -67,7 +70,7 @@ def _varies(number: Scalar) -> bool:
     return number.kind is int or not all(map(is_tensor_symbol, symbols_of(number.expr)))
 
 
-def _arguments(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(given: Arguments) -> tuple[tuple[object, ...], dict[str, object]]:
     named = {name: arg for name, arg in given.items() if isinstance(name, str)}
     return tuple(arg for name, arg in given.items() if not isinstance(name, str)), named
 
@@ -75,7 +78,7 @@ def _arguments(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[st
 def _as_number(
     machine: Machine,
     target: Target,
-    given: Mapping[int | str, Any],
+    given: Arguments,
     key: int | str,
     number: Scalar,
 ) -> Node | None:
@@ -87,7 +90,7 @@ def _as_number(
     metas = with_hints(map_nodes(dict(given), lambda node: node.meta["val"]))
     hints = {name: _hint(machine, arg) for name, arg in metas.items()}
 
-    def call(others: Mapping[Any, Any]) -> Call:
+    def call(others: Arguments) -> Call:
         return lambda changed: _arguments({**others, key: changed})
 
     grad = graph.grad_enabled
@@ -127,10 +130,10 @@ def _in_transform(
 
 def _range(
     target: Target,
-    call: Callable[[Mapping[Any, Any]], Call],
-    hints: Mapping[Any, Any],
-    given: Mapping[Any, Any],
-    key: Any,
+    call: Callable[[Arguments], Call],
+    hints: Arguments,
+    given: Arguments,
+    key: int | str,
     grad: bool,
 ) -> Interval | None:
     found: Interval | None = ANY_FLOAT
@@ -146,7 +149,7 @@ def _may_be_within(machine: Machine, number: Scalar, limits: Interval) -> bool:
 
 def keep_numbers_of_transform(
     machine: Machine,
-    target: Any,
+    target: Callable[..., object],
     given: Sequence[Node],
     captured: Sequence[Node],
     numbers: Mapping[Node, Scalar],
@@ -156,15 +159,18 @@ def keep_numbers_of_transform(
     The range is searched with the transform applied: its rules differ from those of plain tensors.
     """
     metas = with_hints(tuple(node.meta["val"] for node in given))
-    hints = dict(enumerate(with_hints(tuple(node.meta["val"] for node in captured))))
+    hints: dict[int | str, Any] = dict(
+        enumerate(with_hints(tuple(node.meta["val"] for node in captured)))
+    )
     readers: dict[Expr, list[int]] = {}
     for index, node in enumerate(captured):
         if node in numbers:
             readers.setdefault(numbers[node].expr, []).append(index)
 
-    def call(others: Mapping[Any, Any], indices: Sequence[int]) -> Call:
+    def call(others: Arguments, indices: Sequence[int]) -> Call:
         def arguments(changed: float) -> Any:
-            return (metas, tuple({**others, **dict.fromkeys(indices, changed)}.values())), {}
+            changes: Arguments = dict.fromkeys(indices, changed)
+            return (metas, tuple({**others, **changes}.values())), {}
 
         return arguments
 
@@ -172,7 +178,9 @@ def keep_numbers_of_transform(
     # each capture compiled vmap(elu + layer_norm * s) in 6.9 s, this in 1.6 s.
     for indices in readers.values():
         number = numbers[captured[indices[0]]]
-        others = {index: node for index, node in enumerate(captured) if index not in indices}
+        others: Arguments = {
+            index: node for index, node in enumerate(captured) if index not in indices
+        }
         calls = partial(call, indices=indices)
         found = _range(target, calls, hints, others, indices[0], machine.graph.grad_enabled)
         if found is None or not _may_be_within(machine, number, found):
@@ -182,7 +190,7 @@ def keep_numbers_of_transform(
             captured[index].meta["range"] = found
 
 
-def _hint(machine: Machine, arg: Any) -> Any:
+def _hint(machine: Machine, arg: object) -> Any:
     """Return the value in this call; for a number read from a tensor, a plausible example."""
     if not isinstance(arg, Scalar):
         return arg
@@ -201,7 +209,7 @@ def refuse_numbers(name: str, *numbers: Scalar) -> NoReturn:
     raise Specialize(symbols, f"an argument of {name}()")
 
 
-def _with_others(hints: Mapping[Any, Any], given: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
+def _with_others(hints: Arguments, given: Arguments) -> Iterator[Arguments]:
     """Yield the arguments of this call, then ones with samples for other varying arguments.
 
     torch's path may depend on two numbers at once, which a call may compare.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -25,6 +24,7 @@ from ...breaks import TensorItem
 from ..base import Builder, CannotRebuild, Machine, Value
 from ..containers.sequences import SliceValue, TupleValue
 from ..objects.constants import ConstantValue
+from ..tensor_base import TensorBase
 
 __all__ = ["assign_at_number", "index_at_numbers"]
 
@@ -53,14 +53,14 @@ class _Parts(list[_Part]):
 
 
 def index_at_numbers(
-    machine: Machine, owner: Any, key: Value, lift: Callable[[Machine, Node], Value]
+    machine: Machine, owner: TensorBase, key: Value, lift: Callable[[Machine, Node], Value]
 ) -> list[Value]:
     """Return the tensor to index and the key, both unchanged without a 0-dim integer in the key.
 
-    `owner` is a TensorValue, and `lift` makes one."""
+    `lift` makes the Value of a node."""
     graph = machine.graph
     key = key.realize(machine)
-    parts, indices, numbers = _parts_of(machine, owner, key)
+    parts, indices, numbers = _parts_of(machine, key)
     dims = _dims(parts, _TAKEN, owner.meta.dim(), indices) if numbers else None
     # An index out of range on a GPU is a device-side assert, after which the process cannot use the
     # device any more; eager raises IndexError.
@@ -86,11 +86,11 @@ def index_at_numbers(
 
 
 def assign_at_number(
-    machine: Machine, owner: Any, key: Value, value: Value
+    machine: Machine, owner: TensorBase, key: Value, value: Value
 ) -> tuple[str, list[Value]] | None:
     """Return the name and operands of the call that assigns; None for the usual `setitem`."""
     graph = machine.graph
-    given, indices, numbers = _parts_of(machine, owner, key.realize(machine))
+    given, indices, numbers = _parts_of(machine, key.realize(machine))
     usual = graph.root is graph and device_of(owner.node).type == "cpu"
     if not numbers or not usual or len(numbers) < len(indices):
         return None
@@ -98,6 +98,7 @@ def assign_at_number(
     for n in numbers:
         rest[n] = SliceValue([machine.constant(None)] * 3)
     part = owner.get_item(machine, TupleValue(rest))
+    assert isinstance(part, TensorBase)
     dims = _dims(rest, _LEFT, part.meta.dim(), {})
     assigned = value.realize(machine)
     if dims is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
@@ -107,29 +108,29 @@ def assign_at_number(
         [machine.constant(n) for n in ns]
         for ns in ([dims[n] for n in numbers], range(len(numbers)))
     ]
-    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in moves], {})
-    if isinstance(value, type(owner)):
+    moved = part.call_method(machine, "movedim", [TupleValue(ns) for ns in moves], {})
+    if isinstance(value, TensorBase):
         _note_stored(machine, owner.node, key, value.node)
-    return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
+    return "index_put_", [moved, TupleValue([given[n] for n in numbers]), made]
 
 
-def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) -> Value | None:
+def _as_part(
+    machine: Machine, owner: TensorBase, part: TensorBase, value: Value, taken: int
+) -> Value | None:
     """Return the assigned value as a tensor that `index_put_` accepts, or None."""
-    meta: torch.Tensor = owner.meta
-    if isinstance(value, type(owner)):
+    meta = owner.meta
+    if isinstance(value, TensorBase):
         # setitem drops leading dimensions of 1, index_put_ does not.
         fits = value.meta.dim() <= part.meta.dim() - taken
         if not fits or device_of(value.node).type != "cpu":
             return None
         shares = machine.constant(storage_of(value.node) == storage_of(owner.node))
         dtype = [machine.constant(meta.dtype)]
-        made: Value = value.call_method(machine, "to", dtype, {"copy": shares})
-        return made
+        return value.call_method(machine, "to", dtype, {"copy": shares})
     if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
         return None
     options = {"dtype": machine.constant(meta.dtype)}
-    filled: Value = part.call_method(machine, "new_full", [TupleValue([]), value], options)
-    return filled
+    return part.call_method(machine, "new_full", [TupleValue([]), value], options)
 
 
 def _is_number(graph: GraphBuilder, node: Node) -> bool:
@@ -139,12 +140,10 @@ def _is_number(graph: GraphBuilder, node: Node) -> bool:
     return usual and known_number(graph, node) is None
 
 
-def _parts_of(
-    machine: Machine, owner: Any, key: Value
-) -> tuple[list[Value], dict[int, Node], list[int]]:
+def _parts_of(machine: Machine, key: Value) -> tuple[list[Value], dict[int, Node], list[int]]:
     """Return the parts of a key, the tensors among them, and the positions of 0-dim integers."""
     parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
-    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
+    indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, TensorBase)}
     numbers = [n for n, node in indices.items() if _is_number(machine.graph, node)]
     return parts, indices, numbers
 

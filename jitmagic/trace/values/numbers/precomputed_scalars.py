@@ -13,10 +13,10 @@ from typing import Any
 
 from ....extension import runtime_module
 from ....guards.source import Drawn
-from ....symbols.compiled import SizeCode
 from ....symbols.expr import Expr
 from ....symbols.interval import Interval
-from ....symbols.scalar import Symbol, symbols_of
+from ....symbols.size_programs import SizeCode
+from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...result import BuildTuple, Recipe
 from ..base import Builder, Machine, Value
 
@@ -54,7 +54,7 @@ def nonzero_by_check(machine: Machine, expr: Expr) -> bool:
     if precompute(machine, "divisor", expr, _nonzero) is None:
         return False
     low, high = (_LEAST, found.high) if found.high > 0 else (found.low, -_LEAST)
-    machine.symbols.refine(expr, Interval(low, high))
+    machine.symbols.assume_range(expr, Interval(low, high))
     return True
 
 

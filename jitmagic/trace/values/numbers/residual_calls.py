@@ -12,22 +12,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ....symbols.expr import Expr
 from ....symbols.interval import Interval
-from ....symbols.scalar import Symbol, evaluate, symbols_of
+from ....symbols.symbolic_numbers import Symbol, evaluate, symbols_of
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..objects.constants import BINARY, ConstantMethodValue, fold, folds_late
-from .number import NumberValue, VaryingValue, node_scalar, unknown_number
+from .number import (
+    NumberValue,
+    VaryingValue,
+    drawn_number,
+    is_next_draw_constant,
+    node_scalar,
+)
 from .precomputed_scalars import precompute_call
 
 __all__ = ["ResidualCall"]
 
-Examples = Mapping[type, tuple[Any, ...]]
+Examples = Mapping[type, tuple[object, ...]]
 _LARGEST = 1e300
 _ARITHMETIC = ("+", "-", "*", "/")
 # Examples on which the function is tried: it must return the same type for all of them.
@@ -35,19 +40,12 @@ _FINITE: Examples = {float: (0.5, -_LARGEST, 0.0), int: (1, -(2**40), 0), str: (
 _ANY: Examples = {**_FINITE, float: (*_FINITE[float], math.inf, math.nan)}
 
 
-@dataclass(frozen=True, slots=True)
-class PrecomputedOrigin:
-    """The origin of the symbol of a number computed before the graph runs, by its index."""
-
-    index: int
-
-
 class ResidualCall(VaryingValue):
     """The result of `function(*args)`, which never raises, whatever the varying arguments are."""
 
     __slots__ = ("_number", "args", "function", "kind")
 
-    def __init__(self, kind: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
+    def __init__(self, kind: type, function: Callable[..., object], args: Sequence[Value]) -> None:
         super().__init__()
         self.kind, self.function, self.args = kind, function, tuple(args)
         self._number: NumberValue | None = None
@@ -128,23 +126,23 @@ def _early(machine: Machine, value: ResidualCall) -> NumberValue | None:
     exprs = [None if number is None else number.expr for number in numbers]
     known = [None if arg.varies else arg.as_constant(machine) for arg in args]
 
-    def perform(numbers: tuple[Any, ...]) -> object:
-        values: dict[Expr, Any] = dict(zip(symbols, numbers, strict=True))
+    def perform(numbers: tuple[object, ...]) -> object:
+        values: dict[Expr, object] = dict(zip(symbols, numbers, strict=True))
         pairs = zip(exprs, known, strict=True)
         return value.function(*(one if e is None else evaluate(e, values) for e, one in pairs))
 
-    symbols, origin = value.symbols(machine), PrecomputedOrigin(machine.effects.drawn)
-    if origin in machine.symbols.constants:  # an earlier attempt needed its value
+    symbols = value.symbols(machine)
+    if is_next_draw_constant(machine):
         return None
     source = precompute_call(
         machine, "number", [e for e in exprs if e is not None], symbols, perform
     )
-    return None if source is None else unknown_number(machine, origin, source, float)
+    return None if source is None else drawn_number(machine, source, float)
 
 
 @folds_late
 def _after_graph(
-    machine: Machine, function: Callable[..., Any], args: Sequence[Value]
+    machine: Machine, function: Callable[..., object], args: Sequence[Value]
 ) -> ResidualCall | None:
     """Return the call; None if it might raise, gives another type, or needs more than numbers."""
     leaves = list(_leaves(machine, args))
@@ -160,7 +158,7 @@ def _after_graph(
 
 
 def _kind(
-    machine: Machine, function: Callable[..., Any], args: Sequence[Value], examples: Examples
+    machine: Machine, function: Callable[..., object], args: Sequence[Value], examples: Examples
 ) -> type | None:
     """Return the type of the result; None if an example raises or the types differ."""
     kinds = set()
@@ -184,7 +182,7 @@ def _leaves(machine: Machine, args: Iterable[Value]) -> Iterator[Value]:
             yield value
 
 
-def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> Any:
+def _example(machine: Machine, value: Value, examples: Examples, turn: int) -> object:
     value = value.realize(machine)
     if isinstance(value, NumberValue | ResidualCall):
         found = examples[value.kind]

@@ -1,8 +1,8 @@
 """Records tensor operations with varying numbers: `x * i`, `x.addcdiv_(a, b, value=s)`, ...
 
 Input: a call whose arguments are nodes and, at the top level, Scalars. Output: calls that take
-0-dim tensors and compute the same result. FORMS maps each operation to its rule. A number is
-converted in one of these ways:
+0-dim tensors and compute the same result. FORMS maps each operation to its rule, whose signature is
+the operation's. A number is converted in one of these ways:
 
     promoted   to the dtype that type promotion gives for the tensor and a Python number
     factor     to the precision of the computation: float32 for 16-bit floats, rounded once at
@@ -23,7 +23,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cache, partial
+from inspect import Signature, signature
 
 import torch
 from torch.fx import Node
@@ -60,17 +61,32 @@ _IN_PLACE = "iadd isub imul itruediv ifloordiv imod iand ior ixor ilshift irshif
 
 
 def call_with_scalars(
-    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+    machine: Machine, target: Target, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
     """Return the node of the result (the target itself for an in-place call)."""
     name, in_place = _name(target)
-    form = FORMS.get(name)
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node)]
     devices = {device_of(node) for node in tensors} or {_CPU}
     call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
-    made = None if form is None or devices else form(call, list(args), dict(kwargs))
     # Tensors on two devices are left to torch: only its kernel knows whether it accepts that.
+    made = None if devices else _by_form(call, args, kwargs)
     return call_with_numbers(machine, target, args, kwargs) if made is None else made
+
+
+def _by_form(call: _Call, args: Sequence[object], kwargs: Mapping[str, object]) -> Node | None:
+    """Record a call by its rule; None if it has no rule, or arguments that the rule lacks."""
+    if (form := FORMS.get(call.name)) is None:
+        return None
+    try:
+        bound = _signature(form).bind(call, *args, **kwargs)
+    except TypeError:
+        return None
+    return form(*bound.args, **bound.kwargs)
+
+
+@cache
+def _signature(form: Form) -> Signature:
+    return signature(form)
 
 
 def takes_number(target: Target, number: Scalar) -> bool:
@@ -101,7 +117,7 @@ class _Call:
         self.name, self.device = name, device
         self.in_place, self.is_method = in_place, is_method
 
-    def node(self, target: Target, *args: Any, **kwargs: Any) -> Node:
+    def node(self, target: Target, *args: object, **kwargs: object) -> Node:
         made: Node = self.graph.call(target, args, kwargs, self.machine.lines())
         return made
 
@@ -165,191 +181,190 @@ def _dtype(node: Node) -> torch.dtype:
     return dtype
 
 
-def _pair(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Node, Scalar] | None:
-    """Return (tensor, number) if the call has just these arguments, in either order, else None."""
-    if len(args) != 2 or kwargs or {type(arg) for arg in args} != {Node, Scalar}:
-        return None
-    first, second = args
-    return (first, second) if isinstance(first, Node) else (second, first)
+def _pair(first: object, second: object) -> tuple[Node, Scalar] | None:
+    """Return (tensor, number) if the operands are one of each, else None."""
+    if isinstance(first, Node) and isinstance(second, Scalar):
+        return first, second
+    if isinstance(first, Scalar) and isinstance(second, Node):
+        return second, first
+    return None
 
 
-def _apply(
-    call: _Call, args: list[Any], tensor: Node, number: Node, dtype: torch.dtype
-) -> Node | None:
-    """Record the operation itself, on tensors of one dtype.
-
-    None for an in-place call whose result has another dtype than its target; eager raises.
-    """
-    if call.in_place:
-        if args[0] is not tensor or _dtype(tensor) is not dtype:
-            return None
-        return call.node(f"{call.name}_", tensor, number)
-    sides = [call.cast(arg, dtype) if arg is tensor else number for arg in args]
-    return call.node(call.name, *sides)
-
-
-Form = Callable[[_Call, list[Any], dict[str, Any]], Node | None]
+Form = Callable[..., Node | None]
+"""A rule: its parameters are the call and the arguments of the operation, numbers as Scalars."""
 
 
 # -- an operation of a tensor and a number ---------------------------------------------------------
 
 
-def _promoted(*dtypes: torch.dtype, is_checked: bool = False) -> Form:
-    """Return the rule for `x op s` and `s op x` in one of the dtypes."""
+def _promoted(
+    dtypes: Sequence[torch.dtype],
+    is_checked: bool,
+    call: _Call,
+    first: object,
+    second: object,
+    /,
+) -> Node | None:
+    """Record `x op s` or `s op x`, on tensors of one of the dtypes."""
+    if (pair := _pair(first, second)) is None:
+        return None
+    tensor, value = pair
+    dtype = call.common(tensor, value.kind)
+    if dtype not in dtypes or (is_checked and dtype in _FLOATS and _dtype(tensor) != dtype):
+        return None
+    number = call.number(value, dtype, is_checked)
+    if not call.in_place:
+        sides = call.cast(tensor, dtype), number
+        return call.node(call.name, *(sides if first is tensor else sides[::-1]))
+    # If the target has another dtype than the result, eager raises.
+    fits = first is tensor and _dtype(tensor) is dtype
+    return call.node(f"{call.name}_", tensor, number) if fits else None
 
-    def rule(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-        if (pair := _pair(args, kwargs)) is None:
-            return None
-        tensor, value = pair
-        dtype = call.common(tensor, value.kind)
-        if dtype not in dtypes or (is_checked and dtype in _FLOATS and _dtype(tensor) != dtype):
-            return None
-        return _apply(call, args, tensor, call.number(value, dtype, is_checked), dtype)
 
-    return rule
-
-
-def _factor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _factor(call: _Call, first: object, second: object, /) -> Node | None:
     """Record x * s or x / s; a number divided by a tensor is `reciprocal() * number` in torch."""
-    if (pair := _pair(args, kwargs)) is None:
+    if (pair := _pair(first, second)) is None:
         return None
     tensor, value = pair
     divides = call.name == "div"
     dtype = call.common(tensor, float if divides else value.kind)
-    if call.in_place and (args[0] is not tensor or dtype is not _dtype(tensor)):
+    if call.in_place and (first is value or dtype is not _dtype(tensor)):
         return None
     tensor = call.cast(tensor, dtype)
     number = call.number(value, _wide(dtype)) if dtype in _FLOATS + _INTEGERS else None
     if number is None:
         return None
-    if divides and args[0] is value:
+    if divides and first is value:
         tensor = call.node("reciprocal", tensor)
-    return call.finish("mul" if args[0] is value else call.name, tensor, number)
+    return call.finish("mul" if first is value else call.name, tensor, number)
 
 
-def _sum(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _sum(call: _Call, first: object, second: object, /, *, alpha: object = 1) -> Node | None:
     """Record x + s, s - x, or x + alpha * y where alpha is the number."""
-    alpha = kwargs.pop("alpha", 1)
     if isinstance(alpha, Scalar):
-        return _scaled_sum(call, args, alpha) if len(args) == 2 and not kwargs else None
-    pair = _pair(args, kwargs)
+        return _scaled_sum(call, first, second, alpha)
+    pair = _pair(first, second)
     if pair is None or alpha != 1 or type(alpha) not in (int, float):
         return None
     tensor, value = pair
     dtype = call.common(tensor, value.kind)
     wanted = _dtype(tensor) is dtype or not call.in_place
-    if not wanted or dtype not in _FLOATS + _INTEGERS or (call.in_place and args[0] is value):
+    if not wanted or dtype not in _FLOATS + _INTEGERS or (call.in_place and first is value):
         return None
     if call.name == "sub" and _dtype(tensor) is torch.bool:
         return None  # eager raises
     tensor, number = call.cast(tensor, dtype), call.term(value, dtype)
-    if args[0] is value and call.name == "sub":
+    if first is value and call.name == "sub":
         made = call.node("sub", number, call.cast(tensor, _wide(dtype)))
         return call.cast(made, dtype)
     return call.finish(call.name, tensor, number)
 
 
-def _scaled_sum(call: _Call, args: list[Any], alpha: Scalar) -> Node | None:
-    dtype = _alike(*args)
-    if dtype is None:
+def _scaled_sum(call: _Call, first: object, second: object, alpha: Scalar) -> Node | None:
+    if (found := _alike(first, second)) is None:
         return None
+    dtype, (target, tensor) = found
     if alpha.kind is int:  # eager negates it in 64 bits
         alpha.keep_within(call.machine, Interval(-INT64.high, INT64.high), "alpha")
     factor = call.term(alpha, dtype, is_checked=True)
     if call.name == "sub":
         factor = call.node("neg", factor)
-    return call.finish("addcmul", args[0], call.cast(args[1], _wide(dtype)), factor)
+    return call.finish("addcmul", target, call.cast(tensor, _wide(dtype)), factor)
 
 
-def _alike(*tensors: Any) -> torch.dtype | None:
-    """Return the float dtype that all tensors have, or None."""
-    dtypes = {_dtype(arg) if isinstance(arg, Node) else None for arg in tensors}
-    return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= set(_FLOATS) else None
+def _alike(*args: object) -> tuple[torch.dtype, list[Node]] | None:
+    """Return the float dtype of the arguments, and these, if they are tensors of one; else None."""
+    tensors = [arg for arg in args if isinstance(arg, Node)]
+    dtypes = set(map(_dtype, tensors))
+    if len(tensors) < len(args) or len(dtypes) != 1 or not dtypes <= set(_FLOATS):
+        return None
+    return dtypes.pop(), tensors
 
 
-def _flooring(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _flooring(call: _Call, first: object, second: object, /) -> Node | None:
     """Record a floor division or remainder by a number that is not zero."""
-    if _pair(args, kwargs) is None or not isinstance(args[1], Scalar):
+    if not isinstance(second, Scalar) or _pair(first, second) is None:
         return None
-    if not is_nonzero(call.machine, args[1]):
+    if not is_nonzero(call.machine, second):
         return None
-    return _promoted(*_WIDE, *_INTEGERS)(call, args, kwargs)
+    return _promoted((*_WIDE, *_INTEGERS), False, call, first, second)
 
 
-def _shift(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    if _pair(args, kwargs) is None or not isinstance(args[1], Scalar):
+def _shift(call: _Call, first: object, second: object, /) -> Node | None:
+    if not isinstance(first, Node) or not isinstance(second, Scalar) or second.kind is float:
         return None
-    dtype = _dtype(args[0])
-    if dtype not in _INTEGERS or args[1].kind is float:
+    if (dtype := _dtype(first)) not in _INTEGERS:
         return None
-    args[1].keep_within(call.machine, Interval(0, torch.iinfo(dtype).bits - 1), "a shift")
-    return _promoted(*_INTEGERS)(call, args, kwargs)
+    second.keep_within(call.machine, Interval(0, torch.iinfo(dtype).bits - 1), "a shift")
+    return _promoted(_INTEGERS, False, call, first, second)
 
 
 # -- operations that take numbers as one of several values -----------------------------------------
 
 
-def _value(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _value(
+    call: _Call, target: object, left: object, right: object, /, *, value: object = 1
+) -> Node | None:
     """Record x + value * a * b or x + value * a / b."""
-    value = kwargs.pop("value", None)
-    dtype = _alike(*args) if len(args) == 3 and not kwargs else None
-    if dtype is None or not isinstance(value, Scalar):
+    if not isinstance(value, Scalar) or (found := _alike(target, left, right)) is None:
         return None
-    first, second = (call.cast(arg, _wide(dtype)) for arg in args[1:])
+    dtype, (tensor, *factors) = found
+    first, second = (call.cast(factor, _wide(dtype)) for factor in factors)
     # The kernel itself does the last two steps: on CPUs it uses a fused multiply-add, from which
     # `x + (value * a) * b` as three calls differs in the last bit.
     product = call.node("mul", first, call.number(value, _wide(dtype), is_checked=True))
-    return call.finish(call.name, args[0], product, second)
+    return call.finish(call.name, tensor, product, second)
 
 
-def _weight(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _weight(call: _Call, start: object, end: object, /, weight: object) -> Node | None:
     """Record lerp(x, end, weight)."""
-    given = [*args, *(kwargs.pop("weight", ()) for _ in range(len(args) == 2))]
-    dtype = _alike(*given[:2]) if len(given) == 3 and not kwargs else None
-    if dtype is None or not isinstance(given[2], Scalar):
+    if not isinstance(weight, Scalar) or (found := _alike(start, end)) is None:
         return None
-    weight = call.number(given[2], _wide(dtype), is_checked=True)
-    return call.finish("lerp", given[0], call.cast(given[1], _wide(dtype)), weight)
+    dtype, (tensor, other) = found
+    number = call.number(weight, _wide(dtype), is_checked=True)
+    return call.finish("lerp", tensor, call.cast(other, _wide(dtype)), number)
 
 
 _PRODUCTS = {"addmm": "mm", "addmv": "mv", "baddbmm": "bmm"}
 
 
-def _product(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _product(
+    call: _Call,
+    target: object,
+    left: object,
+    right: object,
+    /,
+    *,
+    beta: object = 1,
+    alpha: object = 1,
+) -> Node | None:
     """Record beta * x + alpha * (a @ b). Eager does not read x if beta is zero."""
-    scale = {name: kwargs.pop(name, 1) for name in ("beta", "alpha")}
-    dtype = _alike(*args) if len(args) == 3 and not kwargs else None
-    if dtype not in _WIDE:
+    if (found := _alike(target, left, right)) is None or found[0] not in _WIDE:
         return None
-    beta, alpha = scale.values()
+    dtype, (tensor, *factors) = found
     if isinstance(beta, Scalar) and not call.machine.symbols.decide("!=", beta.expr, Integer(0)):
         return None
     if isinstance(beta, int | float) and beta == 0:  # 0 * x would be nan where x is not finite
         return None
-    left, right = (
+    scales = [
         call.number(one, dtype, is_checked=True) if isinstance(one, Scalar) else one
         for one in (beta, alpha)
-    )
+    ]
     # addmm takes alpha and beta as C++ numbers, so the multiplications are nodes of their own. In
     # 16 bits they would round the product once more than eager, hence only _WIDE above.
-    product = call.node(_PRODUCTS[call.name], *args[1:])
+    product = call.node(_PRODUCTS[call.name], *factors)
     if _dtype(product) is not dtype:
         return None  # autocast computes the product in another dtype
-    product = call.node("mul", product, right)
-    made = call.node("add", call.node("mul", args[0], left), product)
-    return call.node("copy_", args[0], made) if call.in_place else made
+    product = call.node("mul", product, scales[1])
+    made = call.node("add", call.node("mul", tensor, scales[0]), product)
+    return call.node("copy_", tensor, made) if call.in_place else made
 
 
-def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = None) -> Node | None:
     """Record clamp(x, min, max), clamp_min(x, min) or clamp_max(x, max)."""
-    names = {"clamp": ("min", "max"), "clamp_min": ("min",), "clamp_max": ("max",)}[call.name]
-    given = dict(zip(names, args[1:], strict=False)) | kwargs
-    tensor = args[0] if args else None
-    if not isinstance(tensor, Node) or len(args) > 1 + len(names) or set(given) - set(names):
+    if not isinstance(tensor, Node) or (dtype := _dtype(tensor)) not in (*_WIDE, *_INTEGERS):
         return None
-    dtype = _dtype(tensor)
-    if dtype not in (*_WIDE, *_INTEGERS):
-        return None
+    given = {"min": min, "max": max}
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
     if not limits or None in limits.values():
         return None
@@ -367,7 +382,7 @@ def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 _STRICTLY = {"min": "gt", "max": "lt"}
 
 
-def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
+def _limit(call: _Call, value: object, dtype: torch.dtype) -> Node | None:
     """Return a limit as a tensor, or None for zero.
 
     With a zero as a tensor limit, the result can be a zero of another sign than with a number.
@@ -388,49 +403,51 @@ def _holds(dtype: torch.dtype, value: int) -> bool:
     return limits.min <= value <= limits.max
 
 
-def _where(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _where(call: _Call, first: object, second: object, third: object, /) -> Node | None:
     """Record where(condition, x, s), where(condition, s, x) or x.where(condition, s)."""
-    if len(args) != 3 or kwargs:
-        return None
-    condition, *values = (args[1], args[0], args[2]) if call.is_method else args
-    pair = _pair(values, {})
+    condition, *values = (second, first, third) if call.is_method else (first, second, third)
+    pair = _pair(*values)
     if not isinstance(condition, Node) or pair is None:
         return None
     tensor, value = pair
     dtype = call.common(tensor, value.kind)
     # Eager first makes a tensor of the default dtype from a float, which has to hold it.
     number = call.number(value, dtype, is_checked=dtype in _FLOATS)
-    first, second = (call.cast(v, dtype) if v is tensor else number for v in values)
-    return call.node(torch.where, condition, first, second)
+    sides = call.cast(tensor, dtype), number
+    return call.node(torch.where, condition, *(sides if values[0] is tensor else sides[::-1]))
 
 
-def _filled(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _filled(call: _Call, /, *given: object, value: object = None) -> Node | None:
     """Record x.fill_(s) or masked_fill(x, mask, s)."""
-    name, at = call.name, 1 if call.name == "fill" else 2
-    args = [*args, *(kwargs.pop("value", ()) for _ in range(len(args) == at))]
-    if len(args) != at + 1 or kwargs or not isinstance(args[at], Scalar):
+    *first, number = given if value is None else (*given, value)
+    if not isinstance(number, Scalar) or len(first) != 1 + (call.name == "masked_fill"):
         return None
-    if (name == "fill" and not call.in_place) or not isinstance(args[0], Node):
+    if not isinstance(first[0], Node) or (call.name == "fill" and not call.in_place):
         return None
-    number = call.number(args[at], _dtype(args[0]), is_checked=True)
-    return call.node(f"{name}_" if call.in_place else name, *args[:at], number)
+    made = call.number(number, _dtype(first[0]), is_checked=True)
+    return call.node(f"{call.name}_" if call.in_place else call.name, *first, made)
 
 
-def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _full(
+    call: _Call,
+    /,
+    *given: object,
+    fill_value: object = None,
+    dtype: torch.dtype | None = None,
+    **options: object,
+) -> Node | None:
     """Record full(size, s), full_like(x, s) or x.new_full(size, s) as zeros that are filled."""
-    at = 2 if call.name == "new_full" else 1
-    if len(args) == at and "fill_value" in kwargs:
-        args = [*args, kwargs.pop("fill_value")]
-    value = args[at] if len(args) == at + 1 else None
-    if not isinstance(value, Scalar) or kwargs.get("out") is not None:
+    *first, value = given if fill_value is None else (*given, fill_value)
+    is_usual = len(first) == 1 + (call.name == "new_full") and options.get("out") is None
+    if not isinstance(value, Scalar) or not is_usual:
         return None
-    dtype = kwargs.get("dtype")
-    if dtype is None:
-        made = torch.int64 if value.kind is int else default_dtype(call.machine)
-        dtype = made if call.name == "full" else _dtype(args[0])
+    if dtype is None and isinstance(first[0], Node):
+        dtype = _dtype(first[0])
+    elif dtype is None:
+        dtype = torch.int64 if value.kind is int else default_dtype(call.machine)
     number = call.number(value, dtype, is_checked=True)
     target = call.name if call.is_method else getattr(torch, call.name)
-    zeros = call.node(target, *args[:at], 0, **kwargs | {"dtype": dtype})
+    zeros = call.node(target, *first, 0, **options, dtype=dtype)
     if device_of(zeros) != call.device:
         number = call.node("to", number, device_of(zeros))
     # torch.full(size, tensor) would read the number out of the tensor, which synchronises with a
@@ -438,30 +455,31 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
     return call.node(torch.fill, zeros, number)
 
 
-def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _set_item(call: _Call, tensor: object, key: object, value: object, /) -> Node | None:
     """Record x[key] = s or x[s] = value; the result is x."""
-    tensor: Node
-    tensor, key, value = args
+    assert isinstance(tensor, Node)
     if isinstance(key, Scalar) and (index := key.as_size(call.machine)) is not None:
         key = index
     if isinstance(key, Scalar):
         refuse_numbers("an index", key)
     if isinstance(value, Scalar):
         value = call.number(value, _dtype(tensor), is_checked=True)
-    call.graph.call(operator.setitem, [tensor, key, value], {}, call.machine.lines())
+    call.node(operator.setitem, tensor, key, value)
     return tensor
 
 
-def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
+def _tensor(
+    call: _Call, data: object, /, *, dtype: torch.dtype | None = None, **options: object
+) -> Node | None:
     """Record torch.tensor(s) or torch.as_tensor(s)."""
-    dtype = kwargs.pop("dtype", None)
-    if len(args) != 1 or any(value not in (None, False, _CPU, "cpu") for value in kwargs.values()):
+    is_usual = all(option in (None, False, _CPU, "cpu") for option in options.values())
+    if not isinstance(data, Scalar) or not is_usual:
         return None
     if dtype is None:
-        dtype = torch.int64 if args[0].kind is int else default_dtype(call.machine)
+        dtype = torch.int64 if data.kind is int else default_dtype(call.machine)
     # torch.tensor always copies. Without a copy, a write to the result would change the number,
     # whose node other operations of the program read.
-    return call.node("to", call.number(args[0], dtype, is_checked=True), dtype, copy=True)
+    return call.node("to", call.number(data, dtype, is_checked=True), dtype, copy=True)
 
 
 FORMS: Mapping[str, Form] = {
@@ -470,17 +488,21 @@ FORMS: Mapping[str, Form] = {
     **dict.fromkeys(("addcmul", "addcdiv"), _value),
     **dict.fromkeys(_PRODUCTS, _product),
     "lerp": _weight,
-    "pow": _promoted(*_WIDE),
+    "pow": partial(_promoted, _WIDE, False),
     **dict.fromkeys(("floor_divide", "remainder", "fmod"), _flooring),
     # Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300,
     # and a float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as
     # constants.
     **dict.fromkeys(
-        ("eq", "ne", "lt", "le", "gt", "ge"), _promoted(*_FLOATS, *_INTEGERS, is_checked=True)
+        ("eq", "ne", "lt", "le", "gt", "ge"), partial(_promoted, (*_FLOATS, *_INTEGERS), True)
     ),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _promoted(*_INTEGERS)),
+    **dict.fromkeys(
+        ("bitwise_and", "bitwise_or", "bitwise_xor"), partial(_promoted, _INTEGERS, False)
+    ),
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), _shift),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
+    "clamp": _clamp,
+    "clamp_min": lambda call, tensor, /, min: _clamp(call, tensor, min),
+    "clamp_max": lambda call, tensor, /, max: _clamp(call, tensor, None, max),
     "where": _where,
     **dict.fromkeys(("masked_fill", "fill"), _filled),
     "setitem": _set_item,

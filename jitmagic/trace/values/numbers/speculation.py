@@ -105,7 +105,7 @@ class PartialRun:
         wanted: Node,
         graph: GraphBuilder,
         inputs: Mapping[Node, GraphInput],
-        snapshot: Any,
+        snapshot: object,
     ) -> Any:
         """Return the tensor that a node holds at the end of the graph so far, or None."""
         self._scan(graph)
@@ -167,7 +167,7 @@ class PartialRun:
         nodes: list[Node],
         graph: GraphBuilder,
         inputs: Mapping[Node, GraphInput],
-        snapshot: Any,
+        snapshot: object,
     ) -> None:
         values = self._values
         with (
@@ -197,7 +197,7 @@ class PartialRun:
             yield node
 
 
-def _called(node: Node, values: Mapping[Node, Any]) -> Any:
+def _called(node: Node, values: Mapping[Node, object]) -> Any:
     args, kwargs = map_nodes((node.args, node.kwargs), values.__getitem__)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

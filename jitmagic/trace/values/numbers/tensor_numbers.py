@@ -34,9 +34,9 @@ from ....guards.guard import READ_BY_GUARDS, InRange
 from ....guards.source import Source, describe
 from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, Interval
-from ....symbols.scalar import Symbol, constant
+from ....symbols.symbolic_numbers import Symbol, constant
 from ...breaks import GraphBreak, UnsupportedOperation
-from ...varying.symbolic import Count, InputNumber, KnownCount
+from ...varying.attempt_symbols import Count, InputNumber, KnownCount
 from ..base import Machine, Value
 from ..objects.class_facts import belongs_to_torch
 from ..torch_warnings import replay_warning

@@ -24,8 +24,8 @@ from ....graph.symbolic.sym_node import as_dimension
 from ....guards.guard import SizesRelate
 from ....symbols.expr import Integer
 from ....symbols.interval import INT64
-from ....symbols.scalar import Symbol
 from ....symbols.size import OffsetOf
+from ....symbols.symbolic_numbers import Symbol
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine
 from ..numpy_scalars import ARRAY_SCALARS, np
@@ -60,7 +60,7 @@ _TAKING_RANGES = ("operator getitem", *_ASKING_FOR_DTYPES)
 
 
 def call_with_known(
-    machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
+    machine: Machine, target: Target, args: list[object], kwargs: dict[str, object]
 ) -> Any:
     """Record a call; where torch reads a number from a tensor argument, pass the number instead.
 
@@ -85,14 +85,14 @@ def call_with_known(
         return graph.call(target, given, named, machine.lines())
 
 
-def _with_speculated(machine: Machine, node: Node) -> Any:
+def _with_speculated(machine: Machine, node: Node) -> object:
     """Return the speculated integer in a 0-dim tensor that library code uses as a size."""
     return _in_place_of(node, partial(speculated_int, machine))
 
 
 def _with_speculated_rows(
-    machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+    machine: Machine, target: Target, args: list[object], kwargs: dict[str, object]
+) -> object:
     """Record `nonzero()`, `torch.where(mask)` or `repeat_interleave` with a speculated row count.
 
     Used where the count must be a constant. Coordinates have eager's strides: each is contiguous.
@@ -117,7 +117,7 @@ def _with_speculated_rows(
     return graph.call("t", [columns], {}, lines)
 
 
-def _factor(machine: Machine, value: Any) -> Any:
+def _factor(machine: Machine, value: object) -> object:
     """Return the number of a 0-dim tensor given for an argument that must be a number."""
     if not isinstance(value, Node) or value.meta["val"].dim():
         return value
@@ -126,14 +126,14 @@ def _factor(machine: Machine, value: Any) -> Any:
     return value if scalar is None else scalar
 
 
-def with_known(graph: GraphBuilder, node: Node) -> Any:
+def with_known(graph: GraphBuilder, node: Node) -> object:
     """Return the number in a 0-dim tensor if the trace knows it, else the node."""
     if (count := sequences_in(node)) is not None:
         return as_dimension(count)
     return _in_place_of(node, partial(known_number, graph))
 
 
-def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
+def _in_place_of(node: Node, find: Callable[[Node], object]) -> object:
     """Return `find(node)` for a 0-dim tensor; the node itself for others, or if that is None."""
     meta = node.meta["val"]
     if not isinstance(meta, torch.Tensor) or meta.dim():
@@ -142,7 +142,7 @@ def _in_place_of(node: Node, find: Callable[[Node], Any]) -> Any:
     return node if number is None else number
 
 
-def torch_constant(constant: Any, name: str) -> Any:
+def torch_constant(constant: Any, name: str) -> object:
     """Return a constant in the form that a call takes it.
 
     `float` becomes a dtype, a numpy scalar a Python number, a range the list of its numbers.
@@ -176,7 +176,7 @@ def is_number(kind: type, name: str) -> bool:
 
 
 def guard_storage_offsets(
-    machine: Machine, target: Target, given: Sequence[Any], named: Mapping[str, Any]
+    machine: Machine, target: Target, given: Sequence[object], named: Mapping[str, object]
 ) -> None:
     """Guard that the inputs of as_strided and others begin at the start of their storage.
 

@@ -16,14 +16,15 @@ import torch
 
 from ....symbols.context import Specialize
 from ....symbols.expr import Integer
-from ....symbols.scalar import Symbol
 from ....symbols.size import Dimension, Size
+from ....symbols.symbolic_numbers import Symbol
 from ...breaks import GraphBreak, RolledLoop
 from ...python_loops.rolled import peels, trip_count_varies
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..containers.iterators import IteratorValue, advanced
 from ..objects.constants import ConstantValue
+from ..tensor_base import TensorBase
 from .number import NumberValue, dimension_value
 
 __all__ = [
@@ -63,7 +64,7 @@ def loop_test_position(machine: Machine, symbol: Symbol) -> tuple[int, int] | No
     return at, step
 
 
-def varying_rows(machine: Machine, tensor: Value, count: Value) -> Value | None:
+def varying_rows(machine: Machine, tensor: TensorBase, count: Value) -> Value | None:
     """Return an iterator over the rows of a tensor if their number varies, else None."""
     if not (symbols := symbols_in(machine, [count])):
         return None
@@ -135,7 +136,7 @@ class VaryingRows(Value):
     __slots__ = ("count", "dim", "symbols", "tensor")
 
     def __init__(
-        self, tensor: Value, dim: Value, count: Value, symbols: tuple[Symbol, ...]
+        self, tensor: TensorBase, dim: Value, count: Value, symbols: tuple[Symbol, ...]
     ) -> None:
         super().__init__()
         self.tensor, self.dim, self.count, self.symbols = tensor, dim, count, symbols
@@ -160,7 +161,7 @@ class VaryingRows(Value):
         return (self.tensor,)
 
 
-def first_part(tensor: Any, dim: Value, count: Value, machine: Machine) -> Value | None:
+def first_part(tensor: TensorBase, dim: Value, count: Value, machine: Machine) -> Value | None:
     """Return the first item of `tensor.unbind(dim)`, computed by `select`.
 
     None if there may be no item, or the tensor requires grad: eager refuses in-place writes to a

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ....guards.guard import StateRead
 from ....guards.source import Source
 from ....symbols.size import Size, value_of
+from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, NumpyCall, UncertainStrides
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
@@ -212,7 +213,7 @@ class ArrayMethodValue(MethodValue):
                 return number
         method = operator.attrgetter(self.name)
 
-        def real(array: Any, *positional: Any, **named: Any) -> Any:
+        def real(array: object, *positional: object, **named: object) -> Any:
             return method(array)(*positional, **named)
 
         name = f"ndarray.{self.name}"
@@ -248,11 +249,11 @@ def array_of(machine: Machine, tensor: TensorValue) -> ArrayValue:
 def emulate(
     machine: Machine,
     name: str,
-    real: Callable[..., Any],
+    real: AnyFunction,
     args: Args,
     kwargs: Mapping[str, Value] | None = None,
     *,
-    emulated: Callable[..., Any] | None = None,
+    emulated: AnyFunction | None = None,
     pointwise: bool = False,
     label: object = None,
 ) -> Value:
@@ -334,7 +335,7 @@ def _wrapped(
     return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
 
 
-def _fact(machine: Machine, sized: SizedCall, values: Sequence[Any], emulated: Any) -> Value:
+def _fact(machine: Machine, sized: SizedCall, values: Sequence[object], emulated: object) -> Value:
     """Return the value of a result that is a constant or a size."""
     size = as_dimension(emulated)
     if isinstance(size, Size):

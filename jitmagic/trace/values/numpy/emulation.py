@@ -70,7 +70,7 @@ def _is_integral(x: Any) -> bool:
 def _copying(astype: Any) -> Any:
     """Return an `astype` that always copies, as numpy's does; torch's copies only on conversion."""
 
-    def convert(array: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def convert(array: Any, dtype: object, *args: object, **kwargs: object) -> Any:
         made = astype(array, dtype, *args, **kwargs)
         return made.copy() if made.tensor is array.tensor else made
 
@@ -137,6 +137,6 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return made
 
 
-def emulated_dtype(dtype: Any) -> Any:
+def emulated_dtype(dtype: object) -> Any:
     """Return the emulation's dtype for a dtype or scalar class of numpy."""
     return emulation().dtype(np.dtype(dtype).name)

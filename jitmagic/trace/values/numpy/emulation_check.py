@@ -26,8 +26,8 @@ from ....graph.nested import frozen, map_leaves
 from ....graph.symbolic.sym_node import as_torch
 from ....symbols.context import Context, Specialize
 from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
-from ....symbols.scalar import symbols_of
 from ....symbols.size import Size, value_of
+from ....symbols.symbolic_numbers import symbols_of
 from ..numpy_scalars import np
 from .emulation import emulated_dtype, emulation, torch_dtype
 
@@ -80,7 +80,7 @@ class ArraySpec:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
-    def numbers(self) -> tuple[Any, ...]:
+    def numbers(self) -> tuple[object, ...]:
         """Return the numbers that may be Sizes."""
         return (*self.shape, *self.stride, self.offset)
 
@@ -92,10 +92,10 @@ class Call:
     `pointwise`: no element of a result depends on more than one element of each argument. `name`
     identifies a function that is created anew for each call, in place of its id."""
 
-    real: Callable[..., Any]
-    emulated: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    real: Callable[..., object]
+    emulated: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     slots: tuple[ArraySpec, ...]
     pointwise: bool
     name: object = None
@@ -118,7 +118,7 @@ class Result:
 class Fact:
     """A result that is a Python constant."""
 
-    value: Any
+    value: object
 
 
 class _Differs(Exception):
@@ -153,9 +153,9 @@ def _judged(call: Call) -> Verdict:
 class _Side:
     """One library's run of the call: its arguments, their memory, and the result."""
 
-    arrays: list[Any]
+    arrays: list[object]
     memory: list[torch.Tensor]
-    result: Any
+    result: object
 
     def address(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the argument that a result shares memory with, and the byte offset, or None."""
@@ -166,7 +166,7 @@ class _Side:
         return None
 
 
-def _round(call: Call, number: int) -> tuple[Any, bool]:
+def _round(call: Call, number: int) -> tuple[object, bool]:
     data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
     for index in _indexes(call):
         most = min(call.slots[0].shape)
@@ -188,7 +188,9 @@ def _indexes(call: Call) -> list[int]:
     return [n for n in slots if call.slots[n].dtype in _INTS]
 
 
-def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
+def _compared(
+    call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]
+) -> tuple[object, bool]:
     """Run both libraries on the same data; return the result and whether an argument changed."""
     real, emulated = _run(call, slots, data, True), _run(call, slots, data, False)
     result = _alike(call, real, emulated, real.result, emulated.result)
@@ -221,14 +223,14 @@ def _run(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor], is_re
     return _Side(arrays, memory, made)
 
 
-def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> Any:
+def filled(tree: object, arrays: Sequence[object], constant: Callable[[object], object]) -> Any:
     """Return nested arguments with arrays in place of the Slots."""
     return map_leaves(
         tree, lambda leaf: arrays[leaf.index] if isinstance(leaf, Slot) else constant(leaf)
     )
 
 
-def recorded_constant(value: Any) -> Any:
+def recorded_constant(value: object) -> object:
     """Return a constant argument as the emulation takes it, also during recording."""
     if isinstance(value, Size):
         return as_torch(value)
@@ -245,13 +247,13 @@ def _keyed(value: object) -> Hashable:
     return (type(value), repr(value)) if isinstance(value, np.generic) else None
 
 
-def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> object:
     if spec.kind is torch.Tensor:
         return memory
     return memory.numpy() if spec.kind is np.ndarray else memory.numpy()[()]
 
 
-def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> Any:
+def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> object:
     return memory if spec.kind is torch.Tensor else emulation().ndarray(memory)
 
 
@@ -334,7 +336,7 @@ def _all_pairs(call: Call) -> None:
 # -- comparing -------------------------------------------------------------------------------------
 
 
-def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Any:
+def _alike(call: Call, real: _Side, emulated: _Side, expected: object, actual: Any) -> object:
     """Return the result that both libraries agree on. Raises _Differs."""
     if isinstance(expected, tuple | list):
         kinds = {type(expected), type(actual)}
@@ -359,7 +361,9 @@ def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any)
     return Fact(expected)
 
 
-def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
+def _alike_arrays(
+    call: Call, real: _Side, emulated: _Side, expected: object, actual: object
+) -> Result:
     index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
     if (index is None) != all(array is not actual for array in emulated.arrays):
         raise _Differs("one of numpy and torch returns an argument, the other a copy")
@@ -383,7 +387,7 @@ def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actua
     return Result(spec, index)
 
 
-def _as_tensor(array: Any) -> torch.Tensor:
+def _as_tensor(array: object) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array
     if isinstance(array, np.ndarray) and (
@@ -456,7 +460,7 @@ class SizedCall:
         if not holds and self._symbols:
             raise Specialize(self._symbols, f"sizes of a call of numpy ({why})")
 
-    def results(self, first: Any) -> list[Any]:
+    def results(self, first: object) -> list[object]:
         """Return the results at each size tuple; `first` is the result in this call.
 
         Must be called after the call is recorded, because its guards limit the size tuples."""
@@ -489,7 +493,7 @@ def at_sizes(spec: ArraySpec, known: SizeValues) -> ArraySpec:
     return replace(spec, shape=shape, stride=stride, offset=value_of(spec.offset, dict(known)))
 
 
-def _leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
+def _leaves(tree: object) -> list[object]:
+    found: list[object] = []
     map_leaves(tree, found.append)
     return found

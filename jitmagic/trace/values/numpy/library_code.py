@@ -56,7 +56,9 @@ class Recorder(TorchFunctionMode):
             self._refuse("a tensor that was not computed from its arguments")
         return self._values[id(tensor)][1]
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: object, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = [self._value(arg) for arg in args]
         named = {name: self._value(arg) for name, arg in (kwargs or {}).items()}
         try:

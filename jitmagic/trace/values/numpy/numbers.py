@@ -17,7 +17,7 @@ import torch
 
 from ....guards.guard import TypeIs
 from ....guards.source import NumberOf, Source
-from ....symbols.scalar import apply
+from ....symbols.symbolic_numbers import apply
 from ...result import Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value

@@ -23,14 +23,14 @@ import torch
 
 from ....guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ....guards.source import ArrayMemory, Drawn, InstanceDict, Source
-from ....spec import TensorSpec, spec_of
+from ....spec import spec_of
 from ....symbols.interval import Interval
-from ....symbols.scalar import symbols_of
+from ....symbols.symbolic_numbers import symbols_of
 from ...breaks import GraphBreak, StatefulCall
 from ...result import Recipe
 from ...wrap import intercepts, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..numbers.number import NumberValue, unknown_number
+from ..numbers.number import NumberValue, drawn_number, is_next_draw_constant
 from ..numpy_scalars import ARRAY_SCALARS, np
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.identity import IdentityValue
@@ -58,13 +58,6 @@ _RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnNumber:
-    """The origin of a drawn number's symbol; `index` counts the draws of the frame."""
-
-    index: int
-
-
 class GeneratorObjectValue(WithoutOperators):
     """A generator with a source, or a global one.
 
@@ -73,7 +66,7 @@ class GeneratorObjectValue(WithoutOperators):
 
     __slots__ = ("live",)
 
-    def __init__(self, live: Any, source: Source | None) -> None:
+    def __init__(self, live: object, source: Source | None) -> None:
         super().__init__(source)
         self.live = live
 
@@ -154,9 +147,8 @@ def _drawn(
     label = f"{type(owner.live).__name__}.{name}"
     broken = GraphBreak(StatefulCall.of(name=label))
     graph = machine.graph
-    index = machine.effects.drawn
     # A subgraph (a backward, a transform) runs at another time than the frame's draws.
-    if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _specialized(machine):
+    if name in _NO_DRAWS or graph is not graph.root or is_next_draw_constant(machine):
         raise broken
     positional = [constant_argument(machine, arg, broken) for arg in args]
     named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
@@ -174,7 +166,7 @@ def _drawn(
     if kind in _DTYPES:
         source = machine.effects.draw(owner, call, label)
         limits = _limits(owner.live, name, positional, named) if kind is int else _RANGES.get(name)
-        number = _number(machine, source, kind, limits)
+        number = drawn_number(machine, source, kind, limits)
         if kind is int and all(call(generator) >= 0 for _ in range(_TRIES)):
             _allow_as_size(machine, number)  # rarely negative, so an assertion rarely fails
         return number
@@ -186,12 +178,8 @@ def _drawn(
     # torch has no dtype for arrays of str or of objects.
     except (TypeError, ValueError):
         raise broken from None
-    return _array(machine, machine.effects.draw(owner, perform, label), kind, spec)
-
-
-def _specialized(machine: Machine) -> Any:
-    """Return the symbols that an earlier attempt at the trace had to specialise."""
-    return machine.symbols.constants
+    source = machine.effects.draw(owner, perform, label)
+    return ArrayValue(drawn_tensor(machine, label, ArrayMemory(source), spec), kind)
 
 
 def _have_one_type(choices: Any) -> bool:
@@ -205,11 +193,13 @@ class _AsArray:
 
     call: Callable[[Any], object]
 
-    def __call__(self, generator: Any) -> object:
+    def __call__(self, generator: object) -> object:
         return np.asarray(self.call(generator))
 
 
-def _limits(generator: Any, name: str, args: list[Any], named: dict[str, Any]) -> Interval | None:
+def _limits(
+    generator: object, name: str, args: list[Any], named: dict[str, Any]
+) -> Interval | None:
     """Return the range of the ints that a draw gives, or None if it is unknown.
 
     It is known for one or two positional bounds; a third argument may be a negative step.
@@ -237,14 +227,6 @@ def _allow_as_size(machine: Machine, number: NumberValue) -> None:
     machine.symbols.read_from[symbol] = number.scalar.node
 
 
-def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> NumberValue:
-    return unknown_number(machine, DrawnNumber(source.index), source, kind, limits)
-
-
-def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Value:
-    return ArrayValue(drawn_tensor(machine, source.name, ArrayMemory(source), spec), kind)
-
-
 # ----------------------------------------------------------------------------------------- wrapping
 
 
@@ -258,7 +240,7 @@ def _intercept_bound(machine: Machine, obj: Any, source: Source) -> Value | None
     return GlobalDrawingFunction(obj, source)
 
 
-def _wrap_generator(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_generator(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
     return GeneratorObjectValue(obj, source)
 

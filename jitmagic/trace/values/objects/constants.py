@@ -44,13 +44,13 @@ ATOMS: tuple[type, ...] = (
     range, types.CodeType, torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 
-BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[object, object], object]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
     "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "@": operator.matmul,
     "&": operator.and_, "|": operator.or_, "^": operator.xor,
     "<<": operator.lshift, ">>": operator.rshift,
 }  # fmt: skip
-INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+INPLACE: dict[str, Callable[[object, object], object]] = {
     op: getattr(operator, f"i{function.__name__.strip('_')}") for op, function in BINARY.items()
 }
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -175,7 +175,8 @@ class ConstantValue(Value):
         return fold(machine, UNARY[op], self)
 
     def truth(self, machine: Machine) -> bool:
-        return bool(self.as_constant(machine))
+        # Not implemented by all constants: NotImplemented raises TypeError since 3.14.
+        return bool(evaluate(machine, bool, self.as_constant(machine)))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise machine.error(TypeError, f"'{type(self.value).__name__}' object is not callable")
@@ -207,7 +208,7 @@ class ConstantMethodValue(MethodValue):
             raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
         names, count = tuple(keywords), len(values)
 
-        def method(owner: object, *constants: object) -> Any:
+        def method(owner: object, *constants: object) -> object:
             named = dict(zip(names, constants[count:], strict=True))
             return getattr(owner, self.name)(*constants[:count], **named)
 
@@ -235,11 +236,11 @@ def _items_of(machine: Machine, value: Value) -> list[Value] | None:
     )
 
 
-def _joined(separator: Any, *items: Any) -> Any:
+def _joined(separator: Any, *items: object) -> object:
     return separator.join(items)
 
 
-def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
+def fold(machine: Machine, function: Callable[..., object], *values: Value) -> Value:
     """Compute `function(*values)` while tracing; what it raises, the traced program raises.
 
     With symbolic numbers Python computes it after the graph if it can (numbers/residual_calls.py).
@@ -254,7 +255,7 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     return machine.constant(evaluate(machine, function, *constants))
 
 
-def evaluate(machine: Machine, function: Callable[..., Any], *arguments: object) -> Any:
+def evaluate(machine: Machine, function: Callable[..., object], *arguments: object) -> Any:
     """Call a Python function while tracing; what it raises, the traced program raises."""
     try:
         return function(*arguments)
@@ -265,7 +266,7 @@ def evaluate(machine: Machine, function: Callable[..., Any], *arguments: object)
         raise machine.error(type(error), *error.args, exact=True) from None
 
 
-FoldLate = Callable[[Machine, Callable[..., Any], Sequence[Value]], Value | None]
+FoldLate = Callable[[Machine, Callable[..., object], Sequence[Value]], Value | None]
 _LATE: list[FoldLate] = []
 
 
@@ -279,10 +280,10 @@ def _varies(value: Value) -> bool:
     return value.varies or (not value.source and any(map(_varies, value.parts())))
 
 
-def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_warnings(function: Callable[..., object]) -> Callable[..., object]:
     """Break the graph if numpy would warn of an overflow: the program must warn in each call."""
 
-    def run(*constants: object) -> Any:
+    def run(*constants: object) -> object:
         try:
             with np.errstate(all="raise"):
                 return function(*constants)

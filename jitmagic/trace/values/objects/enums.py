@@ -17,7 +17,7 @@ from typing import Any
 from ....guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
 from ....guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ...result import Constant, Recipe
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import StepIterator
 from ..containers.keys import is_user_code, user_key
@@ -95,7 +95,7 @@ class EnumValue(Value):
             self._folds = _folds(machine, type(self.value))
         return self._folds
 
-    def as_constant(self, machine: Machine) -> Any:
+    def as_constant(self, machine: Machine) -> object:
         self._guard_entry(machine, "_name_")
         self._guard_entry(machine, "_value_")
         return self.value
@@ -259,7 +259,7 @@ class EnumValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         """Return an iterator over the letters of a StrEnum or the members of a Flag."""
-        value: Any = self.as_constant(machine)
+        value: object = self.as_constant(machine)
         if not self.is_constant(machine) or not isinstance(value, str | enum.Flag):
             self.refuse(machine, "iteration")
         return StepIterator(machine, type(iter(value)), (machine.constant(item) for item in value))
@@ -279,7 +279,7 @@ class EnumValue(Value):
         return f"a member of {type(self.value).__name__}"
 
 
-def without_enum(constant: object) -> Any:
+def without_enum(constant: object) -> object:
     """Return an IntEnum or StrEnum member as a plain int or str; other constants unchanged."""
     base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
     return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
@@ -386,7 +386,4 @@ class MembersValue(ReadOnlyTable):
         return builder.invoke(getattr, (builder(self.owner), builder.constant("__members__")))
 
 
-@wraps(enum.Enum, subclasses=True)
-def _wrap_enum(machine: Machine, obj: enum.Enum, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return EnumValue(obj, source)
+wraps(enum.Enum, subclasses=True)(by_identity(EnumValue))

@@ -11,14 +11,13 @@ import functools
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
 from ....guards.source import CellContents, FunctionPart, Item, SlotAttr, Source
 from ...builtins.registry import handler_of
 from ...result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, Value
+from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..containers.keys import identity_key
 from ..containers.mappings import DictValue, WithAttributes, entries_of_live
 from ..containers.sequences import TupleValue
@@ -29,11 +28,12 @@ from .monkey_patches import unwrap_function
 from .operators import is_none
 from .tagged import tagged_value
 
-__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue"]
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "refuse_placeholders"]
 
-_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
-# `__type_params__` exists since Python 3.12.
-_DECLARED = {"__annotations__", "__type_params__"} & set(dir(types.FunctionType))
+# `__type_params__` exists since Python 3.12, `__annotate__` since 3.14.
+_EXISTING = set(dir(types.FunctionType))
+_NAMES = {"__name__", "__qualname__", "__module__", "__doc__", "__annotate__"} & _EXISTING
+_DECLARED = {"__annotations__", "__type_params__"} & _EXISTING
 
 
 class CellValue(Value):
@@ -104,12 +104,12 @@ class CellValue(Value):
 class FunctionValue(WithAttributes):
     """A Python function. `live` is the object if it existed before the call.
 
-    `slots` has the `__module__` and `__doc__` that the traced code has set.
+    `slots` has the `__module__`, `__doc__` and `__annotate__` that the traced code has set.
     """
 
     __slots__ = (
-        "annotations", "closure", "code", "defaults", "globals", "kwdefaults", "live",
-        "name", "qualname", "slots",
+        "annotations", "closure", "code", "defaults", "evaluated_at_step", "globals", "kwdefaults",
+        "live", "name", "qualname", "slots",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +129,7 @@ class FunctionValue(WithAttributes):
         self.defaults: Value = ConstantValue(None)
         self.kwdefaults: Value = ConstantValue(None)
         self.annotations: Value | None = None
+        self.evaluated_at_step: int | None = None
         self.closure: tuple[Value, ...] = ()
         self.slots: dict[str, Value] = {}
 
@@ -176,12 +177,14 @@ class FunctionValue(WithAttributes):
         raise machine.error(AttributeError, message)
 
     def _name_attribute(self, machine: Machine, name: str) -> Value:
-        """Return `__name__`, `__qualname__`, `__module__` or `__doc__`.
+        """Return `__name__`, `__qualname__`, `__module__`, `__doc__` or `__annotate__`.
 
         For a function that the traced code defines they follow from its code and globals.
         """
         if self.live is None and name in ("__name__", "__qualname__"):
             return machine.constant(self.name if name == "__name__" else self.qualname)
+        if self.live is None and name == "__annotate__":
+            return machine.constant(None)
         if self.live is None:
             cells = tuple(types.CellType() for _ in self.code.co_freevars)
             # CPython takes the docstring from the code's constants when it creates a function.
@@ -198,14 +201,25 @@ class FunctionValue(WithAttributes):
     def _declared(self, machine: Machine, name: str) -> Value:
         """Return `__annotations__` or `__type_params__`."""
         if self.live is not None and self.source is not None:
-            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
+            try:
+                declared = getattr(self.live, name)  # since 3.14 this may evaluate annotations
+            except Exception:  # annotations are expressions of the user
+                self.refuse(machine, f"attribute {name!r}")
+            return machine.lazy(declared, SlotAttr(self.source, name))
         if self.live is not None:
             self.refuse(machine, f"attribute {name!r}")
         if name == "__type_params__":  # non-empty ones need an opcode that breaks the graph
             return machine.constant(())
         if self.annotations is None:
-            self.annotations = DictValue.of(machine, ())
+            self.annotations = self._evaluated_annotations(machine)
         return self.annotations
+
+    def _evaluated_annotations(self, machine: Machine) -> Value:
+        annotate = self.slots.get("__annotate__")
+        if annotate is None or is_none(annotate.realize(machine)):
+            return DictValue.of(machine, ())
+        self.evaluated_at_step = machine.step
+        return annotate.realize(machine).call(machine, [machine.constant(1)], {})  # Format.VALUE
 
     def _own_module(self, machine: Machine) -> Value:
         return self.globals.store.get("__name__") or machine.constant(None)
@@ -233,6 +247,9 @@ class FunctionValue(WithAttributes):
             empty = value is None or (isinstance(value, ConstantValue) and value.value is None)
             return None if empty or value is None else builder(value)
 
+        if self.evaluated_at_step is not None:  # setting one part of a function clears the other
+            what = "a function with evaluated annotations and __annotate__"
+            raise CannotRebuild(what, self.evaluated_at_step)
         return BuildFunction(
             code=self.code,
             globals=builder(self.globals),
@@ -343,6 +360,17 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
+_PLACEHOLDER: object = getattr(functools, "Placeholder", None)  # since 3.14
+
+
+def refuse_placeholders(machine: Machine, args: Args) -> None:
+    """Break if an argument of a partial object is functools.Placeholder, which a call fills."""
+    for arg in args if _PLACEHOLDER is not None else ():
+        value = arg.realize(machine)
+        if value.python_type(machine) is type(_PLACEHOLDER):
+            value.refuse(machine, "functools.partial")
+
+
 class PartialValue(WithAttributes):
     """A functools.partial object."""
 
@@ -355,7 +383,7 @@ class PartialValue(WithAttributes):
         args: Args,
         kwargs: Mapping[str, Value],
         *,
-        live: functools.partial[Any] | None = None,
+        live: functools.partial[object] | None = None,
         source: Source | None = None,
     ) -> None:
         super().__init__(source)
@@ -368,6 +396,7 @@ class PartialValue(WithAttributes):
         return functools.partial
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        refuse_placeholders(machine, self.args)
         function = self.function.realize(machine)
         return function.call(machine, [*self.args, *args], {**self.kwargs, **kwargs})
 
@@ -460,7 +489,7 @@ def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
 
 
 @wraps(functools.partial)
-def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source) -> Value:
+def _wrap_partial(machine: Machine, obj: functools.partial[object], source: Source) -> Value:
     machine.guard(TypeIs(source, functools.partial))
     function = machine.lazy(obj.func, SlotAttr(source, "func"))
     args = machine.wrap(obj.args, SlotAttr(source, "args"))

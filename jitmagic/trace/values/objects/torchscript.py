@@ -10,11 +10,10 @@ import types
 
 import torch
 
-from ....guards.guard import IdentityIs
-from ....guards.source import InstanceDict, Item, Source
+from ....guards.source import InstanceDict, Item
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.torch_rules import REFUSED_MODULES
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Args, Kwargs, Machine, Value
 from .identity import IdentityValue
 
@@ -42,7 +41,4 @@ class ScriptedValue(IdentityValue):
         return f"the scripted {self.live.name}()"
 
 
-@wraps(torch.jit.ScriptFunction)
-def _wrap_scripted(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return ScriptedValue(obj, source)
+wraps(torch.jit.ScriptFunction)(by_identity(ScriptedValue))

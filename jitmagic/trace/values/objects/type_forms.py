@@ -10,9 +10,7 @@ import operator
 import types
 import typing
 
-from ....guards.guard import IdentityIs
-from ....guards.source import Source
-from ...wrap import wraps
+from ...wrap import by_identity, wraps
 from ..base import Machine, Value
 from .callables import BuiltinValue
 from .constants import fold
@@ -78,7 +76,4 @@ class TypeFormValue(BuiltinValue):
         return machine.constant((self.obj == other.obj) is (op == "=="))
 
 
-@wraps(*TYPE_FORMS, subclasses=True)
-def _wrap_type_form(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return TypeFormValue(obj, source)
+wraps(*TYPE_FORMS, subclasses=True)(by_identity(TypeFormValue))

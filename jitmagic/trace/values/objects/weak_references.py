@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ class WeakReferenceValue(WithoutOperators):
     __slots__ = ("live",)
     always_true = True
 
-    def __init__(self, live: weakref.ref[Any], source: Source) -> None:
+    def __init__(self, live: weakref.ref[object], source: Source) -> None:
         super().__init__(source)
         self.live = live
 
@@ -120,6 +119,6 @@ def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @wraps(weakref.ref)
-def _wrap_reference(machine: Machine, obj: weakref.ref[Any], source: Source) -> Value:
+def _wrap_reference(machine: Machine, obj: weakref.ref[object], source: Source) -> Value:
     machine.guard(TypeIs(source, weakref.ref))
     return WeakReferenceValue(obj, source)

@@ -6,8 +6,6 @@ each tensor whose `.grad` changed. After `p.grad = g`, both expressions give the
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Node
 
@@ -18,6 +16,7 @@ from ....guards.source import Gradient
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine, Value
 from ..objects.operators import is_none
+from ..tensor_base import TensorBase
 from .tensor_hooks import retains_gradient
 
 __all__ = [
@@ -31,7 +30,7 @@ __all__ = [
 GRADIENTS_GONE = "gradients of unknown tensors are set to None at the exit"  # a mark of the graph
 
 
-def read_gradient(machine: Machine, owner: Any) -> Value:
+def read_gradient(machine: Machine, owner: TensorBase) -> Value:
     """Return `owner.grad`; `owner` is a TensorValue."""
     if GRADIENTS_GONE in machine.notes.marks:
         owner.refuse(machine, "`.grad` after zero_grad()")
@@ -48,7 +47,7 @@ def read_gradient(machine: Machine, owner: Any) -> Value:
     return machine.wrap(owner.live.grad, Gradient(owner.source))
 
 
-def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
+def write_gradient(machine: Machine, owner: TensorBase, value: Value) -> None:
     """Record `owner.grad = value`, or break where eager would raise."""
     if not owner.meta.is_leaf or machine.graph.modes_vary:
         owner.refuse(machine, "setting `.grad`")
@@ -64,7 +63,7 @@ def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
     store_gradient(machine, owner, value)
 
 
-def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
+def store_gradient(machine: Machine, owner: TensorBase, value: Value) -> None:
     before = machine.effects.changes
     owner.grad = value
     machine.effects.set_attr(owner, "grad", value)
@@ -72,7 +71,7 @@ def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
     machine.effects.gradients += machine.effects.changes - before
 
 
-def rely_on_no_hooks(machine: Machine, leaf: Any) -> None:
+def rely_on_no_hooks(machine: Machine, leaf: TensorBase) -> None:
     """Guard that accumulating a gradient of the tensor runs no hook of user code."""
     live: torch.Tensor | None = leaf.live
     if live is None:
@@ -80,4 +79,5 @@ def rely_on_no_hooks(machine: Machine, leaf: Any) -> None:
     if runtime_module().has_gradient_hooks(live):
         why = "hooks of a tensor run Python code during backward"
         raise GraphBreak(RefusedTorchCall.of(name="torch.autograd.backward", why=why))
+    assert leaf.source is not None
     machine.guard(Unhooked(leaf.source))

@@ -25,6 +25,7 @@ from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
 from ...result import Perform
 from ..base import Builder, CannotRebuild, Machine
+from ..tensor_base import TensorBase
 
 __all__ = [
     "LeafChange",
@@ -53,7 +54,7 @@ class LeafChanges(list[LeafChange]):
     """The changes of leaves in one graph."""
 
 
-def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
+def required_grad(machine: Machine, owner: TensorBase, wanted: object) -> Node:
     """Return the node with the flag: the current one if it has it. `owner` is a TensorValue."""
     graph = machine.graph
     node: Node = owner.node
@@ -66,28 +67,27 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     if not isinstance(wanted, bool) or graph.modes_vary or not differentiable or is_inference:
         raise GraphBreak(_REASON)
     if owner.live is not None:
-        return _change_input(machine, owner, wanted)
+        return _change_input(machine, owner, owner.live, wanted)
     if not wanted:
         raise GraphBreak(_REASON)
     return graph.require_grad(node, machine.lines())
 
 
-def _is_refused(owner: Any) -> bool:
+def _is_refused(owner: TensorBase) -> bool:
     """Return whether eager raises although the flag is set: the tensor is an inference tensor."""
     made_there = owner.live is not None and owner.live.is_inference()
     return made_there and not torch.is_inference_mode_enabled()
 
 
-def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
+def _change_input(machine: Machine, owner: TensorBase, live: torch.Tensor, wanted: bool) -> Node:
     notes, graph = machine.notes, machine.graph
-    live: torch.Tensor = owner.live
     if graph.root is not graph or owner.source is None or not owner.meta.is_leaf:
         raise GraphBreak(_REASON)
     if live.is_inference() or owner.node.meta["spec"] is None:
         raise GraphBreak(_REASON)
     if wanted and any(_is_view_of(owner.meta, node) for node in notes.owners):
         raise GraphBreak(_REASON)  # in eager these views have an autograd history from here on
-    if wanted and _is_untouched(notes, owner):
+    if wanted and _is_untouched(notes, owner, live):
         return _flag_before_graph(machine, owner)
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=False))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
@@ -100,16 +100,16 @@ def _change_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 
 
-def _is_untouched(notes: GraphNotes, owner: Any) -> bool:
+def _is_untouched(notes: GraphNotes, owner: TensorBase, live: torch.Tensor) -> bool:
     """Return whether the graph so far would be the same if the input required grad at entry."""
     node: Node = owner.node
     if node not in notes.inputs or node.users or notes.graph.is_output(node):
         return False
-    views = [live for live in notes.live_inputs() if live._is_view()]
-    return not owner.live._is_view() and all(view._base is not owner.live for view in views)
+    views = [one for one in notes.live_inputs() if one._is_view()]
+    return not live._is_view() and all(view._base is not live for view in views)
 
 
-def _flag_before_graph(machine: Machine, owner: Any) -> Node:
+def _flag_before_graph(machine: Machine, owner: TensorBase) -> Node:
     notes = machine.notes
     node: Node = owner.node
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=True))
@@ -171,7 +171,7 @@ def check_leaves(notes: GraphNotes) -> None:
 # -- tensor.data = other ---------------------------------------------------------------------------
 
 
-def bind_data(machine: Machine, owner: Any, value: Any) -> None:
+def bind_data(machine: Machine, owner: TensorBase, value: Any) -> None:
     """Record `owner.data = value`; views of the old memory still refer to it."""
     graph = machine.graph
     source: Any = getattr(value, "node", None)
@@ -196,7 +196,7 @@ def bind_data(machine: Machine, owner: Any, value: Any) -> None:
     owner.node = made
 
 
-def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
+def _count_writes(owner: TensorBase, meta: torch.Tensor, builder: Builder) -> None:
     """Add the number of the graph's writes to the tensor's version counter.
 
     Autograd checks the counter, which `tensor.data = other` does not replace.
@@ -206,7 +206,7 @@ def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
         builder.effect(Perform(counted, (builder(owner),)))
 
 
-def _can_bind(graph: GraphBuilder, owner: Any, source: Node) -> bool:
+def _can_bind(graph: GraphBuilder, owner: TensorBase, source: Node) -> bool:
     """Return whether autograd has no view or history of the tensor, and its gradient still fits."""
     if graph.modes_vary or graph.inference.used:
         return False

@@ -35,7 +35,7 @@ class _Coordinates(dict[Hashable, tuple[Node, ...]]):
 
 
 def masks_to_indices(
-    machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, Any]
+    machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, object]
 ) -> tuple[Target, list[Any]]:
     """Return the call and its arguments with integer indices; unchanged without a mask."""
     graph = machine.graph
@@ -86,7 +86,7 @@ def _filled(
     return "copy_", [x, graph.call(torch.where, [rows, value, x], {}, lines)]
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, Node) and isinstance(value.meta["val"], torch.Tensor)
 
 
@@ -137,7 +137,7 @@ def _coordinates(machine: Machine, mask: Node) -> tuple[Node, ...]:
     return known[itself]
 
 
-def _computation(graph: GraphBuilder, value: Any, depth: int) -> Hashable:
+def _computation(graph: GraphBuilder, value: object, depth: int) -> Hashable:
     """Return a key that is equal for equal computations on tensors without writes."""
     if isinstance(value, tuple | list):
         return type(value), *(_computation(graph, part, depth) for part in value)

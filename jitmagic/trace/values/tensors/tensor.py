@@ -26,7 +26,7 @@ from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, t
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
-from ....guards.source import InstanceDict, Source
+from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,
     CachedCast,
@@ -66,6 +66,7 @@ from ..objects.enums import without_enum
 from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from ..tensor_base import TensorBase
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
@@ -82,30 +83,10 @@ _PLAIN_ARGUMENTS = (
 )  # fmt: skip
 
 
-class TensorValue(Value):
-    """One tensor object of class `kind`; `live` is the object if it existed before the call."""
+class TensorValue(TensorBase):
+    """A tensor, whose operators, attributes and methods become nodes of the graph."""
 
-    __slots__ = ("grad", "kind", "live", "node")
-    holds_data = True
-
-    def __init__(
-        self,
-        node: Node,
-        kind: type = torch.Tensor,
-        live: torch.Tensor | None = None,
-        source: Source | None = None,
-    ) -> None:
-        super().__init__(source)
-        self.node = node
-        self.kind = kind
-        self.live = live
-        self.grad: Value | None = None  # what the traced code stored in `.grad`
-
-    @property
-    def meta(self) -> torch.Tensor:
-        """Return the meta tensor of the current node."""
-        meta: torch.Tensor = self.node.meta["val"]
-        return meta
+    __slots__ = ()
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -462,7 +443,7 @@ def _bound(machine: Machine, part: Value, name: str) -> Any:
     return with_known(machine.graph, made) if isinstance(made, Node) else made
 
 
-def lift(machine: Machine, result: Any) -> Value:
+def lift(machine: Machine, result: object) -> Value:
     """Return the Value of a recorded call's result, in which Nodes stand for tensors."""
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)

@@ -58,7 +58,9 @@ class TorchFunctionValue(BuiltinValue):
     __slots__ = ("refusal",)
     obj: Any
 
-    def __init__(self, obj: Any, refusal: str | None = None, source: Source | None = None) -> None:
+    def __init__(
+        self, obj: object, refusal: str | None = None, source: Source | None = None
+    ) -> None:
         super().__init__(obj, source)
         self.refusal = refusal
 
@@ -173,7 +175,7 @@ def _function_for(method: Any) -> Any:
     return function
 
 
-def torch_function(obj: Any, source: Source | None = None) -> Value | None:
+def torch_function(obj: object, source: Source | None = None) -> Value | None:
     """Return the value of a torch function; None for other objects and inlined functions."""
     module = getattr(obj, "__module__", None) or ""
     if not (module == "torch" or module.startswith("torch.")):
@@ -193,7 +195,7 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)
-def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+def _intercept_function(machine: Machine, obj: object, source: Source) -> Value | None:
     found = torch_function(obj, source)
     if found is not None:
         machine.guard(IdentityIs(source, obj))
@@ -201,7 +203,7 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
 
 
 @makes_builtins
-def _tensor_method(obj: Any) -> TensorTypeMethod | None:
+def _tensor_method(obj: object) -> TensorTypeMethod | None:
     """Return the value of a method of torch.Tensor or of its C base class, else None."""
     in_python = isinstance(obj, types.FunctionType) and TENSOR.get(obj.__name__) is obj
     of_base = getattr(obj, "__objclass__", None) is _TENSOR_BASE
@@ -275,19 +277,19 @@ def operators_of(obj: object) -> Value | None:
 
 
 @wraps(Ops, OpNamespace, OpOverloadPacket)
-def _wrap_space(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_space(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return OperatorSpace(obj, source)
 
 
 @wraps(OpOverload)
-def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_operator(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return OperatorValue(obj, None, source)
 
 
 @wraps(CustomOpDef)
-def _wrap_definition(machine: Machine, obj: Any, source: Source) -> Value:
+def _wrap_definition(machine: Machine, obj: object, source: Source) -> Value:
     """Wrap the result of torch.library.custom_op, which calls its operator."""
     machine.guard(IdentityIs(source, obj))
     return DefinedOperator(obj, source)

@@ -153,7 +153,7 @@ class TorchModule(ModuleValue):
         return Constant(self.module)
 
 
-def _backend_flag(machine: Machine, getter: Any) -> Value:
+def _backend_flag(machine: Machine, getter: object) -> Value:
     """Return the value of a flag of torch.backends; most getters are C functions."""
     if isinstance(getter, types.BuiltinFunctionType):
         return read_state(machine, getter)
@@ -263,7 +263,7 @@ def _class(machine: Machine, obj: type) -> Value:
     return of_torch
 
 
-def _container(machine: Machine, obj: Any) -> Value:
+def _container(machine: Machine, obj: object) -> Value:
     """Return the value of a constant tuple of torch; other containers may be mutable state."""
     if type(obj) is tuple:
         return machine.constant(obj)
@@ -298,7 +298,7 @@ def _names(machine: Machine, namespace: dict[str, object]) -> DictValue:
     return names
 
 
-def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
+def _module(machine: Machine, obj: object, source: Source | None) -> ModuleValue:
     return TorchModule(obj, _names(machine, vars(obj)), source)  # type: ignore[arg-type]
 
 

@@ -27,10 +27,12 @@ from ..extension import runtime_module
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
-from ..symbols.compiled import SizeCode
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol
-from .partial import backward_without, freed_parts, tangent_nodes
+from ..symbols.size_programs import SizeCode
+from ..symbols.symbolic_numbers import Symbol
+from ..torch_types import Executable, OpOverload
+from .backward_graphs import backward_without, freed_parts, tangent_nodes
+from .nodes import flat_outputs, node_spec, placeholders
 from .replay import Replay, generator_devices, replay_inputs
 from .result import (
     AliasStep,
@@ -44,9 +46,13 @@ from .result import (
     ViewReplay,
 )
 
-__all__ = ["BackwardCache", "SizedShell", "fx_executable", "interpreted", "make_callable"]
+__all__ = [
+    "BackwardCache",
+    "SizedAutogradFunction",
+    "fx_executable",
+    "make_callable",
+]
 
-Executable = Callable[..., Any]
 _VIEW, _DATA, _BUMP, _LEAF = range(4)  # enum AliasStep::Kind
 
 
@@ -57,24 +63,18 @@ def make_callable(
     source: GraphModule | None = None,
     tell: Callable[[bool], None] | None = None,
 ) -> Executable:
-    """Build the callable. `backward` makes the executable of a backward graph (None: torch
-    interprets it). `source` is the torch-level graph, which a double backward runs; `tell` is
-    called before that, to warn.
+    """Build the callable. `backward` makes the executable of a backward graph. `source` is the
+    torch-level graph, which a double backward runs; `tell` is called before that, to warn.
     """
     if _needs_nothing(partition):
         return forward
     if not isinstance(backward, BackwardCache):
-        backward = BackwardCache.of(backward or interpreted, partition)
+        backward = BackwardCache.of(backward or fx_executable, partition)
     signature = _signature(partition, source)
     run = forward if _computes(partition) else None
-    return _function(run, backward, Replay(source, partition, tell), signature)
-
-
-def _function(
-    forward: Executable | None, backward: BackwardCache, replay: Replay, signature: dict[str, Any]
-) -> Executable:
+    replay = Replay(source, partition, tell)
     made: Executable = runtime_module().AutogradFunction(
-        forward, backward, replay, signature, CompileFailed, DoubleBackward
+        run, backward, replay, signature, CompileFailed, DoubleBackward
     )
     return made
 
@@ -87,7 +87,7 @@ def _needs_nothing(partition: Partition) -> bool:
     return _is_plain(partition) and not casting
 
 
-class SizedShell:
+class SizedAutogradFunction:
     """`make_callable` of a partition with Sizes, once for all values of their symbols."""
 
     __slots__ = ("_computes", "_graph", "_needs_nothing", "_partition", "_replay", "_symbols")
@@ -129,7 +129,13 @@ class SizedShell:
 
         return runtime_module().AutogradTemplate(
             forward if self._computes else None,
-            *(resolve, replay, signature, sized, code.program(), CompileFailed, DoubleBackward),
+            resolve,
+            replay,
+            signature,
+            sized,
+            code.program(),
+            CompileFailed,
+            DoubleBackward,
         )
 
 
@@ -182,9 +188,8 @@ def _signature(partition: Partition, graph: GraphModule | None) -> dict[str, Any
 
 def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
     """Return the Partition as tuples of ints or Sizes, with the checks of its backward."""
-    nodes = partition.forward.graph.nodes
-    inputs = sum(node.op == "placeholder" for node in nodes)
-    layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
+    inputs = len(placeholders(partition.forward))
+    layouts = [node_spec(node) for node in tangent_nodes(partition)]
     return {
         "inputs": inputs,
         "results": partition.results,
@@ -221,13 +226,13 @@ def _skippable_specs(partition: Partition) -> list[TensorSpec]:
     """Return specs of saved values that some backward skips, or [] if each backward reads all."""
     if partition.backward is None:
         return []
-    nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    nodes = placeholders(partition.backward)
     # The placeholders of a backward graph are the saved values, then the tangents.
     holders = nodes[: len(nodes) - len(partition.tangents)]
     everything = (tuple(range(len(partition.tangents))), tuple(range(len(holders))))
     if not holders or freed_parts(partition) == (everything,):
         return []
-    return [node.meta["spec"] for node in holders]
+    return [node_spec(node) for node in holders]
 
 
 def _stand_ins(
@@ -252,8 +257,7 @@ def _alias_step(step: AliasStep) -> tuple[Any, ...]:
             return _LEAF, slot
         case ViewReplay(None, source):
             return _DATA, source
-        case ViewReplay(op, source, args, grad, outputs):
-            schema = op._schema
+        case ViewReplay(OpOverload(_schema=schema), source, args, grad, outputs):
             # The native side reads tuples only.
             given = tuple(tuple(a) if isinstance(a, list) else a for a in args)
             return _VIEW, source, schema.name, schema.overload_name, given, int(grad), outputs
@@ -269,36 +273,16 @@ def _place(output: Output, inputs: int) -> int:
     raise TypeError(f"not an output: {output!r}")
 
 
-def interpreted(module: GraphModule) -> Executable:
-    """Run an ATen graph with torch's own kernels; results get the strides of their specs."""
-    flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    strides = [None if node is None else node.meta["spec"].stride for node in flat]
-
-    def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        # Below ADInplaceOrView a view among the results is a plain tensor, not one made under
-        # no_grad.
-        with BelowViewTracking():
-            made = module(*inputs)
-            return tuple(
-                value if stride is None else _laid_out(value, stride)
-                for value, stride in zip(made, strides, strict=True)
-            )
-
-    return run
-
-
 def fx_executable(module: GraphModule, *unused: object, **unused_options: object) -> Executable:
     """Run an ATen graph's own Python code, below autograd. Saved values in a kernel's own layout
-    (saved.py) are restored to the traced strides, which views in the graph rely on.
+    (SavedLayouts) are restored to the traced strides, which views in the graph rely on.
     """
     forward = module.forward
-    flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    specs = enumerate(map(_spec_of, flat))
-    loose = [(n, spec) for n, spec in specs if spec and has_loose_strides(spec.shape)]
-    holders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    specs = [None if node is None else node_spec(node) for node in flat_outputs(module)]
+    loose = [(n, spec) for n, spec in enumerate(specs) if spec and has_loose_strides(spec.shape)]
     restored = [
         (n, node.meta["traced_stride"])
-        for n, node in enumerate(holders)
+        for n, node in enumerate(placeholders(module))
         if "traced_stride" in node.meta
     ]
 
@@ -313,10 +297,6 @@ def fx_executable(module: GraphModule, *unused: object, **unused_options: object
             return _with_eager_strides(made, loose) if loose else tuple(made)
 
     return replay
-
-
-def _spec_of(node: torch.fx.Node | None) -> TensorSpec | None:
-    return None if node is None else node.meta["spec"]
 
 
 def _with_eager_strides(

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..extension import runtime_module
-from ..torch_types import AnyFunction
 from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
 from .interval import INT64, Interval
-from .scalar import OPERATIONS, Apply, Symbol, kind_of
 from .size import Size
+from .symbolic_numbers import OPERATIONS, Apply, Symbol, kind_of
 
 __all__ = ["Relation", "SizeCode", "SizeProgram"]
 
 Relation = tuple[str, Expr, Expr]
 # Operators of normal forms. Native steps exist for ints; float operations call these functions.
-_PYTHON: Mapping[type[Expr], AnyFunction] = {
+_PYTHON: Mapping[type[Expr], Callable[[int, int], int]] = {
     Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
 }  # fmt: skip
 

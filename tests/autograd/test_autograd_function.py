@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import jitmagic
+from jitmagic.autograd.autograd_function import fx_executable, make_callable
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
-from jitmagic.autograd.shell import interpreted, make_callable
 from jitmagic.errors import CompileFailed, DoubleBackward
 from jitmagic.spec import spec_of
 
@@ -96,7 +96,7 @@ def test_double_backward_needs_the_graph():
     x, w = t(3, 4), t(4, 4)
     graph, _ = lift(program, (x, w))
     parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
-    call = make_callable(parts, interpreted(parts.forward))
+    call = make_callable(parts, fx_executable(parts.forward))
     with pytest.raises(DoubleBackward, match="create_graph=True"):
         torch.autograd.grad(call(x, w)[0].sum(), [x], create_graph=True)
 
@@ -230,7 +230,7 @@ def test_saved_tensor_hooks_of_the_user():
 def test_memory_is_freed_after_backward():
     graph, inputs = lift(lambda x: (x.sin() * x.cos()).exp().sum(), (t(3, 4),))
     parts = partition(trace_joint(graph, [spec_of(x) for x in inputs]))
-    plain, kept = interpreted(parts.forward), []
+    plain, kept = fx_executable(parts.forward), []
 
     def forward(*args):
         made = plain(*args)
@@ -252,9 +252,9 @@ def test_backward_is_built_once_at_first_use():
 
     def factory(backward):
         made.append(threading.get_ident())
-        return interpreted(backward)
+        return fx_executable(backward)
 
-    call = make_callable(parts, interpreted(parts.forward), factory)
+    call = make_callable(parts, fx_executable(parts.forward), factory)
     call(x, w)
     assert not made
     losses = [call(x, w)[0].sum() for _ in range(8)]
@@ -275,7 +275,7 @@ def test_an_error_in_backward_reaches_the_caller():
     def factory(backward):
         raise CompileFailed("no compiler today")
 
-    call = make_callable(parts, interpreted(parts.forward), factory)
+    call = make_callable(parts, fx_executable(parts.forward), factory)
     with pytest.raises(CompileFailed, match="no compiler today"):
         call(x, w)[0].sum().backward()
 
@@ -427,7 +427,7 @@ def test_what_one_loss_saved_may_be_written_to_before_the_other_runs():
 def test_memory_that_only_one_loss_reads_is_freed_after_its_backward():
     graph, inputs = lift(lambda x, y: ((x @ x).sin(), (y @ y).sin()), (t(3, 3), t(3, 3)))
     parts = partition(trace_joint(graph, [spec_of(i) for i in inputs]))
-    plain, kept = interpreted(parts.forward), []
+    plain, kept = fx_executable(parts.forward), []
 
     def forward(*args):
         made = plain(*args)

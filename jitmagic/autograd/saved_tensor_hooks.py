@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
 from ..compat.autograd import current_node
@@ -20,15 +20,16 @@ from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
+from .recording.origins import Edge
 from .recording.traced import Traced
 from .result import EagerSaved
 
-__all__ = ["SavedTensors"]
+__all__ = ["SavedTensorHooks"]
 
-_Packed = tuple[torch.Tensor, int, Any]
+_Packed = tuple[torch.Tensor, int, object]
 
 
-class SavedTensors:
+class SavedTensorHooks:
     """Hooks: `pack` when autograd saves a tensor, `unpack` when a backward asks for it."""
 
     __slots__ = ("_freed", "_mode", "_of_nodes", "_recorded", "_refuse", "_tangents_of")
@@ -37,8 +38,8 @@ class SavedTensors:
         """`refuse` makes the error for a tensor that has been written to since it was saved."""
         self._mode, self._refuse = mode, refuse
         # While the backward is recorded: its autograd nodes, with bits of their tangents.
-        self._tangents_of: dict[Any, int] = {}
-        self._of_nodes: dict[Any, list[Traced]] = {}
+        self._tangents_of: dict[GradNode, int] = {}
+        self._of_nodes: dict[GradNode, list[Traced]] = {}
         self._recorded: list[tuple[Traced, int]] = []
         self._freed: dict[int, None] = {}
 
@@ -66,7 +67,7 @@ class SavedTensors:
                 return tensor if region is None else self._mode.recomputed(tensor, region)
         return tensor
 
-    def record_of_node(self, node: object, tensor: Traced) -> None:
+    def record_of_node(self, node: GradNode, tensor: Traced) -> None:
         """Record a tensor that an autograd node saved without calling hooks."""
         self._of_nodes.setdefault(node, []).append(tensor)
 
@@ -74,9 +75,9 @@ class SavedTensors:
         """Record that eager holds the tensor's memory for the backward of `tangents`."""
         self._recorded.append((tensor, tangents))
 
-    def differentiate(self, histories: Sequence[set[tuple[Any, int]]]) -> None:
+    def differentiate(self, histories: Sequence[set[Edge]]) -> None:
         """Start recording the backward of the results, given the autograd edges of each."""
-        tangents_of: dict[Any, int] = {}
+        tangents_of: dict[GradNode, int] = {}
         for place, edges in enumerate(histories):
             for node in {node for node, _ in edges}:
                 tangents_of[node] = tangents_of.get(node, 0) | 1 << place
@@ -105,7 +106,7 @@ class SavedTensors:
         return eager_saved
 
 
-def _holds_number(node: Any) -> bool:
+def _holds_number(node: GradNode) -> bool:
     """Return whether the node saved a number as torch's wrapper tensor, which hooks do not see."""
     return any(_is_number(node, name) for name in _names_of_saved(node.__class__))
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import EllipsisType
 
 import torch
 
@@ -125,7 +126,8 @@ def dynamic_dims(
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
         named = requested.get(source.name, ()) if isinstance(source, Argument) else ()
-        if (options.dynamic is True and is_input_of_call(source, tensor)) or named is ...:
+        is_marked = options.dynamic is True and is_input_of_call(source, tensor)
+        if is_marked or isinstance(named, EllipsisType):
             rank = tensor.dim()
             indices = (*range(rank), *map(stride_place, range(rank)))
             found |= {index: INT64 for index in indices if not is_constant(source, index)}

@@ -12,7 +12,7 @@ from typing import Any
 from .expr import Expr, Integer
 from .interval import EXACT, Interval
 from .polynomial import application
-from .scalar import Number, Symbol, kind_of
+from .symbolic_numbers import Number, Symbol, kind_of
 
 __all__ = ["is_computable", "postfix"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jitmagic.symbols.compiled import SizeCode
 from jitmagic.symbols.context import holds_for
 from jitmagic.symbols.expr import Expr, Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.scalar import Apply, Symbol, constant, evaluate
 from jitmagic.symbols.size import Size, SizeFloat, size_of
+from jitmagic.symbols.size_programs import SizeCode
+from jitmagic.symbols.symbolic_numbers import Apply, Symbol, constant, evaluate
 
 VALUES = [(2, 2), (7, 3), (16, 31), (101, 2)]
 

@@ -10,14 +10,13 @@ bit. Raises what `trace_joint` raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed, OperationFailed
 from ..spec import TensorSpec
-from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size
+from ..symbols.symbolic_numbers import symbols_of
 from .joint import BACKWARD, trace_joint
 from .result import Joint
 
@@ -26,7 +25,7 @@ __all__ = ["trace_sized_joint"]
 
 def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
     """Trace `gm` over inputs like `inputs`, in the grad mode of the caller."""
-    by_python: set[Any] = set()
+    by_python: set[object] = set()
     while True:
         try:
             joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)

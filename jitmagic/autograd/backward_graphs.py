@@ -1,28 +1,32 @@
-"""Reduces a backward graph to the tangents that are given: some results may get no gradient.
+"""Derives the backward graphs that a call needs from the one of its partition.
+
+`backward_without` reduces it to the tangents that are given: some results may get no gradient.
 
 In: a Partition and the positions of missing tangents. Out: its backward graph without the values
 that depend on those alone. A backward is linear in its tangents, so such values are zero; computed
 from zeros they would be NaN where a local derivative is infinite. `freed_parts` lists the saved
 values that such a backward frees: as in eager, two losses of one call can be differentiated one
-after the other only if no part of the backward that reads saved values serves both.
+after the other only if no part of the backward that reads saved values serves both. `SavedLayouts`
+lets kernels choose the strides of values that only the backward reads: results and inputs, which
+the user sees, never change.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from operator import or_
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec, contiguous_strides
-from .nodes import erase_dead, flows_of, mask_of, module_of, runs_once
+from .nodes import copy_graph, erase_dead, flows_of, mask_of, module_of, placeholders, runs_once
 from .result import Partition
 
-__all__ = ["backward_without", "freed_parts", "tangent_nodes"]
+__all__ = ["SavedLayouts", "backward_without", "freed_parts", "tangent_nodes"]
 
 aten = torch.ops.aten
 
@@ -31,7 +35,7 @@ def tangent_nodes(partition: Partition) -> list[Node]:
     """Return the placeholders of the backward graph that take the tangents: its last ones."""
     if partition.backward is None:
         return []
-    holders = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    holders = placeholders(partition.backward)
     return holders[len(holders) - len(partition.tangents) :]
 
 
@@ -147,8 +151,47 @@ def _read_by(nodes: list[Node], gone: Collection[Node]) -> set[Node]:
 
 def _zeros(graph: Graph, node: Node) -> Node:
     spec: TensorSpec = node.meta["spec"]
-    facts: dict[str, Any] = {"dtype": spec.dtype, "device": spec.device, "pin_memory": False}
-    zeros = graph.call_function(aten.full.default, (list(spec.shape), 0), facts)
+    zeros = graph.call_function(
+        aten.full.default,
+        (list(spec.shape), 0),
+        {"dtype": spec.dtype, "device": spec.device, "pin_memory": False},
+    )
     made = TensorSpec(spec.shape, contiguous_strides(spec.shape), spec.dtype, spec.device)
     zeros.meta.update(spec=made, lines=node.meta.get("lines", ()))
     return zeros
+
+
+# -- strides that kernels choose ------------------------------------------------------------------
+
+
+class SavedLayouts:
+    """The last `count` outputs of a partition's forward, which only its backward reads."""
+
+    __slots__ = ("_parts", "_strides", "count")
+
+    def __init__(self, parts: Partition) -> None:
+        self._parts, self.count = parts, parts.saved_intermediates
+        self._strides: Mapping[int, tuple[int, ...]] = {}
+
+    def set_strides(self, strides: Mapping[int, tuple[int, ...]]) -> None:
+        """Set the strides of forward outputs (by position) that kernels lay out differently."""
+        self._strides = strides
+
+    def with_final_strides(self) -> Partition:
+        """Return the partition with the backward's placeholders laid out as the forward returns
+        them.
+        """
+        parts = self._parts
+        if not self._strides or parts.backward is None:
+            return parts
+        old = parts.backward.graph
+        graph = copy_graph(old)
+        graph.output_node().meta.update(old.output_node().meta)
+        holders = list(graph.find_nodes(op="placeholder"))
+        first = len(parts.saved_inputs) + len(parts.saved_results) - parts.results
+        for place, stride in self._strides.items():
+            node = holders[first + place]
+            spec = node.meta["spec"]
+            node.meta.update(traced_stride=spec.stride, spec=replace(spec, stride=stride))
+        constants = dict(parts.backward.named_buffers())
+        return replace(parts, backward=module_of(graph, constants, "Backward"))

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import Argument
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.node_meta import lines_of
@@ -28,7 +28,8 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.interval import ANY_FLOAT
 from ..symbols.probe import read_float, unlikely_float
-from ..symbols.scalar import Apply, Number, Symbol
+from ..symbols.symbolic_numbers import Apply, Number, Symbol
+from ..torch_types import AnyFunction, OpOverload
 from .nodes import alias_root, erase_dead
 from .recording.recorder import Sym
 from .result import EagerSaved, Joint
@@ -36,7 +37,7 @@ from .result import EagerSaved, Joint
 __all__ = ["Numbers", "for_all_numbers"]
 
 aten = torch.ops.aten
-_NODES: Mapping[str, Any] = {
+_NODES: Mapping[str, OpOverload] = {
     "+": aten.add.Tensor, "-": aten.sub.Tensor, "*": aten.mul.Tensor, "/": aten.div.Tensor,
     "neg": aten.neg.default, "sqrt": aten.sqrt.default,
 }  # fmt: skip
@@ -99,7 +100,7 @@ def _joined(
     values = [first.values, dict(zip(symbols, second.values.values(), strict=True))]
     makers = _Makers(dict(zip(symbols, first.readers, strict=True)))
 
-    def join(a: Any, b: Any) -> Any:
+    def join(a: object, b: object) -> object:
         if type(a) is not float or type(b) is not float or a == b:
             return same(a, b)
         expr = read_float(values, (a, b))
@@ -162,7 +163,11 @@ class _Makers:
         return inverse if number == 1.0 else self._call(aten.mul.Tensor, (inverse, number), spec)
 
     def _call(
-        self, target: Any, args: tuple[Any, ...], spec: TensorSpec | None, **kwargs: Any
+        self,
+        target: AnyFunction,
+        args: tuple[Node | float, ...],
+        spec: TensorSpec | None,
+        **kwargs: Argument,
     ) -> Node:
         graph = next(iter(self.copies.values())).graph
         made = graph.call_function(target, args, kwargs)

@@ -20,10 +20,9 @@ from ...guards.sizes import size_name
 from ...guards.source import Drawn, Source
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr
-from ...symbols.floats import is_computable
+from ...symbols.float_programs import is_computable
 from ...symbols.interval import Interval, UnbackedRange
 from ...symbols.polynomial import is_integral
-from ...symbols.scalar import Symbol, symbols_of
 from ...symbols.size import (
     DataSize,
     Size,
@@ -34,6 +33,7 @@ from ...symbols.size import (
     origin_at,
     stride_place,
 )
+from ...symbols.symbolic_numbers import Symbol, symbols_of
 from ..assumptions import Assumptions
 from ..breaks import DataDecidesSize, Reason, UnbackedSize
 from ..result import Specialized
@@ -42,6 +42,7 @@ from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 __all__ = [
     "Constants",
     "Count",
+    "DrawnNumber",
     "InputNumber",
     "KnownCount",
     "Symbols",
@@ -61,6 +62,13 @@ class InputNumber:
     """The origin of a number in an input tensor; SizesRelate cannot read it, InRange can."""
 
     source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNumber:
+    """The origin of a number that Python computes before the graph, by the index of the draw."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,7 @@ def evaluate(expr: Expr, known: dict[Expr, Any]) -> Any:
     return known[expr]
 
 
-def _value(expr: Expr, given: list[Any]) -> Any:
+def _value(expr: Expr, given: list[Any]) -> object:
     match expr:
         case Integer(value) | Number(value):
             return value
