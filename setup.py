@@ -7,9 +7,12 @@ JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
@@ -83,6 +86,20 @@ def add_torch(ext: Extension) -> str:
     return torch.__version__
 
 
+def run_compiler(torch: str, command: list[str]) -> None:
+    """Run the compiler or the linker; if it fails, end the build with its first error.
+
+    With a newer torch that is mostly the name of a header or of a member that is gone.
+    """
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if re.search(r"\berror\b", line)]
+        first = errors[0] if errors else f"{command[0]} failed"
+        hint = f"\n{VERSIONS['REMEDY']}" if VERSIONS["is_newer"](torch) else ""
+        raise SystemExit(f"jitmagic does not compile against torch {torch}: {first}{hint}")
+
+
 def unfit_names() -> str:
     """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses.
 
@@ -118,6 +135,8 @@ class BuildByLanguage(build_ext):
         kind = "sanitized" if MODE is SANITIZE else "optimized"
         folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-{kind}"
         self.build_temp = os.path.join(self.build_temp, folder)
+        run = partial(run_compiler, version)
+        self.compiler.spawn = self.compiler.call = run  # setuptools 84 renamed it
         self._compile_one = self.compiler._compile
         self.compiler.compile = self._compile_all
         super().build_extensions()
