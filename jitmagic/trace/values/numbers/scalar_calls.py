@@ -29,7 +29,6 @@ from inspect import Signature, signature
 import torch
 from torch.fx import Node
 
-from ....compat.behaviour import CLAMP_GRADIENT_AT_NUMBER
 from ....graph.node_meta import device_of
 from ....graph.propagate import Target, target_name
 from ....symbols.expr import Integer
@@ -37,6 +36,7 @@ from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
 from ..contexts.default_dtype import default_dtype
 from .arithmetic import Scalar, is_nonzero, require_within
+from .clamping import clamp
 from .number_arguments import call_with_numbers, refuse_numbers
 
 __all__ = ["call_with_scalars", "takes_number"]
@@ -368,18 +368,7 @@ def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = Non
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
     if not limits or None in limits.values():
         return None
-    if CLAMP_GRADIENT_AT_NUMBER or not tensor.meta["val"].requires_grad:
-        return call.node("clamp_" if call.in_place else "clamp", tensor, **limits)
-    # A tensor limit would get half of the gradient where the two are equal; a number gets none of
-    # it, and the tensor neither.
-    clamped = call.node("clamp", call.node("detach", tensor), **limits)
-    is_inside = [call.node(_STRICTLY[name], tensor, limit) for name, limit in limits.items()]
-    condition = is_inside[0] if len(is_inside) == 1 else call.node("logical_and", *is_inside)
-    made = call.node(torch.where, condition, tensor, clamped)
-    return call.node("copy_", tensor, made) if call.in_place else made
-
-
-_STRICTLY = {"min": "gt", "max": "lt"}
+    return clamp(call.node, tensor, limits, call.in_place)
 
 
 def _limit(call: _Call, value: object, dtype: torch.dtype) -> Node | None:
