@@ -15,9 +15,15 @@ _STRICTLY = {"min": "gt", "max": "lt"}
 
 
 def clamp(
-    record: Callable[..., Node], tensor: Node, limits: Mapping[str, Node], in_place: bool
-) -> Node:
-    """Record clamp(tensor, min, max) by `record(target, *args, **kwargs)`."""
+    record: Callable[..., Node], tensor: Node, given: Mapping[str, Node | None], in_place: bool
+) -> Node | None:
+    """Record clamp(tensor, min, max) by `record(target, *args, **kwargs)`.
+
+    Return None if a limit could not be recorded, or none is given.
+    """
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    if not limits or len(limits) < len(given):
+        return None
     if CLAMP_GRADIENT_AT_NUMBER or not tensor.meta["val"].requires_grad:
         return record("clamp_" if in_place else "clamp", tensor, **limits)
     # Where an element equals its limit, a tensor limit gets half of the gradient; with a number,

@@ -366,8 +366,6 @@ def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = Non
         return None
     given = {"min": min, "max": max}
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
-    if not limits or None in limits.values():
-        return None
     return clamp(call.node, tensor, limits, call.in_place)
 
 
