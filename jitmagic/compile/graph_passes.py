@@ -247,14 +247,18 @@ def _changed(old: TensorSpec | None, new: TensorSpec | None) -> str | None:
 def _check_dropped(gm: GraphModule, before: Sequence[Node]) -> None:
     """Check that no node is gone of which a later stage reads more than its result."""
     after = dict.fromkeys(gm.graph.nodes)
-    left = [node.meta[key] for node in after for key in _HIDDEN if key in node.meta]
+    left = [value for node in after for value in _hidden_in(node)]
     for node in before:
-        hidden = [node.meta[key] for key in _HIDDEN if key in node.meta and node not in after]
+        hidden = () if node in after else _hidden_in(node)
         if any(all(value is not other for other in left) for value in hidden):
             raise ValueError(
                 f"drops {node.name}, on which later stages rely: set its target, or copy its meta "
                 "to the node in its place"
             )
+
+
+def _hidden_in(node: Node) -> list[object]:
+    return [value for key, value in node.meta.items() if key in _HIDDEN]
 
 
 def _check_ends(gm: GraphModule, before: _Signature) -> None:

@@ -190,7 +190,7 @@ def _copy_of(gm: GraphModule) -> GraphModule:
     graph.output(graph.graph_copy(gm.graph, known))
     for node, copy in known.items():
         if lines := lines_of(node):
-            copy.meta["stack_trace"] = "\n".join(map(_as_traceback, reversed(lines)))
+            copy.stack_trace = "\n".join(map(_as_traceback, reversed(lines)))
     return GraphModule(gm, graph, class_name=type(gm).__name__)
 
 

@@ -214,8 +214,9 @@ def _describe(node: Node) -> None:
     node.meta.update(val=call.value, spec=spec_on(call.value, call.placement.device))
     written = tuple(a for a in given if any(a.meta["val"] is t for t in call.changed))
     written += statistics_written(call.target, node.args, {**node.kwargs}, written)
-    marks = {"mutates": written, "random": draws(call.target, values, named)}
-    for name, mark in marks.items():
-        node.meta.pop(name, None)
-        if mark:
-            node.meta[name] = mark
+    node.meta.pop("mutates", None)
+    node.meta.pop("random", None)
+    if written:
+        node.meta["mutates"] = written
+    if draws(call.target, values, named):
+        node.meta["random"] = True
