@@ -14,6 +14,7 @@ import sysconfig
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -50,13 +51,15 @@ CXX_FLAGS = [
 ]
 
 # C++ files are compiled as a few units, each of which includes its files: torch's headers take
-# 10 s to parse and the code of a file about 1 s. A file belongs to the first unit with a matching
-# pattern.
+# 10 s to parse and the code of a file about 1 s. A file belongs to the first unit that names it.
 UNITS = {
-    "frame": {"tensors": ["*_tensor.cpp"], "python": ["*.cpp"]},
+    "frame": {"tensors": ["*_tensor"], "python": ["*"]},
     "runtime": {
-        "autograd": ["a*.cpp", "held.cpp", "n*.cpp", "sig*.cpp", "sp*.cpp", "undo.cpp", "v*.cpp"],
-        "plans": ["*.cpp"],
+        "autograd": [
+            *("alloc", "around", "autograd", "autograd_template", "held", "node", "numbers"),
+            *("signature", "spent", "split", "split_graph", "undo", "view_replay"),
+        ],
+        "plans": ["*"],
     },
 }
 
@@ -84,13 +87,13 @@ def paths(names: list[str]) -> list[Path]:
 
 
 def units(files: list[Path]) -> list[Unit]:
-    """Return the units of an extension."""
+    """Return the units of an extension; each C file is one."""
     folder = files[0].parent.name
     groups: dict[str, list[Path]] = {name: [] for name in UNITS[folder]}
     for file in files:
-        patterns = UNITS[folder].items()
-        names = [name for name, globs in patterns if any(map(file.match, globs))]
-        groups.setdefault(names[0] if names else file.stem, []).append(file)
+        named = UNITS[folder].items()
+        fitting = [n for n, globs in named if any(fnmatch(file.stem, glob) for glob in globs)]
+        groups.setdefault(file.stem if file.suffix == ".c" else fitting[0], []).append(file)
     return [Unit(f"{folder}/{name}", group) for name, group in groups.items() if group]
 
 
