@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo check rules test browser asan bench ecosystem docs lint build clean
+.PHONY: demo check rules test browser asan bench ecosystem docs lint build wheels clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 check: $(VENV)/.lint
 	$(MAKE) --jobs=2 --output-sync=target lint rules
 
-rules: $(VENV)/.installed
+rules: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/codegen/test_goldens.py \
 	    tests/codegen/test_triton_text.py tests/loops/test_text.py
 
@@ -25,7 +25,7 @@ rules: $(VENV)/.installed
 # order: the last folder's are short, so the workers end together.
 # Where nothing keeps what was compiled, each worker rewrites all test files, and each child process
 # that imports jitmagic compiles it, in 1 s.
-test: $(VENV)/.installed
+test: $(VENV)/.test
 	env -u PYTHONDONTWRITEBYTECODE JITMAGIC_VERIFY=1 GOMP_SPINCOUNT=0 $(BIN)/python -m pytest \
 	    -n auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -38,7 +38,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 JITMAGIC_CACHE_DIR=$(CURDIR)/$(ASAN)/cache \
 	JITMAGIC_VERIFY=1 PATH="$(CURDIR)/.ci/sanitized:$$PATH" PYTHONPATH=
-asan: $(VENV)/.installed
+asan: $(VENV)/.test
 	mkdir -p $(ASAN)
 	git ls-files -z jitmagic extensions tests demos setup.py pyproject.toml README.md | \
 	    xargs -0 cp --parents --update -t $(ASAN)
@@ -69,6 +69,12 @@ lint: $(VENV)/.lint
 
 build: $(VENV)/.installed
 
+# In dist/: a wheel for each (Python, torch), an sdist, and an index page for --find-links:
+#     make wheels WHEELS="python3.11:torch==2.13.0 python3.12:torch==2.11.0"
+WHEELS ?= $(PYTHON):$(TORCH)
+wheels:
+	$(PYTHON) extensions/wheels.py dist $(WHEELS)
+
 # torch first and by itself: the extensions are built against it, and a range would fetch a CUDA build.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
@@ -76,30 +82,36 @@ $(VENV)/.torch:
 	$(PIP) "$(TORCH)" numpy
 	touch $@
 
+# setup.py prints a line per compiled unit, which pip would hide; pip links what is compiled then.
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py $(NATIVE)
-	$(PIP) --no-build-isolation --editable ".[test]"
-	$(BIN)/python -m compileall -q jitmagic  # as pip does for what is not editable
+	$(BIN)/python setup.py -q build_ext --inplace
+	$(PIP) --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q -j 0 jitmagic  # as pip does for what is not editable
 	touch $@
 
-$(VENV)/.bench: $(VENV)/.installed
+$(VENV)/.test: $(VENV)/.installed
+	$(PIP) --no-build-isolation --editable ".[test]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.test
 	$(PIP) jax
 	touch $@
 
 # timm without its torchvision, which fits one build of torch only: the cases do not need it.
-$(VENV)/.ecosystem: $(VENV)/.installed
+$(VENV)/.ecosystem: $(VENV)/.test
 	$(PIP) --no-build-isolation --editable ".[ecosystem]" "$(TORCH)"
 	$(PIP) --no-deps "timm>=1.0.20,<2"
 	touch $@
 
-$(VENV)/.browser: $(VENV)/.installed
+$(VENV)/.browser: $(VENV)/.test
 	$(PIP) --no-build-isolation --editable ".[browser]"
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.installed
+$(VENV)/.docs: $(VENV)/.test
 	$(PIP) "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29,<2"
 	touch $@
 
-$(VENV)/.lint: $(VENV)/.installed
+$(VENV)/.lint: $(VENV)/.test
 	$(PIP) "ruff>=0.12,<0.18" "mypy>=1.15,<3"
 	touch $@
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from runpy import run_path
 from types import ModuleType
+from typing import NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -31,25 +36,71 @@ SANITIZE = [
 OPTIMIZE = ["-O3", "-g0"]
 MODE = SANITIZE if os.environ.get("JITMAGIC_SANITIZE") == "1" else OPTIMIZE
 C_FLAGS = [*MODE, "-std=c11"]
-CXX_FLAGS = [*MODE, "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
+CXX_FLAGS = [
+    *MODE,
+    "-std=c++20",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-unused-function",
+    "-Wno-unknown-warning-option",  # clang++ does not know the next one
+    "-Wno-maybe-uninitialized",  # g++ 12 to 14 warn where a c10::SmallVector outgrows its buffer
+    "-DAT_PER_OPERATOR_HEADERS",  # torch's headers then do not include every operator: 5 s less
+]
+
+# C++ files are compiled as a few units, each of which includes its files: torch's headers take
+# 10 s to parse and the code of a file about 1 s. A file belongs to the first unit that names it.
+UNITS = {
+    "frame": {"tensors": ["*_tensor"], "python": ["*"]},
+    "runtime": {
+        "autograd": [
+            *("alloc", "around", "autograd", "autograd_template", "held", "node", "numbers"),
+            *("signature", "spent", "split", "split_graph", "undo", "view_replay"),
+        ],
+        "plans": ["*"],
+    },
+}
 
 
-def sources(folder: str) -> list[str]:
-    """C and C++ files of an extension, repository-relative, in a stable order."""
-    found = [p for p in (ROOT / "extensions" / folder).rglob("*") if p.suffix in (".c", ".cpp")]
-    return sorted(str(p.relative_to(ROOT)) for p in found)
+class Unit(NamedTuple):
+    """One run of the compiler: a C file, or C++ files of an extension that share headers."""
+
+    name: str
+    files: list[Path]
+
+    def source(self, folder: Path) -> Path:
+        """Return the file to compile; `folder` gets one that includes the unit's files."""
+        if self.files[0].suffix == ".c":
+            return self.files[0]
+        text = "".join(f'#include "{file.name}"\n' for file in self.files)
+        path = folder / f"{self.name}_unit.cpp"
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return path
 
 
-def headers(folder: str) -> list[str]:
-    """Header files an extension depends on (a change rebuilds it)."""
-    return sorted(str(p.relative_to(ROOT)) for p in (ROOT / "extensions" / folder).rglob("*.h"))
+def paths(names: list[str]) -> list[Path]:
+    return [Path(name) for name in names]
+
+
+def units(files: list[Path]) -> list[Unit]:
+    """Return the units of an extension; each C file is one."""
+    folder = files[0].parent.name
+    groups: dict[str, list[Path]] = {name: [] for name in UNITS[folder]}
+    for file in files:
+        named = UNITS[folder].items()
+        fitting = [n for n, globs in named if any(fnmatch(file.stem, glob) for glob in globs)]
+        groups.setdefault(file.stem if file.suffix == ".c" else fitting[0], []).append(file)
+    return [Unit(f"{folder}/{name}", group) for name, group in groups.items() if group]
 
 
 def extension(name: str, folder: str) -> Extension:
+    found = sorted((ROOT / "extensions" / folder).rglob("*"))
+    files = [path.relative_to(ROOT) for path in found]
     return Extension(
         f"jitmagic.{name}",
-        sources(folder),
-        depends=headers(folder),
+        [str(file) for file in files if file.suffix in (".c", ".cpp")],
+        depends=[str(file) for file in files if file.suffix == ".h"],
         include_dirs=[f"extensions/{folder}"],
         extra_link_args=[flag for flag in MODE if flag.startswith("-fsanitize")],
         language="c++",
@@ -83,6 +134,18 @@ def add_torch(ext: Extension) -> str:
     return torch.__version__
 
 
+def show(line: str) -> None:
+    """Print a line to the terminal, if there is one, even if pip captures what a build prints."""
+    if "build_backend" in sys.modules:
+        try:
+            with open("/dev/tty", "w") as terminal:
+                terminal.write(f"\r\x1b[K{line}\n")  # over pip's spinner
+                return
+        except OSError:  # there is no terminal
+            pass
+    print(f"{line}\n", end="", flush=True)  # whole lines from several threads
+
+
 def unfit_names() -> str:
     """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses.
 
@@ -97,57 +160,68 @@ def unfit_names() -> str:
             del sys.modules[name]
 
 
-class BuildByLanguage(build_ext):
-    """C files get the C standard's flags, C++ files ours; setuptools would hand both the same.
+class BuildUnits(build_ext):
+    """Compiles the units of both extensions in parallel, and only those that changed.
 
-    Files of one extension are compiled side by side, and only those that changed: a file that
-    includes torch's headers takes 20 to 40 s. Objects are kept in build/ for every kind of
-    installation, by what they were compiled for: those of another torch would fit no more.
+    Objects are cached in build/ for every kind of installation, in a folder for each Python, torch
+    and set of flags.
     """
 
     def finalize_options(self) -> None:
         if self.build_temp is None:
             self.build_temp = str(ROOT / "build" / "objects")
         super().finalize_options()
-        self.force = True  # link anew; which files are compiled is decided below
+        self.force = True  # link anew; _is_stale decides what is compiled
+        self.parallel = True
 
     def build_extensions(self) -> None:
         (version,) = {add_torch(ext) for ext in self.extensions}
         if unfit := unfit_names():
-            print(unfit, file=sys.stderr)
-        kind = "sanitized" if MODE is SANITIZE else "optimized"
-        folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-{kind}"
+            show(unfit)
+        flags = zlib.crc32(repr((C_FLAGS, CXX_FLAGS)).encode())
+        folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-flags-{flags:08x}"
         self.build_temp = os.path.join(self.build_temp, folder)
         self._compile_one = self.compiler._compile
         self.compiler.compile = self._compile_all
-        super().build_extensions()
+        jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+        self._total = sum(len(units(paths(ext.sources))) for ext in self.extensions)
+        self._finished = count(1)
+        with ThreadPoolExecutor(max_workers=jobs) as self._pool:
+            super().build_extensions()
 
-    def _compile_all(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0,
-                     extra_preargs=None, extra_postargs=None, depends=None):  # fmt: skip
-        macros, objects, _, pp_opts, jobs = self.compiler._setup_compile(
-            output_dir, macros, include_dirs, sources, depends, extra_postargs
+    def _compile_all(self, sources, output_dir, macros=None, include_dirs=None, debug=0,
+                     extra_preargs=None, extra_postargs=None, depends=()):  # fmt: skip
+        macros, _, _, pp_opts, _ = self.compiler._setup_compile(
+            output_dir, macros, include_dirs, [], depends, extra_postargs
         )
         cc_args = self.compiler._get_cc_args(pp_opts, debug, extra_preargs)
-        newest = max((Path(path).stat().st_mtime for path in depends or ()), default=0.0)
-        stale = [obj for obj in objects if _is_stale(Path(obj), Path(jobs[obj][0]), newest)]
+        newest = max(Path(path).stat().st_mtime for path in depends)
 
-        def compile_one(obj: str) -> None:
-            source = jobs[obj][0]
-            flags = C_FLAGS if source.endswith(".c") else CXX_FLAGS
-            self._compile_one(obj, source, None, cc_args, flags, pp_opts)
+        def compile_unit(unit: Unit) -> str:
+            start = time.monotonic()
+            source = unit.source(Path(output_dir))
+            obj = Path(output_dir, f"{unit.name}.o")
+            if _is_stale(obj, [source, *unit.files], newest):
+                obj.parent.mkdir(parents=True, exist_ok=True)
+                flags = C_FLAGS if source.suffix == ".c" else CXX_FLAGS
+                self._compile_one(str(obj), str(source), None, cc_args, flags, pp_opts)
+                took = f"compiled in {time.monotonic() - start:.0f} s"
+            else:
+                took = "unchanged"
+            show(f"[{next(self._finished)}/{self._total}] {unit.name} {took}")
+            return str(obj)
 
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(compile_one, stale))
-        return objects
+        return list(self._pool.map(compile_unit, units(paths(sources))))
 
 
-def _is_stale(obj: Path, source: Path, newest_header: float) -> bool:
-    """Whether an object file is older than its source or than any header of its extension."""
-    return not obj.exists() or obj.stat().st_mtime < max(source.stat().st_mtime, newest_header)
+def _is_stale(obj: Path, sources: list[Path], newest_header: float) -> bool:
+    """Return whether an object file is older than its sources or than any header it may include."""
+    times = (source.stat().st_mtime for source in sources)
+    return not obj.exists() or obj.stat().st_mtime < max(*times, newest_header)
 
 
 setup(
     license="MIT",
     ext_modules=[extension("_frame", "frame"), extension("_runtime", "runtime")],
-    cmdclass={"build_ext": BuildByLanguage},
+    cmdclass={"build_ext": BuildUnits},
 )

@@ -16,18 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .late import collector_paused, load
 
 with collector_paused():
-    from . import dependencies  # noqa: F401  # first: it reports packages that are not installed
-    from .api import (
-        disable,
-        graph_break,
-        is_compiling,
-        jit,
-        mark_dynamic,
-        mark_static,
-        mark_unbacked,
-        reset,
-        wait,
-    )
+    from . import dependencies as _dependencies  # first: it reports packages that are missing
     from .compat import check_names as _check_names
     from .errors import (
         CompatibilityWarning,
@@ -50,7 +39,41 @@ with collector_paused():
     from .options import Options
     from .options import logs_asked_for as _logs_asked_for
     from .options import trace_asked_for as _trace_asked_for
+    from .platforms import builds_native as _builds_native
     from .progress import install as _show_progress
+
+    try:
+        from .api import (
+            disable,
+            graph_break,
+            is_compiling,
+            jit,
+            mark_dynamic,
+            mark_static,
+            mark_unbacked,
+            reset,
+            wait,
+        )
+
+        _MAGICS = "notebook.magics"
+    except NativeMissing as error:
+        if _builds_native():
+            raise
+        from .without_native import (  # type: ignore[assignment, no-redef]
+            because,
+            disable,
+            graph_break,
+            is_compiling,
+            jit,
+            mark_dynamic,
+            mark_static,
+            mark_unbacked,
+            reset,
+            wait,
+        )
+
+        because(error)
+        _MAGICS = "without_native"
 
 if TYPE_CHECKING:
     from .diagnostics.checking.input_variation import test
@@ -146,9 +169,10 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
-    load("notebook.magics").load(shell)
+    _dependencies.require("%load_ext jitmagic", "IPython")
+    load(_MAGICS).load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """%unload_ext jitmagic"""
-    load("notebook.magics").unload(shell)
+    load(_MAGICS).unload(shell)

@@ -7,6 +7,7 @@ extension was built for another torch, NativeMissing names the command that buil
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -34,19 +35,43 @@ def runtime_module() -> Any:
 
 
 def check_build(module: str, built: str) -> None:
-    """Raise NativeMissing if an extension was built for another torch: memory layouts differ."""
-    if built != torch.__version__:
-        cause = f"it was built for torch {built}, this is {torch.__version__}"
-        raise native_missing(module, cause)
+    """Raise NativeMissing if an extension was built for a torch with other memory layouts.
+
+    Releases of one minor version have the same ones, also those for CPU and CUDA.
+    """
+    here = torch.__version__
+    if built != here and not _minor(built) == _minor(here) != "":
+        raise native_missing(module, f"it was built for torch {built}, this is torch {here}")
+
+
+def _minor(version: str) -> str:
+    """Return "2.13" of a release ("2.13.1+cu130"), "" of any other build."""
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+(cpu|cu\d+|rocm[\d.]+|xpu))?", version)
+    return release[1] if release else ""
 
 
 def native_missing(module: str, cause: str) -> NativeMissing:
     """Return the error for an unusable extension, with the command that rebuilds it here."""
+    command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps"
+    version, _, label = _installed().partition("+torch")
+    minor = _minor(torch.__version__)
+    if label and minor:  # one of several wheels
+        if label != minor:  # a symbol that the other torch lacks says less
+            cause = f"it was built for torch {label}, this is torch {torch.__version__}"
+        wheel = f"--find-links FOLDER_OF_ITS_WHEELS 'jitmagic=={version}+torch{minor}'"
+        return NativeMissing(module, cause, f"{command} {wheel}")
     source = _source()
     where = shlex.quote(source) if source else "FOLDER_OF_ITS_SOURCE"
     editable = "--editable " if source and _is_checkout(Path(source)) else ""
-    command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps"
     return NativeMissing(module, cause, f"{command} {editable}{where}")
+
+
+def _installed() -> str:
+    """Return the version that pip installed, with its label; "" in a checkout."""
+    try:
+        return distribution("jitmagic").version
+    except PackageNotFoundError:
+        return ""
 
 
 def _is_checkout(folder: Path) -> bool:

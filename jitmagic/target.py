@@ -8,7 +8,6 @@ record is part of every cache key. Triton and numba are looked up without import
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 
 import torch
 
+from . import platforms
 from .options import Options
 
 __all__ = ["Target", "aten_vector_bytes", "distrust_compiler", "find_target", "weaker_target"]
@@ -31,7 +31,7 @@ class Target:
     device: str  # "cpu" or "cuda"
     tier: str
     why: str  # the sentence that explains the tier
-    isa: str  # cpu: "avx512" | "avx2" | "scalar"; cuda: "sm_90"
+    isa: str  # cpu: "avx512" | "avx2" | "neon" | "scalar"; cuda: "sm_90"
     lanes: int  # float32 lanes of one vector register (cpu)
     threads: int  # cores that parallel loops use; 0 on cuda
     l2_bytes: int
@@ -46,7 +46,7 @@ def _cpu_isa() -> tuple[str, int]:
         return "avx512", 16
     if "avx2" in capability:
         return "avx2", 8
-    return "scalar", 4 if platform.machine() in ("aarch64", "arm64") else 1
+    return ("neon", 4) if platforms.is_arm() else ("scalar", 1)
 
 
 def aten_vector_bytes() -> int:
@@ -55,6 +55,7 @@ def aten_vector_bytes() -> int:
     return {"avx512": 64, "avx2": 32}.get(isa, 16 if lanes > 1 else 32)
 
 
+_l2_bytes = lru_cache(maxsize=1)(platforms.l2_bytes)
 _distrusted: dict[str, tuple[float, str]] = {}  # compiler -> until when, why
 _DISTRUST_SECONDS = 300.0  # a full disk, or a compiler that is being installed, is temporary
 
@@ -71,7 +72,7 @@ def _is_trusted(cxx: str) -> bool:
 @lru_cache(maxsize=8)
 def _compilers(named: str | None, variable: str) -> tuple[str, ...]:
     """Return the paths of the C++ compilers to try, in order."""
-    names = (variable, "g++", "clang++", "c++") if named is None else (named,)
+    names = (variable, *platforms.compiler_names()) if named is None else (named,)
     found: dict[str, str] = {}  # c++ is usually another name of one of the others
     for path in filter(None, map(shutil.which, filter(None, names))):
         found.setdefault(os.path.realpath(path), path)
@@ -87,18 +88,6 @@ def _find_cxx(named: str | None) -> tuple[str, str]:
         broken = ", ".join(f"{path} ({_distrusted[path][1]})" for path in paths)
         return "", f"no C++ compiler works here: {broken}"
     return "", "no C++ compiler was found"
-
-
-@lru_cache(maxsize=1)
-def _l2_bytes(default: int) -> int:
-    """Return the size of one core's L2 cache in bytes, as Linux reports it."""
-    path = "/sys/devices/system/cpu/cpu0/cache/index2/size"
-    try:
-        with open(path) as file:
-            text = file.read().strip()
-    except OSError:
-        return default
-    return int(text[:-1]) * 1024 if text.endswith("K") else default
 
 
 def _has(module: str) -> bool:

@@ -24,8 +24,8 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {
-    "compat", "errors", "figures", "options", "target", "spec", "extension", "symbols", "budget",
-    "torch_types",
+    "compat", "errors", "figures", "options", "platforms", "target", "spec", "extension", "symbols",
+    "budget", "torch_types",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "spec": set(),
     "torch_types": {"compat"},
     "symbols": {"extension"},
-    "target": {"options"},
+    "platforms": set(),
+    "target": {"options", "platforms"},
     "extension": {"errors", "_runtime"},
     "records": {"errors", "figures", "budget"},
     "progress": {"errors", "records"},
@@ -63,7 +64,9 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
-    "__init__": BASE | {"dependencies", "api", "late", "progress", "diagnostics", "notebook"},
+    "without_native": BASE,
+    "__init__": BASE
+    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"},
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {

@@ -49,7 +49,7 @@ bool is_slot(PyObject* found, PyObject* name) {
   return Py_IS_TYPE(found, &PyMemberDescr_Type) && PyDescr_NAME(found) == name;
 }
 
-bool refuse(PyObject* fact) {
+bool refuse_fact(PyObject* fact) {
   if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is not a fact about a class", fact);
   return false;
 }
@@ -78,16 +78,16 @@ bool ClassFacts::add(PyObject* fact) {
   static constexpr Form forms[] = {
       {"IS", Kind::Is, 4}, {"ABSENT", Kind::Absent, 3}, {"YIELDS", Kind::Yields, 2}, {"SLOT", Kind::Slot, 2}};
   const Py_ssize_t length = PyTuple_Check(fact) ? PyTuple_GET_SIZE(fact) : 0;
-  if (length < 2 || !PyUnicode_Check(PyTuple_GET_ITEM(fact, 0))) return refuse(fact);
+  if (length < 2 || !PyUnicode_Check(PyTuple_GET_ITEM(fact, 0))) return refuse_fact(fact);
   const Form* form = std::find_if(std::begin(forms), std::end(forms), [&](const Form& one) {
     return one.length == length && !PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(fact, 0), one.name);
   });
-  if (form == std::end(forms) || !PyUnicode_CheckExact(PyTuple_GET_ITEM(fact, 1))) return refuse(fact);
+  if (form == std::end(forms) || !PyUnicode_CheckExact(PyTuple_GET_ITEM(fact, 1))) return refuse_fact(fact);
   Py_ssize_t start = 0;
   if (length > 2) {
     PyObject* given = PyTuple_GET_ITEM(fact, 2);
     start = PyLong_Check(given) ? PyLong_AsSsize_t(given) : -1;
-    if (start < 0) return refuse(fact);
+    if (start < 0) return refuse_fact(fact);
   }
   PyObject* name = Py_NewRef(PyTuple_GET_ITEM(fact, 1));
   PyUnicode_InternInPlace(&name);

@@ -484,7 +484,7 @@ PyObject* continue_with(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return reinterpret_cast<PyObject*>(made);
 }
 
-PyMethodDef functions[] = {
+PyMethodDef dispatch_functions[] = {
     {"continue_with", (PyCFunction)(void (*)(void))continue_with, METH_FASTCALL,
      "continue_with(dispatcher, *values): as a residual's result, continues in that dispatcher."},
     {nullptr, nullptr, 0, nullptr},
@@ -494,7 +494,7 @@ PyMethodDef functions[] = {
 
 bool register_dispatch(PyObject* module) {
   return PyModule_AddType(module, &DispatcherType) == 0 && jm_register_concealed(&DispatcherType) &&
-         PyModule_AddType(module, &ContinueType) == 0 && PyModule_AddFunctions(module, functions) == 0;
+         PyModule_AddType(module, &ContinueType) == 0 && PyModule_AddFunctions(module, dispatch_functions) == 0;
 }
 
 }  // namespace jitmagic

@@ -3,6 +3,8 @@
 // guarded on. Any other mode may observe or change the thread's operations.
 #pragma once
 
+#include <Python.h>  // before all others: it configures the system's headers
+
 #include <c10/core/Device.h>
 
 #include <cstdint>

@@ -22,7 +22,8 @@ constexpr std::string_view kPartNames[kParts] = {"__code__",       "__closure__"
                                                  "__func__"};
 
 // The operands of a step by the field that they fill. Those without a comment fill Step::object.
-enum class Operand : unsigned char {
+struct Operands {
+enum Operand : unsigned char {
   End,
   Base, Other,                                    // registers
   Index, Number, PartName,                        // Step::number
@@ -33,6 +34,8 @@ enum class Operand : unsigned char {
   Registers, OtherRegisters, SizesProgram, NumbersProgram,
   Class, Namespace, Tensor, TensorKind, Range, State, Autocast,  // facts: several items each
 };
+};
+using Operand = Operands::Operand;
 
 constexpr int items_of(Operand kind) {
   switch (kind) {
@@ -55,19 +58,21 @@ struct StepRow {
   Operand operands[3];
 };
 
-const StepRow* find_row(std::string_view name) {
-  using enum Operand;
+struct StepRows : Operands {  // g++ 10 has no `using enum`
 #define OPERANDS(...) {__VA_ARGS__}
 #define LOAD(op, name, operands, ...) {name, Op::op, true, OPERANDS operands},
 #define CHECK(op, name, operands, ...) {name, Op::op, false, OPERANDS operands},
-  static constexpr StepRow rows[] = {
+  static constexpr StepRow all[] = {
 #include "guard_steps.h"
   };
 #undef LOAD
 #undef CHECK
 #undef OPERANDS
-  const auto* found = std::ranges::find(rows, name, &StepRow::name);
-  return found == std::end(rows) ? nullptr : found;
+};
+
+const StepRow* find_row(std::string_view name) {
+  const auto* found = std::ranges::find(StepRows::all, name, &StepRow::name);
+  return found == std::end(StepRows::all) ? nullptr : found;
 }
 
 // Reads one step tuple; every failure sets a Python error that names the step.

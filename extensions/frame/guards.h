@@ -15,6 +15,12 @@ namespace jitmagic {
 // Containers of constants are compared item by item; anything else by identity.
 bool same_constant(PyObject* left, PyObject* right);
 
+// Sets ValueError for a malformed step, unless an error is set.
+inline bool refuse_step(const char* why) {
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
+  return false;
+}
+
 // A tensor's facts or the thread's torch state as plain C++ values (guards_tensor.cpp).
 struct TorchCheck {
   virtual ~TorchCheck() = default;

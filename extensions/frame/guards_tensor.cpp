@@ -9,7 +9,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -24,21 +23,24 @@
 #include <optional>
 #include <string_view>
 
+// Exported by libtorch_cpu; <ATen/autocast_mode.h> includes every operator and costs 6 s.
+namespace at::autocast {
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device);
+TORCH_API int increment_nesting();
+TORCH_API int decrement_nesting();
+TORCH_API bool is_autocast_cache_enabled();
+}  // namespace at::autocast
+
 namespace jitmagic {
 namespace {
 
-bool refuse(const char* why) {
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
-  return false;
-}
-
 std::optional<at::ScalarType> dtype_of(PyObject* object) {
-  if (!THPDtype_Check(object)) return refuse("guard step: a torch.dtype is expected"), std::nullopt;
+  if (!THPDtype_Check(object)) return refuse_step("guard step: a torch.dtype is expected"), std::nullopt;
   return reinterpret_cast<THPDtype*>(object)->scalar_type;
 }
 
 bool integers(PyObject* tuple, c10::SmallVector<int64_t, 4>& values) {
-  if (!PyTuple_Check(tuple)) return refuse("guard step: sizes and strides are tuples");
+  if (!PyTuple_Check(tuple)) return refuse_step("guard step: sizes and strides are tuples");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
     const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
     if (value == -1 && PyErr_Occurred()) return false;
@@ -105,9 +107,9 @@ struct TensorCheck final : TorchCheck {
 
 bool fill(TensorCheck& check, PyObject* step) {
   PyObject* cls = PyTuple_GET_ITEM(step, 2);
-  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  if (!PyType_Check(cls)) return refuse_step("guard step: a tensor class is expected");
   PyObject* device = PyTuple_GET_ITEM(step, 4);
-  if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+  if (!THPDevice_Check(device)) return refuse_step("guard step: a torch.device is expected");
   const auto dtype = dtype_of(PyTuple_GET_ITEM(step, 3));
   if (!dtype || !integers(PyTuple_GET_ITEM(step, 5), check.sizes) ||
       !integers(PyTuple_GET_ITEM(step, 6), check.strides)) {
@@ -120,11 +122,11 @@ bool fill(TensorCheck& check, PyObject* step) {
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 9));
   if (PyErr_Occurred()) return false;
   PyObject* hiding = PyTuple_GET_ITEM(step, 10);
-  if (!PyTuple_Check(hiding)) return refuse("guard step: names of attributes are a tuple");
+  if (!PyTuple_Check(hiding)) return refuse_step("guard step: names of attributes are a tuple");
   check.hiding = Py_NewRef(hiding);
   // Sizes of such tensors are computed in Python.
   if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
-    return refuse("guard step: a tensor with __torch_dispatch__ cannot be guarded");
+    return refuse_step("guard step: a tensor with __torch_dispatch__ cannot be guarded");
   }
   check.cls = PyWeakref_NewRef(cls, nullptr);
   return check.cls != nullptr;
@@ -154,7 +156,7 @@ struct KindCheck final : TorchCheck {
 
 bool fill(KindCheck& check, PyObject* step) {
   PyObject* cls = PyTuple_GET_ITEM(step, 2);
-  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  if (!PyType_Check(cls)) return refuse_step("guard step: a tensor class is expected");
   check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 3));
   if (PyErr_Occurred()) return false;
   check.dual = PyObject_IsTrue(PyTuple_GET_ITEM(step, 4)) == 1;
@@ -216,7 +218,7 @@ bool fill(StateCheck& check, PyObject* step) {
   check.dispatch_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 8));
   PyObject* device = PyTuple_GET_ITEM(step, 9);
   if (device != Py_None) {
-    if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+    if (!THPDevice_Check(device)) return refuse_step("guard step: a torch.device is expected");
     check.default_device = reinterpret_cast<THPDevice*>(device)->device;
   }
   return !PyErr_Occurred();

@@ -6,7 +6,7 @@
 // stub with the same parameters (bytecode/stub.py), False (not for this family) or None (for no
 // family). The answer is stored in the code's co_extra, stubs per family, because each tagged
 // function compiles its callees with its own options. The hook then replaces the frame's code,
-// resets its position, extends its stack space, and runs the default evaluator. In unusual cases
+// resets its position, resizes its stack space, and runs the default evaluator. In unusual cases
 // (tracing, generators, other globals, no stack space, deep recursion) the frame runs unchanged.
 
 #include "cpython/layout.h"
@@ -263,12 +263,12 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
 
 // -------------------------------------------------------------------------------------- acting
 
-static bool extend_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
+static bool resize_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
   int has = jm_frame_size(jm_frame_code(frame));
   int needs = jm_frame_size(stub);
-  if (needs <= has) return true;
   PyObject** end = (PyObject**)frame + has;
-  if (end != tstate->datastack_top || tstate->datastack_limit - end <= needs - has) return false;
+  if (end != tstate->datastack_top) return needs <= has;
+  if (tstate->datastack_limit - end <= needs - has) return false;
   tstate->datastack_top = (PyObject**)frame + needs;
   return true;
 }
@@ -283,7 +283,7 @@ static bool is_candidate(PyThreadState* tstate, _PyInterpreterFrame* frame, int 
 static void replace_code(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub* stub) {
   if (!stub || !stub->code || stub->globals != frame->f_globals) return;
   PyCodeObject* other = (PyCodeObject*)stub->code;
-  if (!extend_frame(tstate, frame, other)) return;
+  if (!resize_frame(tstate, frame, other)) return;
   Py_INCREF(other);
   Py_DECREF(jm_frame_set_code(frame, other));  // the function still owns its code
 }

@@ -40,7 +40,7 @@ struct ModuleCall {
   EmptyTables* own;  // cached lookup of the instance's dictionaries
 };
 
-constexpr Py_ssize_t kFew = 16;  // arguments stored without an allocation
+constexpr Py_ssize_t kInlineArguments = 16;  // arguments stored without an allocation
 PyObject* forward_name = nullptr;
 PyObject* forward_names = nullptr;  // (forward_name,)
 
@@ -101,8 +101,8 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   }
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
-  PyObject* few[kFew];
-  std::vector<PyObject*> many(count + named >= kFew ? count + named + 1 : 0);
+  PyObject* few[kInlineArguments];
+  std::vector<PyObject*> many(count + named >= kInlineArguments ? count + named + 1 : 0);
   PyObject** values = many.empty() ? few : many.data();
   values[0] = Py_NewRef(module);
   std::copy(args, args + count + named, values + 1);

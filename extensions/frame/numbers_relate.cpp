@@ -102,8 +102,6 @@ struct NumbersRelation final : SizesCheck {
   }
 };
 
-bool refuse(const char* why) { return PyErr_SetString(PyExc_ValueError, why), false; }
-
 bool fill(NumbersRelation& relation, PyObject* code, size_t count) {
   size_t height = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code); i++) {
@@ -111,26 +109,26 @@ bool fill(NumbersRelation& relation, PyObject* code, size_t count) {
     double number;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(code, i), "sd", &text, &number)) return false;
     const auto known = std::ranges::find(NumbersRelation::kNames, std::string_view(text));
-    if (known == std::end(NumbersRelation::kNames)) return refuse("guard step: no such operation on numbers");
+    if (known == std::end(NumbersRelation::kNames)) return refuse_step("guard step: no such operation on numbers");
     const auto kind = static_cast<NumbersRelation::Kind>(known - std::begin(NumbersRelation::kNames));
     const bool is_leaf = kind <= NumbersRelation::kInt;
     const size_t taken = is_leaf ? 0 : kind <= NumbersRelation::kRound ? 1 : 2;
     if (is_leaf && kind != NumbersRelation::kConstant && !(number >= 0 && number < static_cast<double>(count))) {
-      return refuse("guard step: a number of an unknown register");
+      return refuse_step("guard step: a number of an unknown register");
     }
-    if (height < taken) return refuse("guard step: an operation without operands");
+    if (height < taken) return refuse_step("guard step: an operation without operands");
     height += 1 - taken;
-    if (height > NumbersRelation::kDeepest) return refuse("guard step: a program of numbers is too deep");
+    if (height > NumbersRelation::kDeepest) return refuse_step("guard step: a program of numbers is too deep");
     relation.code.push_back({kind, number});
   }
-  return height == 1 || refuse("guard step: a program of numbers gives one answer");
+  return height == 1 || refuse_step("guard step: a program of numbers gives one answer");
 }
 
 }  // namespace
 
 std::unique_ptr<SizesCheck> make_numbers_check(PyObject* code, size_t count) {
   auto relation = std::make_unique<NumbersRelation>();
-  if (!PyTuple_Check(code)) return refuse("guard step: a tuple of operations is expected"), nullptr;
+  if (!PyTuple_Check(code)) return refuse_step("guard step: a tuple of operations is expected"), nullptr;
   if (!fill(*relation, code, count)) return nullptr;
   return relation;
 }

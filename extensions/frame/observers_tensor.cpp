@@ -103,7 +103,7 @@ PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_obser
 
 PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Get()->c_tracefunc != nullptr); }
 
-PyMethodDef functions[] = {
+PyMethodDef observer_functions[] = {
     {"observed", observed, METH_NOARGS, "Whether a tracer, mode or function transform of torch observes this thread."},
     {"traced", traced, METH_NOARGS, "Whether a debugger or another sys.settrace function traces this thread."},
     {"packs", packs, METH_NOARGS, "Whether hooks of saved tensors may change the values saved in this thread."},
@@ -137,7 +137,7 @@ bool register_observers(PyObject* module) {
   stance_module = PyUnicode_InternFromString("torch._dynamo.eval_frame");
   stance_name = PyUnicode_InternFromString("_stance");
   const bool named = fx_flag && modules && stance_module && stance_name;
-  return named && PyModule_AddFunctions(module, functions) == 0;
+  return named && PyModule_AddFunctions(module, observer_functions) == 0;
 }
 
 }  // namespace jitmagic

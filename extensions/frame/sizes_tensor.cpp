@@ -16,11 +16,6 @@
 namespace jitmagic {
 namespace {
 
-bool refuse(const char* why) {
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
-  return false;
-}
-
 enum Kind {
   kConstant, kSize, kStride, kOffset, kNumber, kAdd, kMul, kDiv, kMod, kMin, kMax, kEq, kNe, kLt, kLe, kGt, kGe
 };
@@ -154,11 +149,11 @@ struct Relations final : SizesCheck {
 // Parses a leaf of a program; `a` becomes the index of the source within the step.
 bool read_leaf(Relations& made, Operation& op, const std::vector<int>& registers) {
   const auto known = std::ranges::find(registers, op.a);
-  if (known == registers.end() || op.b < 0) return refuse("guard step: a size of an unknown register");
+  if (known == registers.end() || op.b < 0) return refuse_step("guard step: a size of an unknown register");
   std::vector<Reading>& readings = made.sources[size_t(op.a = known - registers.begin())];
   const Reading reading{op.kind, op.kind >= kOffset ? 0 : op.b};
   if (!readings.empty() && (readings[0].kind == kNumber) != (op.kind == kNumber)) {
-    return refuse("guard step: a source is an int or a tensor");
+    return refuse_step("guard step: a source is an int or a tensor");
   }
   const auto at = std::ranges::find(readings, reading);
   op.b = at - readings.begin();
@@ -189,7 +184,7 @@ void number_leaves(Relations& made) {
 }
 
 bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registers) {
-  if (!PyTuple_Check(tuple)) return refuse("guard step: a tuple of operations is expected");
+  if (!PyTuple_Check(tuple)) return refuse_step("guard step: a tuple of operations is expected");
   Code& code = made.codes.emplace_back();
   size_t height = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
@@ -197,16 +192,16 @@ bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registe
     long long a, b;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "sLL", &text, &a, &b)) return false;
     const auto known = std::ranges::find(kNames, std::string_view(text));
-    if (known == std::end(kNames)) return refuse("guard step: no such operation on sizes");
+    if (known == std::end(kNames)) return refuse_step("guard step: no such operation on sizes");
     Operation op{static_cast<Kind>(known - std::begin(kNames)), a, b};
     const bool is_leaf = op.kind <= kNumber;
     if (is_leaf && op.kind != kConstant && !read_leaf(made, op, registers)) return false;
-    if (!is_leaf && height < 2) return refuse("guard step: an operation without operands");
+    if (!is_leaf && height < 2) return refuse_step("guard step: an operation without operands");
     height = is_leaf ? height + 1 : height - 1;
-    if (height > kDeepest) return refuse("guard step: a program of sizes is too deep");
+    if (height > kDeepest) return refuse_step("guard step: a program of sizes is too deep");
     code.push_back(op);
   }
-  return height == 1 || refuse("guard step: a program of sizes gives one number");
+  return height == 1 || refuse_step("guard step: a program of sizes gives one number");
 }
 
 }  // namespace
@@ -214,7 +209,7 @@ bool read_code(Relations& made, PyObject* tuple, const std::vector<int>& registe
 std::unique_ptr<SizesCheck> make_sizes_check(PyObject* codes, const std::vector<int>& registers) {
   auto made = std::make_unique<Relations>();
   made->sources.resize(registers.size());
-  if (!PyTuple_Check(codes)) return refuse("guard step: a tuple of relations is expected"), nullptr;
+  if (!PyTuple_Check(codes)) return refuse_step("guard step: a tuple of relations is expected"), nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(codes); i++) {
     if (!read_code(*made, PyTuple_GET_ITEM(codes, i), registers)) return nullptr;
   }

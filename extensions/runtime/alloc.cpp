@@ -4,6 +4,8 @@
 // Blocks are powers of two, 64-byte aligned, and cached per size class up to a small bound, so that memory is
 // returned when a notebook drops its tensors. A block may be freed on any thread.
 
+#include <Python.h>  // before all others: it configures the system's headers
+
 #include <bit>
 #include <cstdlib>
 #include <mutex>

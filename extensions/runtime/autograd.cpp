@@ -13,7 +13,6 @@
 #include "node.h"
 #include "split.h"
 
-#include <ATen/ATen.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>

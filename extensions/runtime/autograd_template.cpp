@@ -43,7 +43,7 @@ PyObject* make_function(PyObject* object, Values values) {
   return autograd_function_of(std::move(signature));
 }
 
-int template_traverse(PyObject* object, visitproc visit, void* arg) {
+int autograd_template_traverse(PyObject* object, visitproc visit, void* arg) {
   const AutogradTemplate* self = autograd_template(object);
   for (PyObject* held : {self->forward, self->resolve, self->replay}) Py_VISIT(held);
   if (!self->backwards) return 0;
@@ -51,7 +51,7 @@ int template_traverse(PyObject* object, visitproc visit, void* arg) {
   return 0;
 }
 
-int template_clear(PyObject* object) {
+int autograd_template_clear(PyObject* object) {
   AutogradTemplate* self = autograd_template(object);
   Py_CLEAR(self->forward);
   Py_CLEAR(self->resolve);
@@ -63,9 +63,9 @@ int template_clear(PyObject* object) {
   return 0;
 }
 
-void template_dealloc(PyObject* object) {
+void autograd_template_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
-  template_clear(object);
+  autograd_template_clear(object);
   AutogradTemplate* self = autograd_template(object);
   for (PyObject* held : {self->compile_failed, self->double_backward, self->sized, self->sizes}) Py_XDECREF(held);
   delete self->facts;
@@ -73,7 +73,7 @@ void template_dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* autograd_template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *forward, *resolve, *replay, *dict, *sized, *sizes, *failed, *twice;
   if (!PyArg_ParseTuple(
@@ -132,7 +132,7 @@ bool register_autograd_template(PyObject* module) {
       "jitmagic._runtime.AutogradTemplate",
       "AutogradTemplate(forward, resolve, replay, signature, sized, sizes, failed, twice): makes AutogradFunctions; "
       "`sized` are the tangents, aliasing and absent of the signature, with Registers.",
-      sizeof(AutogradTemplate), template_new, template_dealloc, template_traverse, template_clear);
+      sizeof(AutogradTemplate), autograd_template_new, autograd_template_dealloc, autograd_template_traverse, autograd_template_clear);
   return PyModule_AddType(module, &autograd_template_type) == 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include "node.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>

@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>

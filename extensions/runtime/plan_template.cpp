@@ -97,7 +97,7 @@ void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
   for (const SizedFields::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
 }
 
-PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* plan_template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *tuple, *constants, *owners, *sizes, *aligned = nullptr, *otherwise = nullptr;
   if (!PyArg_ParseTuple(
@@ -121,7 +121,7 @@ PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-void template_dealloc(PyObject* object) {
+void plan_template_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<ExecutableTemplate*>(object);
   if (self->sizing) {
     for (const SizedFields::Argument& argument : self->sizing->arguments) Py_DECREF(argument.structure);
@@ -147,7 +147,7 @@ bool register_plan_template(PyObject* module) {
       "ExecutableTemplate(program, constants, owners, sizes, aligned=(), otherwise=None): makes Executables; where the "
       "program has Registers, or a constant is a tuple of them, the numbers are those of `sizes`, a SizeProgram. "
       "`otherwise(values)` is what an Executable calls when an input listed in `aligned` is not.",
-      sizeof(ExecutableTemplate), template_new, template_dealloc);
+      sizeof(ExecutableTemplate), plan_template_new, plan_template_dealloc);
   return PyModule_AddType(module, &executable_template_type) == 0;
 }
 

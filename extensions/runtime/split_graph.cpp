@@ -21,11 +21,11 @@
 namespace jitmagic {
 namespace {
 
-using Slots = std::vector<Py_ssize_t>;
+using SlotIndices = std::vector<Py_ssize_t>;
 
 struct Subgraph {
   PyObject* run;
-  Slots inputs, dead;
+  SlotIndices inputs, dead;
   Py_ssize_t outputs;
 };
 
@@ -33,7 +33,7 @@ struct Subgraph {
 struct Parts {
   Py_ssize_t inputs = 0;
   std::vector<Subgraph> subgraphs;
-  Slots results;
+  SlotIndices results;
   std::vector<PyObject*> constants;
 
   Parts() = default;
@@ -122,8 +122,8 @@ PyObject* split_graph_call(PyObject* object, PyObject* const* args, size_t nargs
 // Whether the value at each slot is still alive.
 using LiveSlots = std::vector<bool>;
 
-Slots read_slots(PyObject* tuple, const LiveSlots& held) {
-  Slots slots = integers<Py_ssize_t>(tuple);
+SlotIndices read_slots(PyObject* tuple, const LiveSlots& held) {
+  SlotIndices slots = integers<Py_ssize_t>(tuple);
   const auto count = std::ssize(held);
   for (Py_ssize_t slot : slots) {
     check(PyExc_ValueError, slot >= 0 && slot < count, "slot %zd is out of range: there are %zd", slot, count);

@@ -91,7 +91,6 @@ delete_attr = _named("DELETE_ATTR")  # object ->
 binary_subscr = _bare("BINARY_SUBSCR")  # container, key -> value
 store_subscr = _bare("STORE_SUBSCR")  # value, container, key ->
 delete_subscr = _bare("DELETE_SUBSCR")  # container, key ->
-build_tuple = _counted("BUILD_TUPLE")  # `count` values -> tuple
 build_list = _counted("BUILD_LIST")  # `count` values -> list
 build_set = _counted("BUILD_SET")  # `count` values -> set
 build_map = _counted("BUILD_MAP")  # key, value, key, value, ... (`count` pairs) -> dict
@@ -109,6 +108,13 @@ def copy(depth: int = 1) -> Code:
 def swap(depth: int = 2) -> Code:
     """Exchange the top with the value `depth` from the top (2: the one below)."""
     return [Instruction("SWAP", depth)] if depth > 1 else []
+
+
+def build_tuple(count: int) -> Code:
+    """Make a tuple: `count` values -> tuple"""
+    # As the compiler does. 3.14's BUILD_TUPLE takes its result for a mortal object, and the empty
+    # tuple is none: each time one is dropped would lower the reference count of the singleton.
+    return [Instruction("BUILD_TUPLE", count)] if count else load_const(())
 
 
 # ---------------------------------------------------------------------------------------- loads

@@ -19,6 +19,7 @@ import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, run_time_values, walk
+from ..platforms import is_clang
 from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
@@ -401,6 +402,9 @@ class KernelWriter:
         if varying:  # for static extents the compiler knows which tiles are whole
             lanes = f"{CTYPES[next(iter(turned)).dtype]}, {width}"
             body.open(f"jm::tile_of<{lanes}>(some, [&](auto n) JM_BODY {{", footer="});")
+        # clang does not unroll the other loop, as g++ 12 does, and then keeps the tile in memory
+        # (transpose of 500 by 300: 1.3 of g++'s time, now 1.0).
+        if varying or is_clang(self.target.cxx):
             rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
             body.open(rows_loop, (tiled,), footer="});")
         else:

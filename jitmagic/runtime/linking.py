@@ -4,8 +4,9 @@ In: objects, their paths and bytes. Out: command lines. Undefined symbols show w
 need. Most kernels call nothing, so the linker runs directly and reads no library: 2.4 ms of
 processor time, against 4.8 through the compiler's driver (g++ 12). Kernels with calls are linked
 with just the candidate libraries (6 to 14 ms; what products call is in every process, 8 ms) instead
-of everything a C++ program gets (28 ms, with products 65). The last command is the compiler's full
-one, for all other cases.
+of everything a C++ program gets (28 ms, with products 65). The last two commands are the compiler's
+full ones, for all other cases; objects that are not ELF files have no others. OpenMP's symbols may
+stay undefined, because torch has loaded a runtime.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
+from ..platforms import library_flags, loads_elf
+
 __all__ = ["LINKED_AS", "link_commands"]
 
 _ALONE = ("--eh-frame-hdr", "--hash-style=gnu", "--build-id")
 _BY_DRIVER = ("-nostdlib",)
 _OPENMP, _LIBRARIES = "-lgomp", ("-Wl,--as-needed", "-lm", "-lc", "-lgcc")
-_ALL = ("-fopenmp",)
 
 # Symbols of libc, which the loader finds in every process, so libc need not be read. Each has a
 # single version: a name resolved without a library gets the oldest.
@@ -29,7 +31,7 @@ _LOADED = {b"malloc", b"free", b"__tls_get_addr"}
 _OF_THE_LINKER = {b"_GLOBAL_OFFSET_TABLE_"}
 
 LINKED_AS = " ".join(  # for the cache's keys
-    (*_ALONE, *_BY_DRIVER, _OPENMP, *_LIBRARIES, *_ALL, *map(bytes.decode, sorted(_LOADED)))
+    (*_ALONE, *_BY_DRIVER, _OPENMP, *_LIBRARIES, *map(bytes.decode, sorted(_LOADED)))
 )
 
 _SYMBOL_TABLE = 2  # SHT_SYMTAB
@@ -40,7 +42,8 @@ _SYMBOL = struct.Struct("=IBBHQQ")  # Elf64_Sym
 def link_commands(cxx: str, objects: Mapping[Path, bytes], out: Path) -> Iterator[Sequence[str]]:
     """Yield commands in order of preference; all but the last fail on an undefined symbol."""
     parts, at = [*map(str, objects)], ["-o", str(out)]
-    missing = _missing(objects.values())
+    whole = [cxx, *library_flags(), *parts]
+    missing = _missing(objects.values()) if loads_elf() else None
     if missing is not None:
         called = missing - _LOADED
         libraries = _libraries(called)
@@ -50,13 +53,14 @@ def link_commands(cxx: str, objects: Mapping[Path, bytes], out: Path) -> Iterato
             yield [linker, "-shared", "-z", left, *_ALONE, *parts, *at]
         if libraries or not called:
             yield [cxx, "-shared", *_BY_DRIVER, f"-Wl,-z,{left}", *parts, *libraries, *at]
-    yield [cxx, "-shared", *_ALL, *parts, *at]
+    if loads_elf():
+        yield [*whole, _OPENMP, *at]  # fails where only clang is installed
+    yield [*whole, *at]
 
 
 def _libraries(called: Set[bytes]) -> Sequence[str]:
     """Return the libraries for the symbols; () if nothing is called or the full command is needed.
-    That is so for the C++ runtime, and for an OpenMP runtime other than GCC's: a process must not
-    have two.
+    That is so for the C++ runtime, and for OpenMP entry points other than GCC's.
     """
     if any(name.startswith((b"_Z", b"__cxa_", b"__dso_")) for name in called):
         return ()
@@ -72,8 +76,11 @@ def _linker(cxx: str) -> str | None:
     """Return the linker next to the compiler, if any. Asking the compiler would take as long as the
     direct call saves.
     """
-    path = os.path.join(os.path.dirname(os.path.realpath(cxx)), "ld")
-    return path if os.access(path, os.X_OK) else None
+    for path in (os.path.realpath(cxx), cxx):  # clang's own folder has none
+        linker = os.path.join(os.path.dirname(path), "ld")
+        if os.access(linker, os.X_OK):
+            return linker
+    return None
 
 
 def _missing(objects: Iterable[bytes]) -> set[bytes] | None:

@@ -15,12 +15,13 @@ import fcntl
 import hashlib
 import os
 import struct
-import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from ..platforms import loads_elf
 
 __all__ = ["Image", "ImageError", "load_image"]
 
@@ -75,7 +76,7 @@ def _malformed(data: bytes) -> str:
     """Return why the loader must not get the bytes, or "". A segment that extends beyond the file
     would cause not an error but SIGBUS.
     """
-    if not sys.platform.startswith("linux"):
+    if not loads_elf():
         return ""
     if data[:4] != b"\x7fELF" or data[4:5] != b"\x02":
         return "it is not a 64-bit ELF file"
@@ -161,7 +162,7 @@ def _pin_dependencies(library: ctypes.CDLL) -> None:
     which are unloaded with their users. dl_iterate_phdr is no alternative: it holds the loader's
     lock while its callback waits for the GIL, which another thread may hold in dlopen.
     """
-    if not sys.platform.startswith("linux"):
+    if not loads_elf():
         return
     # A handle of dlopen is a link map, on glibc and musl alike.
     entry = ctypes.cast(library._handle, ctypes.POINTER(_LinkMap)).contents.next

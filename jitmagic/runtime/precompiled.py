@@ -2,11 +2,11 @@
 
 In: a store, a key of everything its bytes depend on, and its compile command. Out: the path for
 `-include`, once a complete private file exists. Of the 69 ms that g++ 12 takes for a small kernel,
-24 are spent parsing the same headers; the kernel's code is byte-identical.
+24 are spent parsing the same headers (clang 22: 30 of 72); the kernel's code is byte-identical.
 
 No compile waits for a header. It is built in the background at low priority after enough kernels
-were compiled without it, and used by later compiles of any process. An unusable header (clang has
-another format; a compiler may reject its own) is not tried again, and `refusals` says why.
+were compiled without it, and used by later compiles of any process. An unusable header (a
+compiler may reject its own) is not tried again, and `refusals` says why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Header", "refusals"]
 
 _BREAK_EVEN = 4  # kernels compiled without it: building takes as long as five of them save
 _SUFFIX = ".gch"
-_MAGIC = b"gpch"  # GCC's; clang's would need another option
+_MAGIC = (b"gpch", b"CPCH")  # of GCC and clang, which both read FILE.gch for `-include FILE`
 _NICE = 10
 
 
@@ -145,7 +145,7 @@ class Header:
                 return None
             if not data.startswith(_MAGIC):
                 words = data[:2000].decode(errors="replace") if data.isascii() else ""
-                state.refusal = words or "it is not one of GCC's"
+                state.refusal = words or "its format is unknown"
                 return None
             state.checked = file
         return path.with_suffix("")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+from .. import platforms
 from ..errors import ToolchainError
 from ..target import Target, distrust_compiler
 from . import precompiled
@@ -43,7 +44,6 @@ __all__ = [
 
 _FLAGS = (
     "-std=c++17",
-    "-fopenmp",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
@@ -74,10 +74,11 @@ def build_command(
     headers: str,
     sources: Sequence[str],
     out: str,
-    output: Sequence[str] = ("-shared",),
+    output: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the command that compiles `text` and links the sources."""
-    return [cxx, *flags(text), *output, _march(), f"-I{headers}", *sources, "-o", out]
+    """Return the command that compiles `text` and the sources, by default to a library."""
+    kind = platforms.library_flags() if output is None else output
+    return [cxx, *flags(text), *kind, platforms.native_flag(), f"-I{headers}", *sources, "-o", out]
 
 
 _FIRST_HEADER = "#include <jitmagic/loop.h>\n"
@@ -149,16 +150,7 @@ def _compiler_key(cxx: str) -> str:
 @lru_cache(maxsize=1)
 def _machine_key() -> str:
     """Hash the processor's features, on which -march=native depends."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = {line for line in file if line.startswith(("flags", "model name", "Features"))}
-    except OSError:
-        lines = {" ".join(os.uname())}
-    return content_key(*sorted(lines))
-
-
-def _march() -> str:
-    return "-mcpu=native" if os.uname().machine in ("aarch64", "arm64") else "-march=native"
+    return content_key(*platforms.processor_features())
 
 
 def _key(text: str, target: Target) -> str:

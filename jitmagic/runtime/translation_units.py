@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from ..codegen.plan import Unit
+from ..platforms import usable_processors
 from ..target import Target
 from .store import Store
 from .toolchain import Library, build_library, build_object, missing_objects
@@ -77,7 +78,8 @@ def _build_in_parallel(
     an object runs no compiler. An error in an object is reported by the first unit that needs it,
     which tries again.
     """
-    stop, slots = _LinkedEvent(cancel), threading.Semaphore(min(_processors(), _MAX_COMPILERS))
+    stop = _LinkedEvent(cancel)
+    slots = threading.Semaphore(min(usable_processors(), _MAX_COMPILERS))
     pool = ThreadPoolExecutor(min(len(objects) + len(units), _MAX_COMPILERS), "jitmagic-compiler")
     try:
         for name in objects:
@@ -104,8 +106,3 @@ class _LinkedEvent(threading.Event):
 
     def is_set(self) -> bool:
         return super().is_set() or (self._other is not None and self._other.is_set())
-
-
-def _processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -98,10 +98,11 @@ def test_a_slower_variant_is_freed_and_reported_once(slower: None) -> None:
     with redirect_stderr(shown):
         tagged(X)
         run = known.dispatcher.entries[0].run
-        assert sys.getrefcount(run) == 3
+        held = sys.getrefcount(*[run])  # 3.14 borrows a plain argument, if it is surely bound
         for _ in range(20):
             tagged(X)
-    assert sys.getrefcount(run) == 2  # `run` and the argument: the entry has gone
+    left = sys.getrefcount(*[run])  # pytest keeps what an assert computes
+    assert left == held - 1  # the entry has gone
     (line,) = shown.getvalue().splitlines()
     assert line.startswith("jitmagic: which runs as plain Python: test_comparison.py, line ")
     assert "measured slower: " in line and " median of 4 interleaved calls" in line

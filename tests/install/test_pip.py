@@ -191,3 +191,37 @@ def test_an_old_torch_is_refused_before_anything_is_compiled(sources: Path, tmp_
     assert "does not fit torch 2.10.1+cu130" in done.stderr
     assert re.search(r"pip install 'torch[<>=.,\d]+'$", done.stderr.strip())
     assert not (tmp_path / "objects").exists()
+
+
+def test_a_wheel_names_its_torch_and_refuses_another(
+    sources: Path, installed: Environment, tmp_path: Path
+) -> None:
+    minor = ".".join(torch.__version__.split(".")[:2])
+    wheels = str(sources / "extensions" / "wheels.py")
+    installed.run(wheels, str(tmp_path), str(installed.python))
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.startswith(f"jitmagic-0.1.0+torch{minor}-")
+    quoted = wheel.name.replace("+", "%2B")
+    assert f'href="{quoted}"' in (tmp_path / "index.html").read_text()
+    assert list(tmp_path.glob("jitmagic-0.1.0.tar.gz"))
+    options = ("--no-deps", "--force-reinstall", "--find-links", str(tmp_path))
+    installed.run("-m", "pip", "install", *options, f"jitmagic==0.1.0+torch{minor}")
+    installed.check()
+    another = "import torch; torch.__version__ = '2.99.1'\n" + IMPORT
+    message = installed.run("-c", another)
+    assert f"built for torch {minor}, this is torch 2.99.1" in message
+    assert "'jitmagic==0.1.0+torch2.99'" in message.partition("pip install")[2]
+
+
+@pytest.mark.parametrize("build", ["+cpu", "+cu130", ""])
+def test_builds_of_one_release_share_the_extensions(build: str) -> None:
+    release = torch.__version__.partition("+")[0]
+    done = run_python(f"import torch; torch.__version__ = {release + build!r}\nimport jitmagic")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_extension_for_notebooks_names_what_it_needs() -> None:
+    code = "import sys; sys.modules['IPython'] = None\nimport jitmagic\n"
+    done = run_python(code + "jitmagic.load_ipython_extension(None)")
+    assert "ImportError: %load_ext jitmagic needs IPython" in done.stderr
+    assert "pip install ipython" in done.stderr

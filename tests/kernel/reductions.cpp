@@ -76,8 +76,7 @@ extern "C" int64_t cover(int64_t n, int64_t grain, int threads, int32_t* hits, i
         n, grain,
         [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) ++hits[i];
-#pragma omp critical
-            begins[ranges++] = begin;
+            begins[__atomic_fetch_add(&ranges, 1, __ATOMIC_RELAXED)] = begin;
         },
         threads);
     return ranges;

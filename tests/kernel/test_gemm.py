@@ -14,7 +14,7 @@ import torch
 
 from jitmagic.runtime import toolchain
 
-from .building import CXX, FLAGS, ISAS, compile_text, library
+from .building import CXX, FLAGS, ISAS, compile_text, library, pointer
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
@@ -23,10 +23,6 @@ SHAPES = [
     (32, 10, 128), (10, 128, 32), (5, 300, 784), (33, 47, 100), (64, 64, 64), (100, 37, 129),
     (13, 200, 1), (130, 70, 300), (200, 7, 64), (4, 4, 0), (12, 32, 9), (25, 48, 40), (51, 112, 3),
 ]  # fmt: skip
-
-
-def pointer(t: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(t.data_ptr())
 
 
 def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

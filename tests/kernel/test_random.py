@@ -9,7 +9,7 @@ import ctypes
 import pytest
 import torch
 
-from .building import CXX, ISAS, library
+from .building import CXX, ISAS, library, pointer
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
@@ -38,9 +38,9 @@ def test_uniform_range(isa: str) -> None:
     words = torch.tensor([0, 255, 256, 2**31, 2**32 - 1] * 7).to(torch.uint32)
     out = torch.empty(words.numel())
     pointers = [
-        ctypes.c_void_p(words.data_ptr()),
+        pointer(words),
         ctypes.c_int64(out.numel()),
-        ctypes.c_void_p(out.data_ptr()),
+        pointer(out),
     ]
     library("reductions.cpp", isa).uniforms(*pointers)
     assert out[:5].tolist() == [0.0, 0.0, 2.0**-24, 0.5, 1 - 2.0**-24]
@@ -50,7 +50,7 @@ def test_uniform_range(isa: str) -> None:
 def test_normals(isa: str) -> None:
     n = 2**17
     x, scalars = torch.empty(n), torch.empty(n)
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, scalars)]
+    pointers = [pointer(t) for t in (x, scalars)]
     library("reductions.cpp", isa).normals(ctypes.c_uint64(2**40 + 7), ctypes.c_int64(n), *pointers)
     assert x.isfinite().all()
     torch.testing.assert_close(x, scalars, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from .building import CXX, ISAS, library
+from .building import CXX, ISAS, library, pointer
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
@@ -18,7 +18,7 @@ NAMES = {torch.float32: "f32", torch.float64: "f64", torch.int32: "i32", torch.i
 def scalar(isa: str, name: str, x: torch.Tensor) -> torch.Tensor:
     out = torch.empty((), dtype=x.dtype)
     fn = getattr(library("reductions.cpp", isa), f"{name}_{NAMES[x.dtype]}")
-    fn(ctypes.c_void_p(x.data_ptr()), ctypes.c_int64(x.numel()), ctypes.c_void_p(out.data_ptr()))
+    fn(pointer(x), ctypes.c_int64(x.numel()), pointer(out))
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +20,16 @@ TEXTS = {
     "math": ("#include <math.h>\n", "return int(cosf(n * 1e-9f) + 0.5f) + n;", False),
     "memory": ("#include <string.h>\n", "char c[99]; memset(c, 1, n); return c[n - 1] + n;", False),
     "threads": (
-        "",
-        "int sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
-        "for (int i = 0; i <= n; ++i) sum += i == n ? n + 1 : 0;\nreturn sum;",
+        "#include <jitmagic/parallel.h>\n",
+        "int r = 0; jm::parallel_for(n + 1, 1, [&](int64_t i, int64_t end) {"
+        "if (end == n + 1) r = n + 1; }); return r;",
         False,
     ),
     "threads and the compiler's own": (
-        "extern bool told;\nbool told = __builtin_popcountll((unsigned long long)&told) > 0;\n",
-        "int sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
-        "for (int i = 0; i <= n; ++i) sum += told && i == n ? n + 1 : 0;\nreturn sum;",
+        "#include <jitmagic/parallel.h>\nextern bool told;\n"
+        "bool told = __builtin_popcountll((unsigned long long)&told) > 0;\n",
+        "int r = 0; jm::parallel_for(n + 1, 1, [&](int64_t i, int64_t end) {"
+        "if (told && end == n + 1) r = n + 1; }); return r;",
         False,
     ),
     "what every process has": (
@@ -76,7 +78,7 @@ def test_products_are_linked_at_the_first_try(target, tmp_path, links):
     )
     build_library(text, target, Store(tmp_path), ("kernel",))
     assert len(links) == 1
-    libraries = [part for part in links[0] if part.startswith(("-l", "-fopenmp"))]
+    libraries = [part for part in links[0] if part.startswith("-l")]
     assert libraries == ["-lgomp"]
 
 
@@ -86,7 +88,7 @@ def test_called_libraries_are_linked(what, target, tmp_path, links):
     function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(library.address("kernel"))
     assert [function(n) for n in (3, 41)] == [4, 42]
     assert len(links) == 1
-    is_alone = not any(part.startswith(("-l", "-fopenmp")) for part in links[0])
+    is_alone = not any(part.startswith("-l") for part in links[0])
     assert is_alone == TEXTS[what][2]
 
 
@@ -112,6 +114,14 @@ def test_a_linker_that_refuses_is_not_asked_last(target, tmp_path, links):
 )
 def test_unreadable_objects_are_linked_by_the_compiler(data):
     commands = list(link_commands("g++", {Path("a.o"): data}, Path("a.so")))
-    assert commands[-1] == ["g++", "-shared", "-fopenmp", "a.o", "-o", "a.so"]
+    start = ["g++", "-shared", "a.o"]
+    assert commands[-2:] == [[*start, "-lgomp", "-o", "a.so"], [*start, "-o", "a.so"]]
     if not data.endswith(bytes(10)):  # no sections, so no symbols
-        assert len(commands) == 1
+        assert len(commands) == 2
+
+
+def test_macos_links_by_one_command_that_permits_undefined_symbols(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    (command,) = link_commands("clang++", {Path("a.o"): b""}, Path("a.so"))
+    flags = ["-dynamiclib", "-undefined", "dynamic_lookup"]
+    assert command == ["clang++", *flags, "a.o", "-o", "a.so"]

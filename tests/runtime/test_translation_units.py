@@ -83,7 +83,7 @@ if [ "$compiles" ]; then touch {folder}/compiled.$$; fi
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_unit_waits_for_the_tiles_of_products(target, tmp_path, monkeypatch, count):
     """Even with two processors: they are only linked later."""
-    monkeypatch.setattr(units_module, "_processors", lambda: 2)
+    monkeypatch.setattr(units_module, "usable_processors", lambda: 2)
     cxx = tmp_path / "cxx"
     cxx.write_text(AFTER_ALL_UNITS.format(cxx=target.cxx, folder=tmp_path, units=count))
     cxx.chmod(0o755)
@@ -137,7 +137,7 @@ wait
 @pytest.fixture
 def slow(target, tmp_path, monkeypatch):
     """The target with a compiler that never ends, except on what it refuses."""
-    monkeypatch.setattr(units_module, "_processors", lambda: 3)
+    monkeypatch.setattr(units_module, "usable_processors", lambda: 3)
     cxx = tmp_path / "cxx"
     cxx.write_text(SLOW.format(cxx=target.cxx, folder=tmp_path))
     cxx.chmod(0o755)

@@ -7,6 +7,28 @@
 #pragma once
 #include <stdint.h>
 
+#ifdef __x86_64__
+#define JM_X86 1
+#define JM_VECTOR_REGISTER "x"
+#else
+#define JM_X86 0
+#ifdef __aarch64__
+#define JM_VECTOR_REGISTER "w"
+#else
+#define JM_VECTOR_REGISTER "m"
+#endif
+#endif
+#ifdef __aarch64__
+#define JM_NEON 1
+#else
+#define JM_NEON 0
+#endif
+#ifdef __clang__
+#define JM_CLANG 1
+#else
+#define JM_CLANG 0
+#endif
+
 #define JM_INLINE inline __attribute__((always_inline))
 #define JM_NOINLINE __attribute__((noinline, cold))   // for paths that are rarely taken
 
@@ -104,7 +126,9 @@ JM_INLINE double widen(double x) { return x; }
 template <class T, when<is_scalar<T> && !same<T, double>> = 0> JM_INLINE T widen(T x) { return x; }
 
 // An empty asm keeps float(int(x)) two conversions: gcc makes it trunc(x), which keeps infinities and gives -0 for -0.5.
+// clang would compute no value at all for a constant that is out of range.
 template <class I, class T> JM_INLINE I truncated(T x) {
+    if constexpr (JM_CLANG) asm("" : "+" JM_VECTOR_REGISTER(x));
     I out = I(x);
     asm("" : "+r"(out));
     return out;

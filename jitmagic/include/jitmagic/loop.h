@@ -175,8 +175,8 @@ template <class T, int N> JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Ve
 // r], … for the first `rows` r; n lanes are valid. It reads every cache line once, unlike strided loads.
 template <int D, class R, int... I> JM_INLINE void exchange_blocks(R& a, R& b, seq<I...>) {
     constexpr int N = sizeof...(I);
-    R low = __builtin_shufflevector(a, b, ((I & D) ? N + I - D : I)...);
-    b = __builtin_shufflevector(a, b, ((I & D) ? N + I : I + D)...);
+    R low = reg::shuffled<R>(a, b, seq<((I & D) ? N + I - D : I)...>{});
+    b = reg::shuffled<R>(a, b, seq<((I & D) ? N + I : I + D)...>{});
     a = low;
 }
 template <int D, class T, int N> JM_INLINE void turn(Vec<T, N> (&tile)[N]) {

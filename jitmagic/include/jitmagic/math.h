@@ -103,7 +103,7 @@ JM_EACH2(nextafter)
 
 namespace detail {
 template <class T, int N> constexpr bool vector_math =
-    JM_FMA && !Vec<T, N>::wide && sizeof(typename Vec<T, N>::storage) >= 16;
+    has_fma && !Vec<T, N>::wide && sizeof(typename Vec<T, N>::storage) >= 16;
 }   // namespace detail
 
 #define JM_FAST_FLOAT(NAME) \

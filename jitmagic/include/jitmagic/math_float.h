@@ -13,7 +13,7 @@
 namespace jm {
 namespace fast {
 
-template <class R> constexpr bool usable = JM_FMA && sizeof(R) >= 16;
+template <class R> constexpr bool usable = has_fma && sizeof(R) >= 16;
 
 template <class R> using ints = raw<int32_t, reg::count<R>>;
 template <class R> using words = raw<uint32_t, reg::count<R>>;

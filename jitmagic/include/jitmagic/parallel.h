@@ -5,29 +5,24 @@
 // Invariants: ranges are contiguous, in thread order and depend only on the extent and the number
 // of threads, so results are reproducible for a fixed thread count; inside another parallel region
 // everything runs on the calling thread. The number of threads is `threads` if positive, else
-// OpenMP's. torch.set_num_threads sets the latter, because the GOMP_* symbols of a kernel resolve to
-// the libgomp that torch has loaded into the global scope.
+// OpenMP's. torch.set_num_threads sets the latter, because these symbols resolve to the OpenMP runtime
+// that torch has loaded into the global scope. They are called by name, without `#pragma omp`: libgomp,
+// libomp and Intel's runtime all have GCC's entry points, while clang's own code would need a second
+// runtime, libomp, in a process where torch has loaded libgomp.
 #pragma once
 #include "dtype.h"
 
-#ifdef _OPENMP
 extern "C" {
 int omp_get_max_threads(void) noexcept;
 int omp_get_num_threads(void) noexcept;
 int omp_get_thread_num(void) noexcept;
 int omp_in_parallel(void) noexcept;
+void GOMP_parallel(void (*run)(void*), void* data, unsigned threads, unsigned flags);
 }
-#endif
 
 namespace jm {
 
-JM_INLINE int max_threads() {
-#ifdef _OPENMP
-    return omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
+JM_INLINE int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 // The number of threads for n units if one thread should get at least `grain` of them.
 JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
@@ -39,24 +34,10 @@ JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
 
 // Runs body(thread, count) on `threads` threads; OpenMP may grant fewer, then `count` is lower.
 template <class Body> JM_INLINE void parallel_region(int threads, Body body) {
-#ifdef _OPENMP
-    if (threads > 1 && !omp_in_parallel()) {
-#pragma omp parallel num_threads(threads)
-        body(omp_get_thread_num(), omp_get_num_threads());
-        return;
-    }
-#endif
-    (void)threads;
-    body(0, 1);
+    if (threads <= 1 || omp_in_parallel()) return body(0, 1);
+    GOMP_parallel([](void* data) { (*(Body*)data)(omp_get_thread_num(), omp_get_num_threads()); },
+                  &body, unsigned(threads), 0);
 }
-JM_INLINE void barrier() {
-#ifdef _OPENMP
-    if (omp_in_parallel()) {
-#pragma omp barrier
-    }
-#endif
-}
-
 struct Range {
     int64_t begin, end;
 };

@@ -91,7 +91,7 @@ JM_APART void multiply(RowSide rows, LaneSide cols, int64_t K, float* out, int64
 }
 
 // The rows of a tile: as many as leave registers for two vectors of lanes and a scalar.
-constexpr int tallest = JM_AVX512 ? 12 : 6;
+constexpr int tallest = JM_AVX512 || JM_NEON ? 12 : 6;
 constexpr int lower(int rows) { return rows > 8 ? 8 : rows > 4 ? 4 : rows / 2; }
 
 // Any number of rows, R at a time, the remainder with lower tiles.
@@ -105,10 +105,10 @@ template <int R, int C, bool Packed> JM_INLINE void multiply_rows(RowSide rows, 
 
 // Lane l of row r <-> lane r of row l, by log2(L) exchanges of blocks.
 template <int D, int... I> JM_INLINE void exchange(Lanes& a, Lanes& b, seq<I...>) {
-    auto low = __builtin_shufflevector(a.v, b.v, ((I & D) ? L + I - D : I)...);
-    auto high = __builtin_shufflevector(a.v, b.v, ((I & D) ? L + I : I + D)...);
+    using R = Lanes::storage;
+    R low = reg::shuffled<R>(a.v, b.v, seq<((I & D) ? L + I - D : I)...>{});
+    b = Lanes(reg::shuffled<R>(a.v, b.v, seq<((I & D) ? L + I : I + D)...>{}));
     a = Lanes(low);
-    b = Lanes(high);
 }
 template <int D = 1> JM_INLINE void exchange_all(Lanes (&t)[L]) {
     if constexpr (D < L) {

@@ -10,9 +10,9 @@
 //   parallel.h  parallel_for over torch's threads
 //   gemm.h      small and medium fp32 matrix products
 //   random.h    Philox4x32-10
-// FLAGS -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17
-//   -shared -fPIC. Correct without -fopenmp and for any -march; without AVX2 + FMA the math
-//   functions call libm lane by lane.
+// FLAGS -O3 -march=native -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17 -shared -fPIC.
+//   Correct for any -march; without AVX2 + FMA or NEON the math functions call libm lane by lane.
+// COMPILERS g++ from 10 on, clang++ from 14 on.
 //
 // TYPES
 //   T: float double int8_t … int64_t uint8_t … uint64_t bool, and bf16 f16 for storage only (load,
@@ -62,10 +62,7 @@ template <class T, int N> struct Halves {
 
 namespace detail {
 template <class H, int Start, class R, int... I> JM_INLINE H slice(R v, seq<I...>) {
-    return __builtin_shufflevector(v, v, (Start + I)...);
-}
-template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
-    return __builtin_shufflevector(a, b, I...);
+    return reg::shuffled<H>(v, v, seq<(Start + I)...>{});
 }
 template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
 template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
@@ -185,7 +182,7 @@ template <class T, int N> struct Vec {
 template <class T, int N> JM_INLINE Vec<T, 2 * N> join(Vec<T, N> lo, Vec<T, N> hi) {
     using W = Vec<T, 2 * N>;
     if constexpr (W::wide) return W(typename W::storage{lo, hi});
-    else return W(detail::concat<typename W::storage>(lo.v, hi.v, seq_to<2 * N>{}));
+    else return W(reg::shuffled<typename W::storage>(lo.v, hi.v, seq_to<2 * N>{}));
 }
 
 template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
@@ -233,7 +230,7 @@ template <int N> JM_INLINE uint64_t bits(Mask<N> m) {
 #if JM_AVX512
     else if constexpr (N == 16) return __builtin_ia32_cvtd2mask512(m.v);
 #endif
-#if JM_FMA
+#if JM_AVX2
     else if constexpr (N == 8) return uint32_t(__builtin_ia32_movmskps256((f32x8)m.v));
 #endif
 #if JM_X86
@@ -245,8 +242,13 @@ template <int N> JM_INLINE uint64_t bits(Mask<N> m) {
         return out;
     }
 }
-template <int N> JM_INLINE bool any(Mask<N> m) { return bits(m) != 0; }
+template <int N> JM_INLINE bool any(Mask<N> m) {
+    if constexpr (JM_X86) return bits(m) != 0;
+    else if constexpr (Mask<N>::wide) return any(m.lo()) || any(m.hi());
+    else return reg::any_set(m.v);
+}
 template <int N> JM_INLINE bool all(Mask<N> m) {
+    if constexpr (!JM_X86) return !any(~m);
     return bits(m) == (N == 64 ? ~uint64_t(0) : (uint64_t(1) << (N & 63)) - 1);
 }
 
@@ -267,7 +269,10 @@ template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
         return Vec<float, N>(__builtin_ia32_vcvtph2ps512_mask((raw<short, 16>)a.v, f32x16{},
                                                               reg::all16, reg::current));
 #endif
-#if JM_FMA && defined(__F16C__)
+#if JM_HALVES
+    if constexpr (N >= 4)
+        return Vec<float, N>(__builtin_convertvector((raw<__fp16, N>)a.v, raw<float, N>));
+#elif JM_AVX2 && defined(__F16C__)
     if constexpr (N == 8) return Vec<float, N>(__builtin_ia32_vcvtph2ps256((raw<short, 8>)a.v));
 #endif
     using U = raw<uint32_t, N>;
@@ -282,7 +287,10 @@ template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
         return Vec<f16, N>((raw<uint16_t, 16>)__builtin_ia32_vcvtps2ph512_mask(
             a.v, 0, raw<short, 16>{}, reg::all16));
 #endif
-#if JM_FMA && defined(__F16C__)
+#if JM_HALVES
+    if constexpr (N >= 4)
+        return Vec<f16, N>((raw<uint16_t, N>)__builtin_convertvector(a.v, raw<__fp16, N>));
+#elif JM_AVX2 && defined(__F16C__)
     if constexpr (N == 8) return Vec<f16, N>((raw<uint16_t, 8>)__builtin_ia32_vcvtps2ph256(a.v, 0));
 #endif
     f16 out[N];
@@ -304,8 +312,9 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
     else if constexpr ((is_real<T> && sizeof(U) < 4) || (is_real<U> && sizeof(T) < 4))
         return convert<U>(convert<int32_t>(a));
     else {
+        if constexpr (JM_CLANG && is_real<T> && is_int<U>) reg::hide(a.v);   // out of range is undefined, not computed
         raw<U, N> v = reg::converted<raw<U, N>>(a.v);
-        if constexpr (is_real<T> && is_int<U>) asm("" : "+" JM_VECTOR_REGISTER(v));   // as in truncated
+        if constexpr (is_real<T> && is_int<U>) reg::hide(v);   // as in truncated
         return Vec<U, N>(v);
     }
 }
@@ -317,54 +326,6 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) 
 }
 
 // --- memory --------------------------------------------------------------------------------------
-
-namespace detail {
-#if JM_AVX512
-// The first n lanes as bits: for a tail they are computed once, outside of the enclosing loops.
-JM_INLINE uint64_t first_bits(int64_t n) {
-    return __builtin_ia32_bzhi_di(~uint64_t(0), n < 0 ? 0 : n < 64 ? n : 64);
-}
-#define JM_MASKED(BYTES, SUFFIX, BLEND, C, BITS) \
-    JM_INLINE raw<C, BYTES / sizeof(C)> masked_load(const void* p, BITS bits, \
-                                                    raw<C, BYTES / sizeof(C)> fill) { \
-        return __builtin_ia32_loaddqu##SUFFIX##_mask((const C*)p, fill, bits); \
-    } \
-    JM_INLINE void masked_store(void* p, BITS bits, raw<C, BYTES / sizeof(C)> v) { \
-        __builtin_ia32_storedqu##SUFFIX##_mask((C*)p, v, bits); \
-    } \
-    JM_INLINE raw<C, BYTES / sizeof(C)> chosen(BITS bits, raw<C, BYTES / sizeof(C)> a, \
-                                               raw<C, BYTES / sizeof(C)> b) { \
-        return __builtin_ia32_blendm##BLEND##_mask(b, a, bits); \
-    }
-JM_MASKED(64, qi512, b_512, char, uint64_t)
-JM_MASKED(64, hi512, w_512, short, uint32_t)
-JM_MASKED(64, si512, d_512, int, uint16_t)
-JM_MASKED(64, di512, q_512, long long, uint8_t)
-JM_MASKED(32, qi256, b_256, char, uint32_t)
-JM_MASKED(32, hi256, w_256, short, uint16_t)
-JM_MASKED(32, si256, d_256, int, uint8_t)
-JM_MASKED(32, di256, q_256, long long, uint8_t)
-JM_MASKED(16, qi128, b_128, char, uint16_t)
-JM_MASKED(16, hi128, w_128, short, uint8_t)
-JM_MASKED(16, si128, d_128, int, uint8_t)
-JM_MASKED(16, di128, q_128, long long, uint8_t)
-#undef JM_MASKED
-template <int BYTES> struct int_lane;
-template <> struct int_lane<1> { using type = char; };
-template <> struct int_lane<2> { using type = short; };
-template <> struct int_lane<4> { using type = int; };
-template <> struct int_lane<8> { using type = long long; };
-template <class R> using as_ints = raw<typename int_lane<sizeof(R{}[0])>::type, reg::count<R>>;
-template <class R> constexpr bool lane_masks = sizeof(R) >= 16;
-#else
-template <class R> constexpr bool lane_masks = false;
-JM_INLINE uint64_t first_bits(int64_t n);
-template <class R> R masked_load(const void* p, uint64_t bits, R fill);
-template <class R> void masked_store(void* p, uint64_t bits, R v);
-template <class R> R chosen(uint64_t bits, R a, R b);
-template <class R> using as_ints = R;
-#endif
-}   // namespace detail
 
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
     if constexpr (is_bool<T>) return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p)));
@@ -470,16 +431,20 @@ template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
 #if JM_X86
         if constexpr (!is_bool<T> && sizeof(storage) >= 16) {
             if (((uintptr_t)p & (sizeof(storage) - 1)) == 0) {
+#if JM_CLANG
+                return __builtin_nontemporal_store(v, (storage*)p);
+#else
 #if JM_AVX512
                 if constexpr (sizeof(storage) == 64)
                     return __builtin_ia32_movntps512((float*)p, (f32x16)v);
 #endif
-#if JM_FMA
+#if JM_AVX2
                 if constexpr (sizeof(storage) == 32)
                     return __builtin_ia32_movntps256((float*)p, (f32x8)v);
 #endif
                 if constexpr (sizeof(storage) == 16)
                     return __builtin_ia32_movntps((float*)p, (f32x4)v);
+#endif
             }
         }
 #endif

@@ -195,6 +195,7 @@ SUMS: dict[str, Callable[[list[Any], float, float], Any]] = {
     "from an int": lambda xs, a, b: sum((1, 2, a, b), 3),
     "constants first": lambda xs, a, b: sum([0.1] * 10 + [a, 1e16, b]),
     "of mixed items": lambda xs, a, b: (xs.insert(0, a), sum(xs)),
+    "up to a complex number": lambda xs, a, b: (sum([0.1] * 10 + [1j, 1]), sum([a, 1, b, 1j])),
     "up to a tensor": lambda xs, a, b: sum([*[0.1] * 10, a, torch.ones(2).double(), 0.1, 0.1]),
 }
 
@@ -202,7 +203,7 @@ SUMS: dict[str, Callable[[list[Any], float, float], Any]] = {
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_equal_python_exactly(name: str, read: bool) -> None:
-    """CPython 3.12 and later use compensated summation in sum() of floats."""
+    """Compensated summation in sum(): of floats since CPython 3.12, of all numbers since 3.14."""
 
     def program(xs: list[Any], x: Tensor, b: float) -> Any:
         return SUMS[name](xs, x.item() if read else b, b), x + 1

@@ -247,6 +247,7 @@ def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Valu
 # CPython adds floats with Neumaier's compensation, whose last digit differs from that of plain
 # additions.
 _CORRECTS = sum([0.1] * 10) == 1.0  # CPython 3.12 and later
+_CORRECTS_ALL = sum([1e16, 1, 1]) > 1e16  # CPython 3.14 and later: also ints, and complex numbers
 
 
 @handles(sum)
@@ -309,6 +310,10 @@ def _added(machine: Machine, start: Value, items: Sequence[Value]) -> Value:
     """Return the sum of all from left to right."""
     numbers = [start, *items]
     count, first = _count_of_numbers(machine, numbers) if _CORRECTS else (0, None)
+    if _CORRECTS_ALL and any(
+        one.realize(machine).python_type(machine) is complex for one in numbers[count:]
+    ):
+        return fold(machine, _total, *(one.realize(machine) for one in numbers))
     if first is None:
         return _plainly(machine, start, items)
     numbers, rest = [one.realize(machine) for one in numbers[:count]], numbers[count:]
@@ -342,7 +347,7 @@ def _count_of_numbers(machine: Machine, items: Sequence[Value]) -> tuple[int, in
 def _corrected(machine: Machine, high: Value, low: Value, numbers: Sequence[Value]) -> Value:
     """Return `sum(numbers)` continued from a sum of `high` with the compensation `low`."""
     for number in (one.realize(machine) for one in numbers):
-        if number.python_type(machine) is float:
+        if _CORRECTS_ALL or number.python_type(machine) is float:
             low = binary(machine, "+", low, _float_operation(machine, "lost", high, number))
         high = binary(machine, "+", high, number)
     return _float_operation(machine, "corrected", high, low)
@@ -353,6 +358,7 @@ def _float_operation(machine: Machine, op: str, left: Value, right: Value) -> Va
     a, b = scalar_of(machine, left), scalar_of(machine, right)
     assert a is not None
     assert b is not None
+    b = b.as_float(machine)
     expr = apply(op, float, a.expr, b.expr)
     if not isinstance(left, NumberValue) and not isinstance(right, NumberValue):
         return machine.constant(evaluate(expr, {}))

@@ -77,7 +77,7 @@ _SELF_WITHOUT_INSTANCE = (
     property,
     functools.cached_property,
 )
-_GENERIC = (list, tuple, dict, set, frozenset, type)
+_GENERIC = (list, tuple, dict, set, frozenset, type, types.UnionType)  # typing.Union since 3.14
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
 _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
