@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo check rules test browser asan bench ecosystem docs lint build wheels clean
+.PHONY: demo check rules test compat browser asan bench ecosystem docs lint build wheels clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -28,6 +28,22 @@ rules: $(VENV)/.test
 test: $(VENV)/.test
 	env -u PYTHONDONTWRITEBYTECODE JITMAGIC_VERIFY=1 GOMP_SPINCOUNT=0 $(BIN)/python -m pytest \
 	    -n auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+# The tests with another torch, in a copy of the tracked files with a venv of its own, since the
+# extensions fit one torch: `make compat TORCH=torch==2.14.1`; COMPAT=all runs every test.
+COMPAT ?= fast
+COMPAT_FAST := tests/test_compat.py tests/autograd tests/guards tests/frame
+COMPAT_IN := build/compat-$(patsubst torch==%,%,$(TORCH))
+COMPAT_PIP := $(COMPAT_IN)/venv/bin/python -m pip install --quiet --disable-pip-version-check
+compat:
+	test -d $(COMPAT_IN)/venv || $(PYTHON) -m venv $(COMPAT_IN)/venv
+	$(COMPAT_PIP) "setuptools>=77" wheel "$(TORCH)" numpy
+	git ls-files -z | xargs -0 cp --parents --update -t $(COMPAT_IN)
+	cd $(COMPAT_IN) && venv/bin/python -m pip install --quiet --no-build-isolation --editable \
+	    ".[test]" "$(TORCH)"
+	cd $(COMPAT_IN) && env -u PYTHONDONTWRITEBYTECODE PYTHONPATH= JITMAGIC_VERIFY=1 \
+	    GOMP_SPINCOUNT=0 venv/bin/python -m pytest -n auto --maxprocesses 8 --dist loadscope \
+	    $(if $(filter all,$(COMPAT)),,$(COMPAT_FAST)) $(PYTEST_ARGS)
 
 # Both extensions and all generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, in
 # a copy of the tracked files. CPython leaks on purpose at its exit, so leaks are not looked for; an

@@ -7,12 +7,15 @@ JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import sysconfig
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -134,6 +137,20 @@ def add_torch(ext: Extension) -> str:
     return torch.__version__
 
 
+def run_compiler(torch: str, command: list[str]) -> None:
+    """Run the compiler or the linker; if it fails, end the build with its first error.
+
+    With a newer torch that is mostly the name of a header or of a member that is gone.
+    """
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if re.search(r"\berror\b", line)]
+        first = errors[0] if errors else f"{command[0]} failed"
+        hint = f"\n{VERSIONS['REMEDY']}" if VERSIONS["is_newer"](torch) else ""
+        raise SystemExit(f"jitmagic does not compile against torch {torch}: {first}{hint}")
+
+
 def show(line: str) -> None:
     """Print a line to the terminal, if there is one, even if pip captures what a build prints."""
     if "build_backend" in sys.modules:
@@ -181,6 +198,8 @@ class BuildUnits(build_ext):
         flags = zlib.crc32(repr((C_FLAGS, CXX_FLAGS)).encode())
         folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-flags-{flags:08x}"
         self.build_temp = os.path.join(self.build_temp, folder)
+        run = partial(run_compiler, version)
+        self.compiler.spawn = self.compiler.call = run  # setuptools 84 renamed it
         self._compile_one = self.compiler._compile
         self.compiler.compile = self._compile_all
         jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)

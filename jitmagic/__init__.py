@@ -17,6 +17,7 @@ from .late import collector_paused, load
 
 with collector_paused():
     from . import dependencies as _dependencies  # first: it reports packages that are missing
+    from . import extend
     from .compat import check_names as _check_names
     from .errors import (
         CompatibilityWarning,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from .diagnostics.checking.minify import minify
     from .diagnostics.checking.passport import passport
     from .diagnostics.explanation.explain import Explanation, explain
+    from .diagnostics.graphs import graphs
     from .diagnostics.issue_report import Report, report
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
@@ -107,7 +109,9 @@ __all__ = [
     "UnsupportedTorch",
     "disable",
     "explain",
+    "extend",
     "graph_break",
+    "graphs",
     "is_compiling",
     "jit",
     "logs",
@@ -136,6 +140,7 @@ _LATE = {
     "Explanation": "explanation.explain",
     "Report": "issue_report",
     "explain": "explanation.explain",
+    "graphs": "graphs",
     "logs": "logs",
     "lower": "lowered",
     "minify": "checking.minify",

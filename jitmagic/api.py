@@ -22,6 +22,8 @@ import torch
 
 from .bytecode import FrameSnapshot, shown_as
 from .errors import CompilerUnavailable, OptionError, TaggingError, warn
+from .extend.entry_points import is_loading, load_extensions
+from .extend.passes import PASSES
 from .frame.declared_dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.forwarder import needs_forwarder
@@ -102,6 +104,7 @@ def _compile_frame(
         with record.stage("import"):
             if (error := _import_error()) is not None:
                 raise CompilerUnavailable(error) from error
+    load_extensions()
     made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
         handle, snapshot, record
     )
@@ -305,6 +308,15 @@ def reset() -> None:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
+
+
+def _compile_again() -> None:
+    """Drop what was compiled with other passes. Extensions are loaded before the first compile."""
+    if not is_loading():
+        reset()
+
+
+PASSES.on_change = _compile_again
 
 
 def wait(timeout: float | None = None) -> bool:

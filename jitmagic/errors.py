@@ -9,6 +9,7 @@
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
+    │   ├── PassFailed                a registered pass raised, or made a graph that is not valid
     │   ├── OperationFailed           one operation is refused; the graph ends before it
     │   ├── SizesDiffer               a graph with dynamic sizes is not valid for a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
@@ -58,6 +59,7 @@ __all__ = [
     "OperationFailed",
     "OptionError",
     "OutdatedBackward",
+    "PassFailed",
     "RecompileWarning",
     "ReportError",
     "SizesDiffer",
@@ -234,6 +236,14 @@ class CompilerUnavailable(CompileFailed):
             f"the compiler cannot be loaded, so every function runs as eager: "
             f"{type(cause).__name__}: {cause}"
         )
+
+
+class PassFailed(CompileFailed):
+    """Says that a pass of `jitmagic.extend` raised, or made a graph that is not valid."""
+
+    def __init__(self, name: str, stage: str, why: str) -> None:
+        self.name, self.stage = name, stage
+        super().__init__(f"the pass {name!r} on the {stage} graph {why}")
 
 
 class OperationFailed(CompileFailed):

@@ -23,6 +23,7 @@ from types import EllipsisType
 from typing import Any
 
 from .errors import OptionError
+from .extend.backends import backend_names, find_backend
 from .torch_types import AnyFunction
 
 __all__ = [
@@ -82,6 +83,9 @@ class Options:
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
     def __post_init__(self) -> None:
+        named = self.backend
+        if isinstance(named, str) and named not in (*BACKENDS, *ALIASES):
+            object.__setattr__(self, "backend", find_backend(named) or named)
         _check(self)
 
     @property
@@ -212,7 +216,9 @@ def _complete(options: Options) -> Options:
 
 def _check(options: Options) -> None:
     if not callable(options.backend):
-        _one_of("backend", options.backend, (*BACKENDS, *map(str, ALIASES)))
+        own = (*BACKENDS, *map(str, ALIASES))
+        if options.backend not in own:
+            raise OptionError("backend", options.backend, (*own, *backend_names()))
     _one_of("mode", options.mode, MODES)
     _one_of("precision", options.precision, PRECISIONS)
     _one_of("on_error", options.on_error, ON_ERROR)

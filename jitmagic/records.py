@@ -25,6 +25,7 @@ __all__ = [
     "BUILDING",
     "COMPILED",
     "USERS_BACKEND",
+    "USERS_PASS",
     "CompileRecord",
     "Compiled",
     "Difference",
@@ -199,6 +200,7 @@ Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
 BUILDING = "load"  # the stage in which kernels are built in the background
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
+USERS_PASS = "pass "  # begins the name of a stage in which a registered pass runs
 AT_LIMIT = Eager(
     "its recompile limit is reached (one more variant is tried whenever such calls have doubled)"
 )
@@ -332,9 +334,14 @@ class Recording:
     failed_in: str = ""  # the innermost stage that the last error came from
 
     @property
-    def backend_raised(self) -> bool:
-        """Return whether a callable given as backend= raised."""
-        return self.failed_in == USERS_BACKEND
+    def extension_raised(self) -> bool:
+        """Return whether a callable given as backend= or a registered pass raised."""
+        return self.failed_in == USERS_BACKEND or self.failed_in.startswith(USERS_PASS)
+
+    @property
+    def ran_passes(self) -> bool:
+        """Return whether registered passes ran on graphs of this compile."""
+        return any(stage.stage.startswith(USERS_PASS) for stage in self.stages)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[RunningStage]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import jitmagic
 from jitmagic import compat
 from jitmagic.compat import table, versions
 from jitmagic.errors import UnsupportedTorch
@@ -227,3 +228,15 @@ def test_a_newer_torch_without_some_names_is_reported_at_import() -> None:
     assert "torch._C._jit_resolve_packet" in at_import
     assert later.startswith("0 |")
     assert outcome == "compiled"
+
+
+@pytest.mark.skipif(table.HERE < (2, 14), reason="new in torch 2.14")
+def test_an_operator_that_replaces_memory_is_left_to_eager() -> None:
+    def fn(x, y):
+        made = x.clone()
+        torch.ops.aten.shallow_copy_data_(made, y)
+        return made + 1
+
+    x, y = torch.zeros(3), torch.ones(3)
+    for _ in range(2):
+        assert torch.equal(jitmagic.jit(fn)(x, y), fn(x, y))

@@ -25,7 +25,7 @@ from .processes import ROOT, run_forked
 PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "target", "spec", "extension", "symbols",
-    "budget", "torch_types",
+    "budget", "torch_types", "extend",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -37,7 +37,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "compat": {"errors"},
     "figures": set(),
     "budget": set(),
-    "options": {"errors", "torch_types"},
+    "extend": {"errors", "torch_types"},
+    "options": {"errors", "torch_types", "extend"},
     "spec": set(),
     "torch_types": {"compat"},
     "symbols": {"extension"},
@@ -74,13 +75,14 @@ STEPS: dict[str, set[str]] = {
     "tracing": {"retracing"},
     "compared": set(),
     "profiler_names": set(),
+    "graph_passes": set(),
     "tuning": set(),
     "background": set(),
     "lazy_backwards": set(),
     "frozen_weights": set(),
     "backends": set(),
     "template": {"profiler_names"},
-    "sized_joint": {"template"},
+    "sized_joint": {"template", "graph_passes"},
     "sized_backend": {"sized_joint", "template", "backends"},
     "sizes": {"template", "sized_joint", "sized_backend"},
     "executable": {
@@ -100,6 +102,7 @@ STEPS: dict[str, set[str]] = {
         "background",
         "lazy_backwards",
         "frozen_weights",
+        "graph_passes",
         "backends",
         "sizes",
         "executable",

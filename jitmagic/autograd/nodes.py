@@ -30,6 +30,7 @@ __all__ = [
     "module_of",
     "node_spec",
     "placeholders",
+    "result_nodes",
     "runs_once",
 ]
 
@@ -45,6 +46,13 @@ def flat_outputs(gm: GraphModule) -> Sequence[Node | None]:
     """Return the nodes that the graph returns."""
     flat: Sequence[Node | None] = gm.graph.output_node().args[0]  # type: ignore[assignment]
     return flat
+
+
+def result_nodes(gm: GraphModule) -> list[Node]:
+    """Return the nodes that the graph returns, none of which is missing."""
+    found = [node for node in flat_outputs(gm) if node is not None]
+    assert len(found) == len(flat_outputs(gm))
+    return found
 
 
 def copy_graph(graph: Graph, known: dict[Node, Node] | None = None) -> Graph:

@@ -32,7 +32,7 @@ from ..graph.regions import FunctionCall, calls_in, holding
 from ..graph.symbolic.concrete import Values, spec_at
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
-from .nodes import flat_outputs, node_spec, placeholders, runs_once
+from .nodes import node_spec, placeholders, result_nodes, runs_once
 from .result import Partition, Result, ViewOf
 
 __all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
@@ -319,7 +319,7 @@ def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
     """Return, per tangent, the position of its result among the torch-level outputs, and its
     spec.
     """
-    flat = [node for node in flat_outputs(partition.forward) if node is not None]
+    flat = result_nodes(partition.forward)
     places: dict[int, _Place] = {}
     for index, output in enumerate(partition.outputs):
         if isinstance(output, ViewOf) and output.result is not None:
@@ -332,7 +332,7 @@ def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
 
 def _roots(partition: Partition) -> list[Node]:
     """Return the forward nodes that need real values for the gradients to be correct."""
-    flat = [node for node in flat_outputs(partition.forward) if node is not None]
+    flat = result_nodes(partition.forward)
     roots = [placeholders(partition.forward)[i] for i in partition.saved_inputs]
     roots += [flat[i] for i in partition.saved_results]
     roots += flat[partition.results :]

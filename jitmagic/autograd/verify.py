@@ -1,13 +1,14 @@
-"""Verifies joint graphs: each node's spec matches what its operation gives on meta tensors.
+"""Compares the specs of an ATen graph with what its operations give on meta tensors.
 
-In: an ATen graph with int sizes that was specialised from one with Sizes. Raises CompileFailed with
-the name of the node whose result at these sizes differs from its spec.
+`verify_joint` raises CompileFailed with the name of the node whose result differs from its spec;
+its graph has int sizes and was specialised from one with Sizes. `describe_calls` sets the specs of
+calls that a pass has added or changed.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,14 +21,31 @@ from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from .recording.recorder import Recorder, Sym
 
-__all__ = ["verify_joint"]
+__all__ = ["describe_calls", "normalized_strides", "verify_joint"]
 
 aten = torch.ops.aten
 
 
 def verify_joint(gm: GraphModule) -> None:
-    """Run the graph on meta tensors, call by call."""
-    recorder = Recorder({})
+    """Raise CompileFailed if a spec differs from what its call gives on meta tensors."""
+    for node, found in _calls_on_meta(gm):
+        if (wrong := _difference(node, found)) is not None:
+            raise CompileFailed(f"{node.name} is {wrong} at these sizes, not {node.meta['spec']}")
+
+
+def describe_calls(gm: GraphModule) -> None:
+    """Set the specs that are missing or differ from what the calls give, and missing lines."""
+    for node, found in _calls_on_meta(gm):
+        if isinstance(found, Sym) and ("spec" not in node.meta or _difference(node, found)):
+            node.meta["spec"] = found.spec
+        near = (*node.all_input_nodes, *node.users)
+        lines = next((arg.meta["lines"] for arg in near if arg.meta.get("lines")), ())
+        node.meta.setdefault("lines", lines)
+
+
+def _calls_on_meta(gm: GraphModule) -> Iterator[tuple[Node, object]]:
+    """Run the graph on meta tensors, call by call; yield each call and constant with its result."""
+    recorder = Recorder({}, is_sized=True)
     made: dict[Node, Sym | Sequence[Sym] | float] = {}
     for node in gm.graph.nodes:
         check_keys(node)
@@ -35,6 +53,7 @@ def verify_joint(gm: GraphModule) -> None:
             made[node] = recorder.placeholder(node.name, node.meta["spec"])
         elif node.op == "get_attr":
             made[node] = recorder.constant(operator.attrgetter(str(node.target))(gm))
+            yield node, made[node]
         elif node.op == "call_function":
             args, kwargs = (map_nodes(p, made.__getitem__) for p in (node.args, node.kwargs))
             if node.target is READS_NUMBER:
@@ -44,26 +63,26 @@ def verify_joint(gm: GraphModule) -> None:
             made[node] = (
                 args[0][args[1]] if is_item else recorder.call(node.target, *args, **kwargs)
             )
-            _check(node, made[node])
+            yield node, made[node]
 
 
-def _check(node: Node, found: object) -> None:
+def _difference(node: Node, found: object) -> TensorSpec | None:
+    """Return the spec of the result if it differs from the node's."""
     spec = node.meta.get("spec")
     if not isinstance(spec, TensorSpec) or not isinstance(found, Sym):
-        return
+        return None
     said, made = (
-        replace(_normalized_strides(one), requires_grad=False, is_leaf=True, cls=torch.Tensor)
+        replace(normalized_strides(one), requires_grad=False, is_leaf=True, cls=torch.Tensor)
         for one in (spec, found.spec)
     )
     if found.node.op == "placeholder" or node.target is aten.copy_.default:
         # The meta run returns the input itself for a slice of everything or an in-place write, and
         # that may be a parameter with a storage offset. Specs count offsets from the input's start.
         made = replace(made, storage_offset=said.storage_offset)
-    if said != made:
-        raise CompileFailed(f"{node.name} is {found.spec} at these sizes, not {spec}")
+    return None if said == made else found.spec
 
 
-def _normalized_strides(spec: TensorSpec) -> TensorSpec:
+def normalized_strides(spec: TensorSpec) -> TensorSpec:
     """Drop the strides of size-0 and size-1 dimensions and the layout of empty tensors. A joint
     graph for all sizes does not determine them.
     """

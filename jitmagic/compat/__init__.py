@@ -1,5 +1,6 @@
 """Holds everything that jitmagic takes from torch's private side, as one table.
 
+    behaviour      differences between versions that no name shows
     versions       the range of torch versions; imports nothing of torch
     table          looks names up, records those that are missing
     modes          dispatch modes, function modes, switches of the thread

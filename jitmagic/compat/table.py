@@ -19,15 +19,11 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import UnsupportedTorch
-from .versions import NEWEST, OLDEST, Release, is_newer, release
+from .versions import OLDEST, REMEDY, Release, is_newer, release
 
-__all__ = ["ROWS", "Row", "missing", "private", "summary"]
+__all__ = ["HERE", "ROWS", "Row", "missing", "private", "summary"]
 
 HERE = release(torch.__version__)
-REMEDY = (
-    f"jitmagic is tested with torch {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: install "
-    "one of these, or a newer jitmagic"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,25 @@ repeats OLDEST; a newer torch than NEWEST is accepted with a warning.
 
 from __future__ import annotations
 
-__all__ = ["NEWEST", "OLDEST", "REQUIREMENT", "Release", "is_newer", "is_older", "release"]
+__all__ = [
+    "NEWEST",
+    "OLDEST",
+    "REMEDY",
+    "REQUIREMENT",
+    "Release",
+    "is_newer",
+    "is_older",
+    "release",
+]
 
 Release = tuple[int, int]
 
 OLDEST: Release = (2, 11)
 NEWEST: Release = (2, 15)  # the test suite passes with it
+REMEDY = (
+    f"jitmagic is tested with torch {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: install "
+    "one of these, or a newer jitmagic"
+)
 REQUIREMENT = f"torch>={OLDEST[0]}.{OLDEST[1]}"
 
 

@@ -10,6 +10,7 @@ eager, with a warning.
     pipeline         the order of the stages
     tracing          traces a frame, with what earlier calls have shown as assumptions
     retracing        the reasons to trace it again with other assumptions
+    graph_passes     passes of the user, and checks of the graphs that they edit
     executable       lower, schedule, render, load: one ATen graph by the best tier
     entries          builds the entry (guards, executable or residual) of a trace
     compared         which variants are timed against eager on their first calls

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch.fx import GraphModule, Node
 
-from ..autograd.nodes import flat_outputs, node_spec
+from ..autograd.nodes import node_spec, result_nodes
 from ..errors import OperationFailed
 from ..graph.node_meta import changes_mode, devices_in, specs_in
 from ..graph.operators.autocast import restoring_modes
@@ -89,7 +89,7 @@ def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -
 
 def results_of(own: Trace) -> list[TensorSpec]:
     """Return the specs of the results of a trace's graph."""
-    return [node_spec(node) for node in flat_outputs(own.graph) if node is not None]
+    return [node_spec(node) for node in result_nodes(own.graph)]
 
 
 def _for_all_sizes(

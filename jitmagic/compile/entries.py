@@ -226,7 +226,8 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
         traced.guards,
         later=tuple(record.later),
         ends=ends,
-        comparable=comparable(handle, traced),
+        # A pass may change values: calls must not alternate between its results and eager's.
+        comparable=None if record.ran_passes else comparable(handle, traced),
         symbols=traced.varying,
         constants=constants,
         speculates=traced.speculates,

@@ -2,6 +2,7 @@
 
     compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild
       trace               tracing.py: which sizes and numbers are symbols, where the frame ends
+      (passes)            graph_passes.py: registered passes edit the graph of each stage
       compile_graph       torch-level graph -> executable; backends.py: "eager", the user's
         joint, partition    subgraphs.py, data_partitions.py, sizes.py: of several graphs or sizes
           forward             executable.py: lower, schedule, render, load
@@ -59,6 +60,7 @@ from .entries import (
 )
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
+from .graph_passes import edit_captured, edit_joint, edit_parts
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
 from .sizes import CompiledGraph, SizeCompiler, compile_sizes
@@ -141,6 +143,8 @@ def _compile_trace(
     """Compile one trace. `is_last`: no other trace of this frame will be tried."""
     if (eager := left_to_eager(handle, snapshot, traced)) is not None:
         return eager
+    if has_operations(traced):
+        edit_captured(traced, record)
     if handle.options.verify:
         verify(traced.graph)
     check_backwards(snapshot, traced)
@@ -231,8 +235,9 @@ def _compile_ahead(
     """
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
+    joint = edit_joint(joint, record)
     with record.stage("partition") as stage:
-        parts = stage.keep(partition(joint))
+        parts = stage.keep(edit_parts(partition(joint), record))
     build: Callable[..., Executable] = build_executable
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = fx_executable

@@ -49,6 +49,7 @@ from ..target import Target
 from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
+from .graph_passes import edit_joint, edit_parts
 from .template import SizeTuple, Template, Templates
 
 __all__ = ["KEPT", "Builders", "BuiltExecutable", "SizedJoint", "places_among"]
@@ -138,10 +139,12 @@ class SizedJoint:
     def _part(self, subgraph: Subgraph, specs: Sequence[TensorSpec], record: Recording) -> _Part:
         gm = subgraph.graph
         with record.stage("joint") as stage:
-            joint = stage.keep(trace_sized_joint(gm, specs))
+            joint = trace_sized_joint(gm, specs)
+            stage.keep(LazyPayload(partial(_shown_joint, joint, self._known(self._hints))))
             _check_results(gm, joint)
+        joint = edit_joint(joint, record)
         with record.stage("partition") as stage:
-            parts = partition(joint)
+            parts = edit_parts(partition(joint), record)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._templates(parts.forward, "forward")
         return _Part(
@@ -274,6 +277,11 @@ def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
     """Return the partition at this call's sizes: people may run the graphs that explain() shows."""
     backward = None if parts.backward is None else graph_at(parts.backward, known)
     return replace(parts, forward=graph_at(parts.forward, known), backward=backward)
+
+
+def _shown_joint(joint: Joint, known: dict[Expr, int]) -> Joint:
+    """Return the joint graph at this call's sizes, for people too."""
+    return replace(joint, module=graph_at(joint.module, known))
 
 
 def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable:

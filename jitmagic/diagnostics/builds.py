@@ -44,6 +44,7 @@ __all__ = [
     "nodes_of",
     "operations_of",
     "partitions_of",
+    "parts_of",
 ]
 
 MOST_BYTES = 1 << 31  # a limit on synthetic inputs
@@ -233,7 +234,7 @@ class MeasuredFrame:
         """The parts in order. Raises CompileFailed if a part's executable cannot be identified."""
         found: list[MeasuredPart] = []
         forwards = iter(build for build in self.builds if not build.is_backward)
-        for traced, data_dependent in _parts_of(self.traced):
+        for traced, data_dependent in parts_of(self.traced):
             forward = None if data_dependent else next(forwards, None)
             if forward is None and not data_dependent:
                 raise CompileFailed("a part of its graph has no executable for these sizes")
@@ -246,7 +247,7 @@ def _part(build: Build | None) -> Partition | object:
     return object() if build is None else build.part
 
 
-def _parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
+def parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
     """Yield each part, and whether its output shapes are data-dependent."""
     pieces = split_at_data(traced.graph)
     if pieces is None:

@@ -147,8 +147,10 @@ class Handle:
         return self.original.run(values, self._hooked)
 
     def must_raise(self, recording: Recording) -> bool:
-        """Return whether to raise a compile error: a backend raised it, or on_error="raise"."""
-        return recording.backend_raised or self.options.on_error == "raise"
+        """Return whether to raise a compile error: a backend or a pass raised it, or
+        on_error="raise".
+        """
+        return recording.extension_raised or self.options.on_error == "raise"
 
     @property
     def label(self) -> str:

@@ -32,6 +32,7 @@ from IPython.display import display
 from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
 from ..errors import RUN_NAME, JitmagicError, notebook_shell
+from ..extend.backends import find_backend
 from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
@@ -112,7 +113,8 @@ class CompileMagics(Magics):
         options = parse(magic, method, line)
         if options["backend"] not in (*BACKENDS, *ALIASES):
             named = self.shell.user_ns.get(options["backend"])
-            if not callable(named):
+            named = named if callable(named) else find_backend(options["backend"])
+            if named is None:
                 raise UsageError(
                     f"{magic}: unknown backend {options['backend']!r}; known: "
                     f"{', '.join(BACKENDS)}, or the name of a callable in the notebook"

@@ -206,6 +206,7 @@ def _observe(function, mode, capfd):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 def test_a_first_call_shows_nothing_of_the_compile(mode, program, capfd):
+    gc.collect()  # an earlier test's open files warn when they are freed
     tagged = jitmagic.jit(program, options={"keep": "compiled"})
     # What libraries print once a process does so here: the profiler where there is no driver.
     _observe(program, mode, capfd)

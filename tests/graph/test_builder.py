@@ -15,7 +15,7 @@ import torchgen
 from jitmagic.errors import UserLine, VerifyError
 from jitmagic.graph.builder import GraphBuilder
 from jitmagic.graph.devices import _ELEMENTWISE, MixedDevices
-from jitmagic.graph.passes import merge_equal, run_passes
+from jitmagic.graph.passes import merge_equal
 from jitmagic.graph.propagate import DataDependent, EagerRaises
 from jitmagic.graph.show import show
 from jitmagic.graph.verify import verify
@@ -318,20 +318,6 @@ def test_merge_equal_distinguishes_constants_and_skips_mutation() -> None:
     two = graph.call(torch.sin, (a,))
     module = finish(graph, graph.call(operator.add, (one, two)))
     assert merge_equal(module.graph) == 0
-
-
-def test_user_passes_run_in_order() -> None:
-    x = torch.randn(3)
-    graph, (a,) = builder_for(x)
-    module = finish(graph, graph.call(torch.sin, (a,)))
-
-    def to_cos(gm: torch.fx.GraphModule) -> None:
-        for node in gm.graph.nodes:
-            if node.target is torch.sin:
-                node.target = torch.cos
-
-    changed = run_passes(module, [to_cos])
-    assert torch.equal(changed(x)[0], x.cos())
 
 
 def test_verify_finds_bad_graphs() -> None:

@@ -193,6 +193,23 @@ def test_an_old_torch_is_refused_before_anything_is_compiled(sources: Path, tmp_
     assert not (tmp_path / "objects").exists()
 
 
+def test_a_header_that_is_gone_ends_the_build_with_one_sentence(
+    sources: Path, tmp_path: Path
+) -> None:
+    gone = "a.cpp:1:10: fatal error: torch/csrc/gone.h: No such file or directory"
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\necho '{gone}' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", str(tmp_path / "objects")],
+        cwd=sources, env={**os.environ, "CC": str(compiler), "CXX": str(compiler)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = done.stderr.strip().splitlines()[-1]
+    assert said == f"jitmagic does not compile against torch {torch.__version__}: {gone}"
+
+
 def test_a_wheel_names_its_torch_and_refuses_another(
     sources: Path, installed: Environment, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Generated Triton compiled for sm_90 with no GPU: every canonical kernel, the cache, refusals."""
+"""Generated Triton compiled for sm_90 and sm_100 with no GPU: kernels, the cache, refusals."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from tests.loops.test_fuzz import chain  # noqa: E402
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
+B200 = replace(H200, isa="sm_100", multiprocessors=148)
 CPU = torch.device("cpu")
 
 
-def made(name: str) -> tuple[Plan, KernelSource]:
+def made(name: str, target: Target = H200) -> tuple[Plan, KernelSource]:
     program = PROGRAMS[name]
     graph, _ = record(program.fn, *made_inputs(program))
-    plan, source = render(schedule(lower(graph, name), H200, Options()), H200)
+    plan, source = render(schedule(lower(graph, name), target, Options()), target)
     assert source is not None
     return plan, source
 
@@ -50,11 +51,12 @@ def store(tmp_path_factory) -> Store:
 
 
 @needs_triton
+@pytest.mark.parametrize("target", [H200, B200], ids=lambda target: target.isa)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_kernel_compiles(name, store, monkeypatch, tmp_path):
+def test_every_kernel_compiles(name, target, store, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    plan, source = made(name)
-    cubins, _ = build_cubins(source, aligned_arguments(plan, True), H200, store)
+    plan, source = made(name, target)
+    cubins, _ = build_cubins(source, aligned_arguments(plan, True), target, store)
     assert set(cubins) == set(source.symbols)
     for name, cubin in cubins.items():
         assert cubin.image[:4] == b"\x7fELF"

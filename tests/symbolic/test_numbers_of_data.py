@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -92,6 +93,29 @@ def test_number_becomes_dynamic_after_a_change() -> None:
     """A read number may be a setting: the first variant is for its value."""
     counts = compiles(unnamed, None)
     assert max(counts.values()) == 2
+
+
+def bool_of_the_same_int(x: Tensor) -> Any:
+    count = int(x.sum())
+    flag = count > 0
+    return x + 1, flag == count, count == flag, flag != count, count in [flag]
+
+
+def two_bools(x: Tensor) -> Any:
+    return x + 1, (x.sum().item() > 1) == (x.max().item() > 2)
+
+
+def bool_and_a_number_of_numpy(x: Tensor) -> Any:
+    flag = x.sum().item() > 1
+    return x + 1, flag == np.float64(1.0), np.int64(1) == flag
+
+
+@pytest.mark.parametrize("program", [bool_of_the_same_int, two_bools, bool_and_a_number_of_numpy])
+def test_numbers_of_two_kinds_are_equal_by_value(program: Callable[..., Any]) -> None:
+    compiled = jitmagic.jit(program, backend="eager", dynamic=True)
+    for values in ([1.0, 0.0], [1.5, 0.25], [3.0, 4.0], [-2.0, 1.0]):
+        x = torch.tensor(values)
+        assert compiled(x)[1:] == program(x)[1:]
 
 
 def test_bool_read_from_a_tensor_has_two_variants() -> None:

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+import jitmagic
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.guards import guard as g
 from jitmagic.guards.source import Argument, describe
@@ -445,3 +448,20 @@ def test_stub_of_a_tagged_function_is_not_lost() -> None:
     is_compiling.__jitmagic_role__ = "is_compiling"
     made, got = traced(lambda fn: (fn(), fn), is_compiling)
     assert got == (True, is_compiling)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+def test_deferred_annotations_are_evaluated_when_the_program_reads_them() -> None:
+    calls: list[int] = []
+    names: dict[str, Any] = {"calls": calls}
+    # Without the future import of this file, which would turn annotations into strings.
+    exec(compile("def noted(a: calls.append(1)): pass", "<noted>", "exec", 0, True), names)
+    noted = names["noted"]
+
+    def program(x: Tensor) -> Any:
+        before = len(calls)
+        return x + 1, before, noted.__annotations__, len(calls)
+
+    compiled = jitmagic.jit(program)
+    assert compiled(torch.zeros(2))[1:] == (0, {"a": None}, 1)
+    assert compiled(torch.zeros(2))[1:] == (1, {"a": None}, 1)

@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import re
+import types
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
@@ -28,9 +29,20 @@ def test_a_callable_has_one_handler() -> None:
         handles(len)(lambda machine, args, kwargs: args[0])
 
 
+_WRONG_CALLS: tuple[Callable[[], Any], ...] = (
+    lambda: len(),  # type: ignore[call-arg]
+    lambda: [].append(1, 2),  # type: ignore[call-arg]
+    lambda: torch.get_num_threads(3),  # type: ignore[call-arg]
+    lambda: getattr(len, "absent", 1, 2),  # type: ignore[call-overload]
+    lambda: next(iter([]), 1, 2),  # type: ignore[call-overload]
+    lambda: functools.reduce(max, [1], 1, 2),  # type: ignore[call-overload]
+    lambda: collections.deque([1]).index(1, 0, 1, 2),  # type: ignore[call-arg]
+)
+
+
 def _calls_rows_wrongly(x: Tensor) -> tuple[Tensor, list[str]]:
     said = []
-    for call in (lambda: len(), lambda: [].append(1, 2), lambda: torch.get_num_threads(3)):  # type: ignore[call-arg]
+    for call in _WRONG_CALLS:
         try:
             call()
         except TypeError as error:
@@ -43,7 +55,21 @@ def test_arguments_that_a_row_does_not_take_are_left_to_python() -> None:
     for _ in range(2):
         x, said = compiled(torch.zeros(2))
         assert said == _calls_rows_wrongly(torch.zeros(2))[1]
-        assert x.tolist() == [3.0, 3.0]
+        assert x.tolist() == [len(_WRONG_CALLS)] * 2
+
+
+def test_keywords_may_have_the_names_of_a_handlers_parameters() -> None:
+    def program(x: Tensor) -> Any:
+        made = types.SimpleNamespace(machine=1, obj=2)
+        return x + made.machine, made.obj
+
+    compiled = jitmagic.jit(program, fullgraph=True)
+    torch.testing.assert_close(compiled(torch.zeros(2)), program(torch.zeros(2)))
+
+
+def test_a_handler_takes_args_and_kwargs_both_or_neither() -> None:
+    with pytest.raises(AssertionError, match="only one of the two"):
+        handles(object())(lambda machine, args: None)
 
 
 # -- keywords --------------------------------------------------------------------------------------

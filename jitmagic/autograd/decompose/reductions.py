@@ -19,7 +19,7 @@ Dims = int | list[int] | None  # None or []: all dimensions
 
 
 def _dims(x: Sym, dim: Dims) -> list[int]:
-    if not x.shape or dim is None or dim == []:
+    if not x.shape or not (isinstance(dim, int) or dim):
         return list(range(len(x.shape)))
     return [d % len(x.shape) for d in ([dim] if isinstance(dim, int) else dim)]
 

@@ -184,13 +184,14 @@ def _names(names: tuple[str, ...]) -> str:
 def hiding_entries(tensor: torch.Tensor) -> tuple[str, ...]:
     """Return the names in a tensor's `__dict__` that Python finds before those of its class."""
     names = (name for name in vars(tensor) if isinstance(name, str))
-    return tuple(
-        name for name in names if _is_hidden(inspect.getattr_static(type(tensor), name, None))
-    )
+    return tuple(name for name in names if _is_hidden(type(tensor), name))
 
 
-def _is_hidden(member: object) -> bool:
-    return member is not None and not inspect.isdatadescriptor(member)
+def _is_hidden(cls: type, name: str) -> bool:
+    # As in _PyType_Lookup(), which the native guard calls; inspect.getattr_static() also finds
+    # attributes of the metaclass, such as `mro`.
+    found = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+    return bool(found) and not inspect.isdatadescriptor(found[0])
 
 
 def _compared(

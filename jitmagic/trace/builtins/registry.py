@@ -165,8 +165,10 @@ def _with_whole_call(handler: Act, called: object) -> Act:
     """Return a handler of `args` and `kwargs`."""
     function = handler.func if isinstance(handler, partial) else handler
     code = getattr(function, "__code__", None)
-    if code is not None and code.co_varnames[: code.co_argcount][-2:] == ("args", "kwargs"):
+    names = () if code is None else code.co_varnames[: code.co_argcount]
+    if names[-2:] == ("args", "kwargs"):
         return handler
+    assert not {"args", "kwargs"}.intersection(names), f"{function} takes only one of the two"
     return partial(_act, str(getattr(called, "__name__", called)), handler)
 
 

@@ -174,7 +174,7 @@ def test_an_entry_of_a_tensor_hides_a_method_but_no_property(inside: bool) -> No
 
 
 @pytest.mark.parametrize("materialised", [False, True])
-@pytest.mark.parametrize("name", ["relu", "note"])
+@pytest.mark.parametrize("name", ["relu", "note", "mro"])  # `mro` is of the metaclass
 def test_a_tensor_that_hides_a_compiled_method_is_compiled_anew(
     name: str, materialised: bool
 ) -> None:

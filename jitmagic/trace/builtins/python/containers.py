@@ -178,11 +178,17 @@ def _remove(machine: Machine, owner: Value, wanted: Value) -> None:
 @method(list, "index")
 @method(tuple, "index")
 @method(collections.deque, "index")
-def _index(machine: Machine, owner: Value, sought: Value, *limits: Value) -> int:
+def _index(
+    machine: Machine,
+    owner: Value,
+    sought: Value,
+    start: Value | None = None,
+    stop: Value | None = None,
+) -> int:
     assert isinstance(owner, ItemsValue)
     # list.index() clamps its bounds to the list, as a slice does.
-    start, stop = [*(index_of(machine, one) for one in limits), None, None][:2]
-    wanted = range(len(owner.items))[start:stop]
+    limits = [None if one is None else index_of(machine, one) for one in (start, stop)]
+    wanted = range(len(owner.items))[slice(*limits)]
     for position, item in enumerate(owner.walk(machine)):
         if position in wanted and equal(machine, item, sought):
             return position

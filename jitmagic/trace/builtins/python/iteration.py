@@ -35,11 +35,10 @@ def _iter(machine: Machine, iterable: Value) -> Value:
 
 
 @handles(next)
-def _next(machine: Machine, iterator: Value, *default: Value) -> Value:
-    for item in (iterator.next(machine), *default):
-        if item is not None:
-            return item
-    raise machine.error(StopIteration)
+def _next(machine: Machine, iterator: Value, default: Value | None = None) -> Value:
+    if (item := iterator.next(machine) or default) is None:
+        raise machine.error(StopIteration)
+    return item
 
 
 @handles(range)

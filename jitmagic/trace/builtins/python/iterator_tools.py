@@ -16,7 +16,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.iterators import StepIterator
 from ...values.containers.sequences import TupleValue
 from ...values.objects.constants import evaluate
-from ...values.objects.operators import binary, drain, equal, is_none, unpack
+from ...values.objects.operators import RemainingItems, binary, equal, is_none, unpack
 from ..registry import Act, calls, handles, methods
 
 __all__: list[str] = []
@@ -28,7 +28,7 @@ Adapter = Callable[[Machine, Value], object]
 
 
 def _items(machine: Machine, iterable: Value) -> Iterator[Value]:
-    return drain(machine, iterable.realize(machine).iterate(machine).realize(machine))
+    return RemainingItems(machine, iterable.realize(machine).iterate(machine).realize(machine))
 
 
 def _rows(machine: Machine, iterable: Value) -> Iterator[list[Value]]:
@@ -78,6 +78,14 @@ def _as_value(machine: Machine, row: object) -> Value:
     return row if isinstance(row, Value) else machine.constant(row)
 
 
+def _next_row(machine: Machine, rows: Iterator[object]) -> object:
+    try:
+        return next(rows, None)
+    # Not evaluate(): the items run code of the program, through which the tracer raises its own.
+    except ValueError as error:
+        raise machine.error(ValueError, *error.args, exact=True) from None
+
+
 def _runs(
     function: Any,
     *adapters: Adapter,
@@ -96,7 +104,7 @@ def _runs(
         }
         rows = evaluate(machine, partial(function, *given, **named))
         if named.get("strict"):  # of batched(), the only one that raises at an item
-            rows = iter(partial(evaluate, machine, next, rows, None), None)
+            rows = iter(partial(_next_row, machine, rows), None)
         return _steps(machine, function, rows)
 
 
@@ -162,7 +170,7 @@ def _tee(machine: Machine, iterable: Value, count: Value | None = None) -> Value
     if iterator.python_type(machine) is kind:
         raise GraphBreak(UnsupportedArguments.of(name="tee", what="an iterator of another tee"))
     number = 2 if count is None else count.as_constant(machine)
-    made = evaluate(machine, itertools.tee, drain(machine, iterator), number)
+    made = evaluate(machine, itertools.tee, RemainingItems(machine, iterator), number)
     return TupleValue([StepIterator(machine, kind, one) for one in made])
 
 

@@ -27,7 +27,7 @@ from ...values.containers.sets import SetValue
 from ...values.numbers.arithmetic import Scalar, extreme, python_node, unary
 from ...values.numbers.number import NumberValue, node_scalar, number_value, scalar_of
 from ...values.objects.constants import ConstantValue, fold
-from ...values.objects.operators import binary, compare, drain, is_none, unpack
+from ...values.objects.operators import RemainingItems, binary, compare, is_none, unpack
 from ..registry import calls, handles
 
 __all__ = ["fold_call", "live_numbers", "members"]
@@ -173,7 +173,7 @@ def _decide(function: Callable[[Iterable[bool]], bool], machine: Machine, iterab
     if isinstance(iterable, SetValue):
         items: Iterable[Value] = iterable.store.values
     else:
-        items = drain(machine, iterable.iterate(machine).realize(machine))
+        items = RemainingItems(machine, iterable.iterate(machine).realize(machine))
     return function(item.realize(machine).truth(machine) for item in items)
 
 

@@ -124,7 +124,7 @@ def _name(machine: Machine, value: Value) -> str:
 
 
 @handles(getattr, lazy=True)
-def _getattr(machine: Machine, owner: Value, key: Value, *default: Value) -> Value:
+def _getattr(machine: Machine, owner: Value, key: Value, default: Value | None = None) -> Value:
     owner, text = owner.realize(machine), text_input(key)
     if text is not None and (found := find_attribute(machine, owner, text)) is not None:
         return found
@@ -132,9 +132,9 @@ def _getattr(machine: Machine, owner: Value, key: Value, *default: Value) -> Val
     try:
         return load_attribute(machine, owner, name)
     except ObservedError as observed:
-        if not default or not observed.error.matches(machine, AttributeError):
+        if default is None or not observed.error.matches(machine, AttributeError):
             raise
-        return default[0]
+        return default
 
 
 @handles(hasattr)
@@ -223,7 +223,7 @@ def _instance(args: Args, name: str) -> InstanceValue:
 
 
 @handles(object.__new__)
-def _object_new(machine: Machine, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def _object_new(machine: Machine, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     if not isinstance(cls, ClassValue) or not is_plain_class(cls.live):
         raise GraphBreak(UnknownCFunction.of(name="object.__new__"))
     return InstanceValue(cls)
@@ -238,7 +238,7 @@ def _type_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(object.__init__, object.__init_subclass__)
-def _object_init(machine: Machine, *args: Value, **kwargs: Value) -> None:
+def _object_init(machine: Machine, /, *args: Value, **kwargs: Value) -> None:
     # Whether object.__init__ raises for arguments depends on whether the class overrides `__new__`
     # or `__init__` (object_init in typeobject.c). Python decides that.
     if len(args) > 1 or kwargs:
@@ -253,7 +253,7 @@ def _object_getattribute(machine: Machine, obj: Value, name: Value) -> Value:
 
 
 @handles(types.SimpleNamespace.__init__)
-def _namespace_init(machine: Machine, obj: Value, **kwargs: Value) -> None:
+def _namespace_init(machine: Machine, obj: Value, /, **kwargs: Value) -> None:
     owner = _instance([obj], "SimpleNamespace.__init__")
     for name, value in kwargs.items():
         owner.store_attr(machine, name, value)

@@ -73,10 +73,12 @@ def _partial(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(functools.reduce)
-def _reduce(machine: Machine, function: Value, iterable: Value, *initial: Value) -> Value:
+def _reduce(
+    machine: Machine, function: Value, iterable: Value, initial: Value | None = None
+) -> Value:
     # reduce() takes items one by one, so a function that raises leaves the rest in the iterator.
     items = iterable.iterate(machine).realize(machine)
-    total = initial[0] if initial else items.next(machine)
+    total = initial or items.next(machine)
     if total is None:
         raise machine.error(TypeError, "reduce() of empty iterable with no initial value")
     while (item := items.next(machine)) is not None:

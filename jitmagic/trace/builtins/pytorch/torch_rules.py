@@ -51,7 +51,7 @@ REFUSED_METHODS: dict[str, str] = {
             "_typed_storage share_memory_ pin_memory storage_offset record_stream is_shared "
             "is_pinned is_set_to _version _base _is_view module_load is_inference _cdata "
             "__cuda_array_interface__ storage_type is_same_size __dlpack__ __dlpack_device__ "
-            "set_data _is_zerotensor"
+            "set_data shallow_copy_data_ _is_zerotensor"
         ).split(),
         _STORAGE,
     ),

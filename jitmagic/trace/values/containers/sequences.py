@@ -21,7 +21,7 @@ from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.constants import ConstantValue, evaluate, fold
-from ..objects.operators import compare, drain, equal, index_of
+from ..objects.operators import RemainingItems, compare, equal, index_of
 from .iterators import SequenceIterator
 from .list_store import ListStore, wrap_items
 
@@ -373,7 +373,7 @@ def each_item(machine: Machine, value: Value) -> Iterable[Value]:
     value = value.realize(machine)
     if isinstance(value, ItemsValue):
         return list(value.items)
-    return drain(machine, value.iterate(machine).realize(machine))
+    return RemainingItems(machine, value.iterate(machine).realize(machine))
 
 
 class SliceValue(Value):

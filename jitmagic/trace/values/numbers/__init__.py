@@ -23,6 +23,7 @@ The modules, in the order of their imports:
     arithmetic            Scalar (a constant, size or node), and Python's arithmetic on it
     number                NumberValue: ints, floats and bools
     residual_calls        text and rounded numbers that Python computes after the graph has run
+    clamping              clamp by 0-dim tensors, with the gradient that a number gives
     number_arguments      calls that take no 0-dim tensor: sizes, and floats read at run time
     scalar_calls          tensor operations on a Scalar, recorded with a 0-dim tensor
     tensor_numbers        tensor.item(), float(tensor), int(tensor)

@@ -33,6 +33,7 @@ from ...varying.attempt_symbols import DrawnNumber
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..methods import MethodValue
+from ..numpy_scalars import ARRAY_SCALARS
 from ..objects.constants import ConstantValue
 from .arithmetic import (
     Scalar,
@@ -150,7 +151,7 @@ class NumberValue(VaryingValue):
     ) -> Value | None:
         operand = scalar_of(machine, other) if self.is_plain else None
         if operand is None:
-            if other.varies or _is_unlike_numbers(machine, other):
+            if _is_unlike_numbers(machine, other):
                 return None
             self.refuse(machine, f"{op} with {other.describe()}")
         answer = compared(machine, op, self.scalar, operand)
@@ -223,11 +224,13 @@ class NumberValue(VaryingValue):
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
     """Return whether a comparison of a number with the value is NotImplemented.
 
-    So it is for types that equal no number, and for tensors, whose reflected operator comes next.
-    Subclasses of numbers, and classes with an `__eq__`, may equal one.
+    So it is for types that equal no number, and for tensors and numbers of numpy that vary, whose
+    reflected operator comes next. Bools, subclasses of numbers, and classes with an `__eq__`, may
+    equal one.
     """
     kind = other.python_type(machine)
-    return kind in _UNLIKE or issubclass(kind, torch.Tensor)
+    is_of_numpy = other.varies and kind in ARRAY_SCALARS
+    return is_of_numpy or kind in _UNLIKE or issubclass(kind, torch.Tensor)
 
 
 # -- conversions -----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
 from ..contexts.default_dtype import default_dtype
 from .arithmetic import Scalar, is_nonzero, require_within
+from .clamping import clamp
 from .number_arguments import call_with_numbers, refuse_numbers
 
 __all__ = ["call_with_scalars", "takes_number"]
@@ -365,9 +366,7 @@ def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = Non
         return None
     given = {"min": min, "max": max}
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
-    if not limits or None in limits.values():
-        return None
-    return call.node("clamp_" if call.in_place else "clamp", tensor, **limits)
+    return clamp(call.node, tensor, limits, call.in_place)
 
 
 def _limit(call: _Call, value: object, dtype: torch.dtype) -> Node | None:

@@ -64,12 +64,6 @@ _C_PARTS = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
 )
-_BOUND_TO_INSTANCES = (
-    types.FunctionType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    type(functools.lru_cache(lambda: None)),
-)
 # Their `__get__` returns the descriptor itself when it is read from the class.
 _SELF_WITHOUT_INSTANCE = (
     types.GetSetDescriptorType,

@@ -20,7 +20,7 @@ from ....guards.source import Source
 from ...breaks import GraphBreak, NumpyCall, UnsupportedArguments
 from ...result import Recipe
 from ...wrap import wraps
-from ..base import Args, Builder, Kwargs, Machine, ObservedError, Value
+from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import IteratorValue, RangeIterator, StepIterator
 from ..methods import MethodValue
 from ..numpy_scalars import ARRAY_SCALARS, np
@@ -259,8 +259,7 @@ def evaluate(machine: Machine, function: Callable[..., object], *arguments: obje
     """Call a Python function while tracing; what it raises, the traced program raises."""
     try:
         return function(*arguments)
-    # `_without_warnings` raises the first, an item of an iterator the second.
-    except (GraphBreak, ObservedError):
+    except GraphBreak:  # of `_without_warnings`
         raise
     except Exception as error:  # a pure function of constants raises the same in the program
         raise machine.error(type(error), *error.args, exact=True) from None

@@ -191,28 +191,29 @@ class FunctionValue(WithAttributes):
             doc = types.FunctionType(self.code, self.globals.store.live, closure=cells).__doc__
             return machine.constant(doc) if name == "__doc__" else self._own_module(machine)
         if self.source is not None:
-            return machine.lazy(
-                getattr(self.live, name), SlotAttr(self.source, name), certain=False
-            )
+            source = SlotAttr(self.source, name)
+            return machine.lazy(getattr(self.live, name), source, certain=False)
         if not is_library_module(self.live.__globals__.get("__name__")):
             self.refuse(machine, f"attribute {name!r}")
         return machine.constant(getattr(self.live, name))
 
     def _declared(self, machine: Machine, name: str) -> Value:
         """Return `__annotations__` or `__type_params__`."""
-        if self.live is not None and self.source is not None:
-            try:
-                declared = getattr(self.live, name)  # since 3.14 this may evaluate annotations
-            except Exception:  # annotations are expressions of the user
-                self.refuse(machine, f"attribute {name!r}")
-            return machine.lazy(declared, SlotAttr(self.source, name))
         if self.live is not None:
-            self.refuse(machine, f"attribute {name!r}")
+            if self.source is None or self._evaluates(machine, name):
+                self.refuse(machine, f"attribute {name!r}")
+            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
         if name == "__type_params__":  # non-empty ones need an opcode that breaks the graph
             return machine.constant(())
         if self.annotations is None:
             self.annotations = self._evaluated_annotations(machine)
         return self.annotations
+
+    def _evaluates(self, machine: Machine, name: str) -> bool:
+        """Return whether a read of the live function's attribute may run code of the user."""
+        # Since CPython 3.14, the first read of `__annotations__` calls `__annotate__`, if any.
+        is_lazy = name == "__annotations__" and "__annotate__" in _NAMES
+        return is_lazy and not is_none(self.get_attr(machine, "__annotate__").realize(machine))
 
     def _evaluated_annotations(self, machine: Machine) -> Value:
         annotate = self.slots.get("__annotate__")
@@ -244,8 +245,7 @@ class FunctionValue(WithAttributes):
 
     def recipe(self, builder: Builder) -> Recipe:
         def optional(value: Value | None) -> Recipe | None:
-            empty = value is None or (isinstance(value, ConstantValue) and value.value is None)
-            return None if empty or value is None else builder(value)
+            return None if value is None or is_none(value) else builder(value)
 
         if self.evaluated_at_step is not None:  # setting one part of a function clears the other
             what = "a function with evaluated annotations and __annotate__"

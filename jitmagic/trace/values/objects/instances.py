@@ -32,7 +32,7 @@ from .class_facts import (
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .opaque import OpaqueValue
-from .operators import compare, drain, equal
+from .operators import RemainingItems, compare, equal
 from .special_methods import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct", "wrap_as"]
@@ -304,7 +304,7 @@ class InstanceValue(WithAttributes):
         result = self.special(machine, "__contains__", item)
         if result is not None:
             return machine.constant(result.truth(machine))
-        items = drain(machine, self.iterate(machine).realize(machine))
+        items = RemainingItems(machine, self.iterate(machine).realize(machine))
         return machine.constant(any(equal(machine, candidate, item) for candidate in items))
 
     def contains_lazily(self, machine: Machine, item: Value) -> Value:

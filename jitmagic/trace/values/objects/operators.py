@@ -17,9 +17,9 @@ from .class_facts import guard_bases
 from .constants import ConstantValue
 
 __all__ = [
+    "RemainingItems",
     "binary",
     "compare",
-    "drain",
     "equal",
     "equal_key",
     "index_of",
@@ -204,8 +204,8 @@ def _is_nan(value: Value) -> bool:
     return isinstance(value, ConstantValue) and bool(value.value != value.value)
 
 
-class drain(Iterator[Value]):
-    """The remaining items of an iterator; breaks the graph after `unroll_limit` items."""
+class RemainingItems(Iterator[Value]):
+    """Yields the remaining items of an iterator; breaks the graph after `unroll_limit` items."""
 
     # No generator: after an error of an item, CPython's iterators go on with the next one.
     def __init__(self, machine: Machine, iterator: Value) -> None:
@@ -226,7 +226,7 @@ class drain(Iterator[Value]):
 def unpack(machine: Machine, value: Value) -> list[Value]:
     """Return the items of `[*value]`."""
     iterator = value.realize(machine).iterate(machine).realize(machine)
-    return list(drain(machine, iterator))
+    return list(RemainingItems(machine, iterator))
 
 
 def index_of(machine: Machine, value: Value) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from ....compat.operators import CustomOpDef, OpNamespace, OpOverload, OpOverloadPacket, Ops
 from ....graph.operators.foreign import is_foreign, packet_of, registrations, why_refused
+from ....graph.operators.foreign import name_of as name_of_operator
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
 from ...breaks import (
@@ -27,7 +28,7 @@ from ...breaks import (
     TorchCallFailed,
     UnsupportedArguments,
 )
-from ...builtins.pytorch.torch_rules import is_inlined, refusal_of
+from ...builtins.pytorch.torch_rules import REFUSED_METHODS, is_inlined, refusal_of
 from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
 from ...wrap import intercepts, wraps
@@ -268,6 +269,8 @@ class OperatorValue(TorchFunctionValue):
             machine.guard(StateRead(read, read()))
             if (why := why_refused(self.obj)) is not None:
                 raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
+        elif (why := REFUSED_METHODS.get(name_of_operator(self.obj)[1])) is not None:
+            raise GraphBreak(RefusedTorchCall.of(name=torch_name(self.obj), why=why))
         return super().call(machine, args, kwargs)
 
 

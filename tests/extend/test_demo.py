@@ -1,0 +1,21 @@
+"""demos/extend_pass.py, the worked example of a pass."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+import pytest
+
+from tests.processes import ROOT
+
+
+def test_demo_fuses_attention_with_the_gradients_of_eager(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(ROOT / "demos" / "extend_pass.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    first, second = map(float, re.findall(r"0\.\d+", printed.splitlines()[0]))
+    assert first == pytest.approx(second, rel=1e-5)
+    assert float(re.findall(r"gradient: (\S+)", printed)[0]) < 1e-5
+    assert "attention is fused: True" in printed
