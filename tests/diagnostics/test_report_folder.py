@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    monkeypatch.setattr(folders, "_write", full)
+    monkeypatch.setattr(folders, "write_text", full)
     for place in (root, tmp_path / "new" / "deep"):
         written.clear()
         with pytest.raises(jitmagic.ReportError, match="No space left on device"):

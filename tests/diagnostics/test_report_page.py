@@ -93,7 +93,7 @@ def test_a_page_that_cannot_be_written(
         path.write_text(text[:9])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folders, "_write", full)
+    monkeypatch.setattr(folders, "write_text", full)
     for place in (file, tmp_path / "new" / "all.html"):
         with pytest.raises(jitmagic.ReportError, match="No space left on device"):
             jitmagic.report(place, once(broken, plain())())

@@ -13,7 +13,7 @@ STAGES = ("autograd codegen compile diagnostics graph loops runtime schedule tra
 TOLD = """
 new = sorted(set(sys.modules) - before)
 own = [name for name in sys.stdlib_module_names]
-others = {name.partition(".")[0] for name in new} - {"jitmagic", *own}
+others = {name.partition(".")[0] for name in new} - {"jitmagic", "torch", *own}
 print(json.dumps([sorted(others), new, gc.isenabled()]))
 """
 IMPORT = """
@@ -51,6 +51,7 @@ def test_import_loads_tagging_and_dispatch() -> None:
     """No package beside torch and the standard library, and no stage."""
     others, modules, collects = told(IMPORT)
     assert others == []
+    assert [m for m in modules if m.startswith("torch.")] == ["torch.utils._device"]
     assert under(modules, *STAGES, "notebook") == []
     assert "jitmagic.frame.tag" in modules
     assert collects

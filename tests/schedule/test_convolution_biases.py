@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from jitmagic.graph.operators import convolution
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
@@ -128,7 +129,7 @@ def turned_of_groups(x, w, b):
 @pytest.mark.parametrize("backend", ["Cudnn", "CudnnTranspose", "CudaDepthwise2d", "Slow2d"])
 def test_grouped_convolutions_of_cudnn_add_biases_separately(fn, backend, as_on_a_gpu, monkeypatch):
     chosen = getattr(torch._C._ConvBackend, backend)
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *given: chosen)
+    monkeypatch.setattr(convolution, "select_convolution", lambda *given: chosen)
     (call,) = [s for s in scheduled(fn, *tensors()).program.steps if isinstance(s, Extern)]
     assert (call.args[2] is None) == backend.startswith("Cudnn")
 

@@ -159,10 +159,12 @@ def kernel_result(op: OpOverload, args: Args, kwargs: Kwargs, most: int = _MOST)
     pivots = _pivots_in(named)
     elementwise = _is_elementwise(op)
     indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
-    # Some kernels are unsafe without elements: those of gradients write to the indexed row of an
-    # empty table, and since torch 2.14 batch norm's backward divides by the size of its batch.
+    # Kernels of gradients are unsafe without elements: they write to the indexed row of an empty
+    # table, and since torch 2.14 batch norm's divides by the size of its batch.
     is_empty = 0 in map(torch.Tensor.numel, tensors)
-    if not elementwise and (is_empty or (indexes and _has_no_rows(named))):
+    if not elementwise and indexes and (is_empty or _has_no_rows(named)):
+        return None
+    if is_empty and "_backward" in op._opname:
         return None
     stand_ins = {id(t): _stand_in(t, int(elementwise or id(t) in pivots)) for t in tensors}
 
