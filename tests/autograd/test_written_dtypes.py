@@ -92,7 +92,7 @@ def chains(dtype: torch.dtype, write: str) -> Iterator[tuple[str, Alias]]:
     for (first, seen), (second, shared) in itertools.product(SEEN_AS.items(), SHARED.items()):
         try:
             shared(seen(numbers(dtype)))
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, TypeError):  # TypeError since torch 2.15
             continue
         yield f"{first}.{second}", lambda t, seen=seen, shared=shared: shared(seen(t))
 
