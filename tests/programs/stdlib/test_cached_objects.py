@@ -182,3 +182,34 @@ def flag():
 def program(x):
     return x * settings(2)["n"] * settings(2)["t"] + (5 if flag() else 0)
 """
+
+
+STATEFUL = """
+import functools, math, sys
+
+CONSTANTS = {"m": sys}
+
+@functools.cache
+def module_of(name):
+    return CONSTANTS[name]
+
+def program(x, box, name):
+    box.append(1)  # a write before the call
+    CONSTANTS["m"] = math if name == "changed" else sys
+    return x * (2 if module_of("m") is math else 3)
+"""
+
+
+@pytest.mark.parametrize("name", ["same", "changed"])
+def test_a_cached_function_of_a_library_sees_what_was_written_before(name, tmp_path, monkeypatch):
+    """One graph if its result is what a call at compile time gives, which the write precedes."""
+    (tmp_path / "site-packages").mkdir()
+    file = f"stateful_library_{name}"
+    (tmp_path / "site-packages" / f"{file}.py").write_text(STATEFUL)
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    library = importlib.import_module(file)
+    tagged = jitmagic.jit(lambda x, box: library.program(x, box, name), backend="eager")
+    for _ in range(2):
+        assert tagged(torch.ones(1), []).item() == (2 if name == "changed" else 3)
+    assert library.module_of("m") is library.CONSTANTS["m"]
+    assert bool(counts_of(tagged).breaks) == (name == "changed")

@@ -42,6 +42,7 @@ from .cached_tensors import tensors_of_cache
 
 __all__ = ["CachedFunctionValue"]
 
+_WRITTEN = "what it reads may have been written before"
 _OBJECTS = (InstanceValue, ListValue, DictValue, SetValue, TupleValue)  # new in each uncached call
 
 
@@ -96,12 +97,19 @@ class CachedFunctionValue(IdentityValue):
         allowed: tuple[object, ...] = ()
         try:
             call = _InlinedCall(self, machine, args, kwargs)
+            only_counts = self._is_of_package() and not call.logs
+            named = dict(zip(kwargs, live[len(args) :], strict=True))
+            positional = live[: len(args)]
+            may_be_made_now = only_counts and call.may_be_made_now
+            if call.follows_writes:
+                is_pure = only_counts and not call.computes
+                if not is_pure or not call.gives(self.live.__wrapped__(*positional, **named)):
+                    self.break_graph(_WRITTEN)
+                may_be_made_now = True
             if (tensors := call.tensors(key)) is not None:
                 return tensors
-            only_counts = self._is_of_package() and not call.logs
-            if only_counts and call.may_be_made_now:
-                named = dict(zip(kwargs, live[len(args) :], strict=True))
-                found = self.live(*live[: len(args)], **named)
+            if may_be_made_now:
+                found = self.live(*positional, **named)
                 return machine.wrap(found, CacheEntry(self.source, key))
             if not only_counts and not call.at_entry_modes:  # the call is made after the graph
                 self.break_graph("autograd or autocast is in another mode than at the start")
@@ -121,6 +129,8 @@ class CachedFunctionValue(IdentityValue):
     def _called_with_objects(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """Trace a call whose key is unknown, since an argument is an object without an identity."""
         call = _InlinedCall(self, machine, args, kwargs)
+        if call.follows_writes:
+            self.break_graph(_WRITTEN)
         if not _is_none(machine, call.result):
             self.break_graph("an argument is an object, which may have changed since")
         machine.effects.perform(self, args, kwargs)  # a logger may be disabled in this call only
@@ -148,8 +158,7 @@ class _InlinedCall:
     ) -> None:
         self.cached, self.machine, self.call = cached, machine, (args, kwargs)
         effects, graph = machine.effects, machine.graph
-        if effects.writes_more_than_gradients():
-            cached.break_graph("what it reads may have been written before")
+        self.follows_writes = effects.writes_more_than_gradients()
         before, self.created_at_step, drawn = effects.count, machine.step, effects.drawn
         nodes = len(graph.graph.nodes)
         try:
@@ -158,13 +167,19 @@ class _InlinedCall:
             cached.break_graph("it raises")
         self.new_nodes = list(graph.graph.nodes)[nodes:]
         self.at_entry_modes = (graph.grad_enabled, graph.autocast) == graph.entry_modes
-        computes = any(node.op != "placeholder" for node in self.new_nodes)
-        self.may_be_made_now = self.at_entry_modes and not computes
+        self.computes = any(node.op != "placeholder" for node in self.new_nodes)
+        self.may_be_made_now = self.at_entry_modes and not self.computes
         if effects.drawn > drawn:
             cached.break_graph("it draws random numbers")
         self.logs = effects.count > before
         if self.logs and not effects.take_back_calls(before):
             cached.break_graph("it has side effects")
+
+    def gives(self, made: object) -> bool:
+        """Return whether the inlined call, which read what the frame has written, has this object
+        as its result: then the function reads nothing of that.
+        """
+        return self.result.identity() is made
 
     def tensors(self, key: object) -> Value | None:
         """Return tensors that the cache supplies as graph inputs; None if it returns no tensors."""
