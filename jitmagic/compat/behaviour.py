@@ -7,5 +7,5 @@ from .table import HERE
 __all__ = ["CLAMP_GRADIENT_AT_NUMBER"]
 
 CLAMP_GRADIENT_AT_NUMBER = HERE < (2, 14)
-"""Whether clamp passes the gradient on where an element equals a limit that is a number. Since 2.14
+"""True if clamp passes the gradient on where an element equals a limit that is a number. Since 2.14
 it does not; for a limit that is a tensor it halves the gradient, as maximum and minimum do."""
