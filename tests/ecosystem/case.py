@@ -27,6 +27,7 @@ LIBRARIES = (
     "einops",
     "timm",
     "joblib",
+    "torch",
 )
 
 
