@@ -1,5 +1,5 @@
-"""What torch offers besides operators on tensors: bodies of control flow, subclasses, checkpoints,
-hooks, transforms, operators and Triton kernels of the program's own.
+"""What torch offers besides operators on tensors: bodies of control flow, attention with chosen
+kernels, checkpoints, hooks, transforms.
 
 The answer of a training case has the loss and the gradients.
 """
@@ -7,7 +7,6 @@ The answer of a training case has the loss and the gradients.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -28,73 +26,25 @@ from torch.utils.checkpoint import (
 )
 
 from .case import Tag, case
+from .tensor_programs import called, heads, rows, square, trained, vector
 
-Program = Callable[..., Any]
-
-
-def called(title: str, *inputs: Callable[[], Tensor]) -> Callable[[Program], Program]:
-    """Register a function of tensors, called twice without gradients."""
-
-    def register(program: Program) -> Program:
-        @case("torch", title)
-        def run(tag: Tag) -> Any:
-            tagged = tag(program)
-            return [tagged(*(make() for make in inputs)) for _ in range(2)]
-
-        return program
-
-    return register
-
-
-def trained(title: str, *inputs: Callable[[], Tensor]) -> Callable[[Program], Program]:
-    """Register a function of tensors that require grad, called twice with a backward."""
-
-    def register(program: Program) -> Program:
-        @case("torch", title)
-        def run(tag: Tag) -> Any:
-            tagged, answers = tag(program), []
-            for _ in range(2):
-                given = [make().requires_grad_() for make in inputs]
-                loss = tagged(*given)
-                loss.backward()
-                answers.append([loss.detach(), *(x.grad for x in given)])
-            return answers
-
-        return program
-
-    return register
-
-
-def vector() -> Tensor:
-    return torch.randn(8)
-
-
-def rows() -> Tensor:
-    return torch.randn(6, 8)
-
-
-def square() -> Tensor:
-    return torch.randn(8, 8) / 3
-
-
-def heads() -> Tensor:
-    return torch.randn(2, 2, 16, 8)
+LIBRARY = "torch"
 
 
 # -- control flow ----------------------------------------------------------------------------------
 
 
-@called("cond", vector)
+@called(LIBRARY, "cond", vector)
 def _cond(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,)) * 3
 
 
-@called("cond over a closure", vector, square)
+@called(LIBRARY, "cond over a closure", vector, square)
 def _cond_of_closure(x: Tensor, w: Tensor) -> Tensor:
     return torch.cond(x.mean() > 0, lambda x: x @ w, lambda x: (x * 2) @ w.T, (x,))
 
 
-@called("cond in cond", vector)
+@called(LIBRARY, "cond in cond", vector)
 def _nested_cond(x: Tensor) -> Tensor:
     def inner(x: Tensor) -> Tensor:
         return torch.cond(x[0] > 0, lambda x: x * 2, lambda x: x - 1, (x,))
@@ -102,12 +52,12 @@ def _nested_cond(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, inner, lambda x: x.exp(), (x,))
 
 
-@called("cond with several results", vector)
+@called(LIBRARY, "cond with several results", vector)
 def _cond_of_pairs(x: Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda x: (x - 1, x + 1), lambda x: (x * 2, x.sin()), (x,))
 
 
-@trained("cond, trained", vector, square)
+@trained(LIBRARY, "cond, trained", vector, square)
 def _trained_cond(x: Tensor, w: Tensor) -> Tensor:
     made = torch.cond(x.sum() > 0, lambda x, w: (x @ w).sin(), lambda x, w: (x @ w.T).exp(), (x, w))
     return made.square().sum()
@@ -122,29 +72,29 @@ class Branches(nn.Module):
         return torch.cond(x.sum() > 0, self.first, self.second, (x,)).relu()
 
 
-@case("torch", "cond over layers of a module")
+@case(LIBRARY, "cond over layers of a module")
 def _module_cond(tag: Tag) -> Any:
     model = tag(Branches())
     return [model(rows()).detach() for _ in range(2)]
 
 
-@called("while_loop", vector)
+@called(LIBRARY, "while_loop", vector)
 def _while_loop(x: Tensor) -> Any:
     start = torch.zeros((), dtype=torch.int64)
     return while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 1.5 + i), (start, x))
 
 
-@called("while_loop until data is large", vector)
+@called(LIBRARY, "while_loop until data is large", vector)
 def _until_large(x: Tensor) -> Any:
     return while_loop(lambda x: x.abs().sum() < 100, lambda x: (x * 2 + 0.1,), (x,))
 
 
-@called("scan", rows)
+@called(LIBRARY, "scan", rows)
 def _scan(x: Tensor) -> Any:
     return scan(lambda carry, x: (carry + x, carry * x), torch.zeros(8), x, dim=0)
 
 
-@trained("scan, trained", rows, square)
+@trained(LIBRARY, "scan, trained", rows, square)
 def _trained_scan(x: Tensor, w: Tensor) -> Tensor:
     def step(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         made = torch.tanh(carry @ w + x)
@@ -154,17 +104,17 @@ def _trained_scan(x: Tensor, w: Tensor) -> Tensor:
     return states.square().sum()
 
 
-@called("map", rows, vector)
+@called(LIBRARY, "map", rows, vector)
 def _map(x: Tensor, y: Tensor) -> Tensor:
     return torch_map(lambda x, y: x.sin() + y, x, y)
 
 
-@trained("map, trained", rows, vector)
+@trained(LIBRARY, "map, trained", rows, vector)
 def _trained_map(x: Tensor, y: Tensor) -> Tensor:
     return torch_map(lambda x, y: (x * y).exp(), x, y).sum()
 
 
-@called("associative_scan", rows)
+@called(LIBRARY, "associative_scan", rows)
 def _associative_scan(x: Tensor) -> Tensor:
     return associative_scan(lambda a, b: a + b, x, dim=0, combine_mode="generic")
 
@@ -172,25 +122,25 @@ def _associative_scan(x: Tensor) -> Tensor:
 # -- attention -------------------------------------------------------------------------------------
 
 
-@called("flex_attention, bias", heads, heads, heads)
+@called(LIBRARY, "flex_attention, bias", heads, heads, heads)
 def _flex_bias(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (j - i) * 0.1 * (h + 1))
 
 
-@called("flex_attention, block mask", heads, heads, heads)
+@called(LIBRARY, "flex_attention, block mask", heads, heads, heads)
 def _flex_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="cpu")
     return flex_attention(q, k, v, block_mask=mask)
 
 
-@called("sdpa_kernel", heads, heads)
+@called(LIBRARY, "sdpa_kernel", heads, heads)
 def _sdpa_kernel(q: Tensor, k: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
         first = F.scaled_dot_product_attention(q, k, q)
     return first + F.scaled_dot_product_attention(q, q, k)
 
 
-@trained("sdpa_kernel with an order, trained", heads, heads)
+@trained(LIBRARY, "sdpa_kernel with an order, trained", heads, heads)
 def _ordered_kernels(q: Tensor, k: Tensor) -> Tensor:
     order = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
     with sdpa_kernel(order, set_priority=True):
@@ -204,12 +154,12 @@ def _block(x: Tensor, w: Tensor) -> Tensor:
     return torch.sigmoid((x @ w).sin() @ w) * x
 
 
-@trained("checkpoint", rows, square)
+@trained(LIBRARY, "checkpoint", rows, square)
 def _checkpoint(x: Tensor, w: Tensor) -> Tensor:
     return checkpoint(_block, x, w, use_reentrant=False).square().sum()
 
 
-@trained("checkpoint, reentrant", rows, square)
+@trained(LIBRARY, "checkpoint, reentrant", rows, square)
 def _reentrant(x: Tensor, w: Tensor) -> Tensor:
     return checkpoint(_block, x, w, use_reentrant=True).square().sum()
 
@@ -219,38 +169,38 @@ def _saves_products(context: Any, op: Any, *args: Any, **kwargs: Any) -> Checkpo
     return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-@trained("checkpoint with a policy", rows, square)
+@trained(LIBRARY, "checkpoint with a policy", rows, square)
 def _policy(x: Tensor, w: Tensor) -> Tensor:
     contexts = functools.partial(create_selective_checkpoint_contexts, _saves_products)
     return checkpoint(_block, x, w, use_reentrant=False, context_fn=contexts).square().sum()
 
 
-@trained("checkpoint with a list of operators", rows, square)
+@trained(LIBRARY, "checkpoint with a list of operators", rows, square)
 def _listed(x: Tensor, w: Tensor) -> Tensor:
     contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
     return checkpoint(_block, x, w, use_reentrant=False, context_fn=contexts).square().sum()
 
 
-@trained("saved_tensors_hooks", rows, square)
+@trained(LIBRARY, "saved_tensors_hooks", rows, square)
 def _saved_hooks(x: Tensor, w: Tensor) -> Tensor:
     with saved_tensors_hooks(lambda t: t.to(torch.float64), lambda t: t.to(torch.float32)):
         return _block(x, w).square().sum()
 
 
-@trained("save_on_cpu", rows, square)
+@trained(LIBRARY, "save_on_cpu", rows, square)
 def _save_on_cpu(x: Tensor, w: Tensor) -> Tensor:
     with save_on_cpu():
         return _block(x, w).square().sum()
 
 
-@trained("register_hook on an intermediate tensor", rows, square)
+@trained(LIBRARY, "register_hook on an intermediate tensor", rows, square)
 def _tensor_hook(x: Tensor, w: Tensor) -> Tensor:
     hidden = x @ w
     hidden.register_hook(lambda gradient: gradient * 0.5)
     return hidden.sin().sum()
 
 
-@case("torch", "forward and backward hooks of a module")
+@case(LIBRARY, "forward and backward hooks of a module")
 def _module_hooks(tag: Tag) -> Any:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
     model[1].register_forward_hook(lambda module, args, made: made * 2)
@@ -272,7 +222,7 @@ class Clamp(torch.autograd.Function):
         return gradient * (x.abs() <= 2)
 
 
-@trained("autograd.Function", rows, square)
+@trained(LIBRARY, "autograd.Function", rows, square)
 def _function(x: Tensor, w: Tensor) -> Tensor:
     return (Clamp.apply(x @ w) * x).sum()
 
@@ -284,23 +234,23 @@ def _loss(w: Tensor, x: Tensor) -> Tensor:
     return torch.tanh(x @ w).square().sum()
 
 
-@called("vmap of grad", square, rows)
+@called(LIBRARY, "vmap of grad", square, rows)
 def _per_sample(w: Tensor, x: Tensor) -> Tensor:
     return torch.func.vmap(torch.func.grad(_loss), in_dims=(None, 0))(w, x)
 
 
-@called("jvp", square, square)
+@called(LIBRARY, "jvp", square, square)
 def _jvp(w: Tensor, v: Tensor) -> Any:
     return torch.func.jvp(torch.sin, (w,), (v,))
 
 
-@called("vjp", square, rows)
+@called(LIBRARY, "vjp", square, rows)
 def _vjp(w: Tensor, x: Tensor) -> Any:
     made, pull = torch.func.vjp(lambda w: x @ w, w)
     return made, *pull(torch.ones_like(made))
 
 
-@called("jacfwd and jacrev", vector)
+@called(LIBRARY, "jacfwd and jacrev", vector)
 def _jacobians(x: Tensor) -> Any:
     def function(x: Tensor) -> Tensor:
         return x.sin() * x.sum()
@@ -308,18 +258,18 @@ def _jacobians(x: Tensor) -> Any:
     return torch.func.jacfwd(function)(x), torch.func.jacrev(function)(x)
 
 
-@called("hessian", vector)
+@called(LIBRARY, "hessian", vector)
 def _hessian(x: Tensor) -> Tensor:
     return torch.func.hessian(lambda x: (x**3).sum() * x.prod())(x)
 
 
-@called("linearize", vector, vector)
+@called(LIBRARY, "linearize", vector, vector)
 def _linearize(x: Tensor, v: Tensor) -> Any:
     made, function = torch.func.linearize(lambda x: x.sin() * 2, x)
     return made, function(v)
 
 
-@case("torch", "functional_call in an ensemble")
+@case(LIBRARY, "functional_call in an ensemble")
 def _ensemble(tag: Tag) -> Any:
     models = [nn.Linear(8, 3) for _ in range(3)]
     params, _ = torch.func.stack_module_state(models)
@@ -335,193 +285,7 @@ def _ensemble(tag: Tag) -> Any:
     return run(params, rows()).detach()
 
 
-@case("torch", "vmap around a compiled function")
+@case(LIBRARY, "vmap around a compiled function")
 def _vmap_around(tag: Tag) -> Any:
     tagged = tag(lambda x: x.sin() * x.sum())
     return torch.func.vmap(tagged)(rows())
-
-
-# -- subclasses ------------------------------------------------------------------------------------
-
-
-@case("torch", "subclass as an argument")
-def _subclass(tag: Tag) -> Any:
-    tagged = tag(lambda x: (x.sin() * 2).sum(0))
-    made = tagged(TwoTensor(rows(), rows()))
-    return len(type(made).__name__), made.a, made.b
-
-
-@case("torch", "subclass and a plain tensor")
-def _mixed(tag: Tag) -> Any:
-    tagged = tag(lambda x, y: (x * y + 1).relu())
-    made = tagged(TwoTensor(rows(), rows()), rows())
-    return made.a, made.b
-
-
-@case("torch", "subclass, trained")
-def _trained_subclass(tag: Tag) -> Any:
-    x = TwoTensor(rows(), rows()).requires_grad_()
-    made = tag(lambda x: (x * x).sin())(x)
-    made.sum().backward()
-    return x.grad.a, x.grad.b
-
-
-@case("torch", "subclass made inside")
-def _made_inside(tag: Tag) -> Any:
-    @tag
-    def run(a: Tensor, b: Tensor) -> Tensor:
-        both = TwoTensor(a, b) * 2
-        return both.a + both.b
-
-    return run(rows(), rows())
-
-
-@case("torch", "subclass as a parameter")
-def _subclass_parameter(tag: Tag) -> Any:
-    model = nn.Linear(8, 3)
-    weight = model.weight.detach()
-    model.weight = nn.Parameter(TwoTensor(weight, weight * 2))
-    made = tag(model)(rows())
-    return made.a.detach(), made.b.detach()
-
-
-@case("torch", "jagged nested tensors")
-def _jagged(tag: Tag) -> Any:
-    parts = [torch.randn(n, 8) for n in (2, 4, 3)]
-    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    return tag(lambda x: (x.sin() * 2) @ torch.ones(8, 3))(nested).values()
-
-
-class Logged(torch.Tensor):
-    """Counts the functions that are called with it."""
-
-    calls = 0
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        cls.calls += 1
-        return super().__torch_function__(function, types, args, kwargs or {})
-
-
-@case("torch", "subclass with __torch_function__")
-def _torch_function(tag: Tag) -> Any:
-    Logged.calls = 0
-    made = tag(lambda x: x.sin() + x * 2)(rows().as_subclass(Logged))
-    return len(type(made).__name__), made.as_subclass(Tensor), int(Logged.calls > 0)
-
-
-# -- calls and operators of the program ------------------------------------------------------------
-
-
-@torch.library.custom_op("jitmagic_cases::scaled", mutates_args=())
-def scaled(x: Tensor, by: float) -> Tensor:
-    return x * by
-
-
-@scaled.register_fake
-def _(x: Tensor, by: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-scaled.register_autograd(
-    lambda ctx, gradient: (gradient * ctx.by, None),
-    setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
-)
-
-
-@trained("operator of torch.library, trained", rows)
-def _custom(x: Tensor) -> Tensor:
-    return (scaled(x.sin(), 3.0) + 1).square().sum()
-
-
-@torch.library.custom_op("jitmagic_cases::add_into", mutates_args=("target",))
-def add_into(target: Tensor, x: Tensor) -> None:
-    target.add_(x)
-
-
-@called("operator that writes to an argument", rows, rows)
-def _writing(x: Tensor, y: Tensor) -> Tensor:
-    target = x * 2
-    add_into(target, y)
-    return target.relu() + x
-
-
-@torch.library.custom_op("jitmagic_cases::positive", mutates_args=())
-def positive(x: Tensor) -> Tensor:
-    return x[x > 0].clone()
-
-
-@positive.register_fake
-def _(x: Tensor) -> Tensor:
-    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
-
-
-@called("operator with a size of its own", vector)
-def _sized(x: Tensor) -> Tensor:
-    return positive(x + 1).sin() * 2
-
-
-@torch.compiler.allow_in_graph
-def opaque(x: Tensor) -> Tensor:
-    with open("/dev/null"):
-        return x.sin()
-
-
-@called("allow_in_graph", rows)
-def _allowed(x: Tensor) -> Tensor:
-    return opaque(x * 2) + 1
-
-
-@torch.compiler.assume_constant_result
-def setting() -> int:
-    with open("/dev/null") as file:
-        return len(file.read()) + 3
-
-
-@called("assume_constant_result", rows)
-def _constant(x: Tensor) -> Tensor:
-    return x * setting()
-
-
-@called("compiler.disable around a call", rows)
-def _disabled(x: Tensor) -> Tensor:
-    return torch.compiler.disable(lambda x: x * 2)(x.sin()) + 1
-
-
-@called("data-dependent size", vector)
-def _data_sized(x: Tensor) -> Tensor:
-    return torch.nonzero(x > 0).float().sum(0) + x[x > 0].sum()
-
-
-@called("item in arithmetic", vector)
-def _item(x: Tensor) -> Tensor:
-    return x * x.sum().item() + 1
-
-
-@case("torch", "generator function inside")
-def _generator(tag: Tag) -> Any:
-    def parts(x: Tensor) -> Any:
-        for _ in range(3):
-            x = x.sin()
-            yield x * 2
-
-    return tag(lambda x: sum(parts(x)))(rows())
-
-
-@case("torch", "optimizer step")
-def _step(tag: Tag) -> Any:
-    model = nn.Linear(8, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    x = rows()
-
-    @tag
-    def step() -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return [step() for _ in range(3)], [p.detach() for p in model.parameters()]
