@@ -57,8 +57,7 @@ def unary_negative(machine: Machine, frame: Frame, instruction: Instruction) -> 
     frame.push(frame.pop(machine).unary(machine, "-"))
 
 
-# 3.12 made it an intrinsic (intrinsics.py).
-@opcode("UNARY_POSITIVE", until=(3, 11))
+@opcode("UNARY_POSITIVE")
 def unary_positive(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.pop(machine).unary(machine, "+"))
 

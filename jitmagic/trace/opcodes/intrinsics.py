@@ -12,17 +12,15 @@ from .registry import opcode
 
 __all__ = ["STOPITERATION_ERROR"]
 
-# Numbers are stable from 3.12 to 3.13; a changed one is a break or a failed test, not another
+# Numbers are stable from 3.12 to 3.14; a changed one is a break or a failed test, not another
 # operation: each branch checks the operand's type.
-STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
+STOPITERATION_ERROR, _LIST_TO_TUPLE = 3, 6  # pycore_intrinsics.h
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
 def call_intrinsic_1(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     operand = frame.pop(machine)
-    if instruction.arg == _UNARY_POSITIVE:
-        frame.push(operand.unary(machine, "+"))
-    elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
+    if instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
     elif instruction.arg == STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
         # PEP 479: a StopIteration that leaves a generator body becomes a RuntimeError.
