@@ -200,8 +200,10 @@ class FunctionValue(WithAttributes):
     def _declared(self, machine: Machine, name: str) -> Value:
         """Return `__annotations__` or `__type_params__`."""
         if self.live is not None:
-            if self.source is None or self._evaluates(machine, name):
+            if self.source is None:
                 self.refuse(machine, f"attribute {name!r}")
+            if self._evaluates(machine, name):
+                return self._cached_annotations(machine, self.source)
             return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
         if name == "__type_params__":  # non-empty ones need an opcode that breaks the graph
             return machine.constant(())
@@ -214,6 +216,14 @@ class FunctionValue(WithAttributes):
         # Since CPython 3.14, the first read of `__annotations__` calls `__annotate__`, if any.
         is_lazy = name == "__annotations__" and "__annotate__" in _NAMES
         return is_lazy and not is_none(self.get_attr(machine, "__annotate__").realize(machine))
+
+    def _cached_annotations(self, machine: Machine, source: Source) -> Value:
+        # Python evaluates and caches them after the break, then the guard asks for another trace.
+        part = FunctionPart(source, "__annotations__")
+        if (cached := part.follow(self.live)) is None:
+            machine.guard(IdentityIs(part, None))
+            self.refuse(machine, "attribute '__annotations__' before Python evaluates it")
+        return machine.lazy(cached, part)
 
     def _evaluated_annotations(self, machine: Machine) -> Value:
         annotate = self.slots.get("__annotate__")
