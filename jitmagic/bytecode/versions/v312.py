@@ -40,8 +40,6 @@ TABLE = v311.TABLE.changed(
         "CALL": 3,
     },
     compare_shift=4,
-    expansions={"UNARY_POSITIVE": (("CALL_INTRINSIC_1", 5),)},
-    effects={"UNARY_POSITIVE": 0},
     loop_landing=("END_FOR",),
     spellings={"CALL": ("CALL",), "LOAD_FAST_CHECK": ("LOAD_FAST_CHECK",)},
 )

@@ -57,7 +57,8 @@ def unary_negative(machine: Machine, frame: Frame, instruction: Instruction) -> 
     frame.push(frame.pop(machine).unary(machine, "-"))
 
 
-@opcode("UNARY_POSITIVE")
+# 3.12 made it an intrinsic (intrinsics.py).
+@opcode("UNARY_POSITIVE", until=(3, 11))
 def unary_positive(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.pop(machine).unary(machine, "+"))
 
