@@ -8,18 +8,17 @@ packages publish for torch.compile (the entry points `torch_dynamo_backends`) ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import overload
 
 from ..errors import UsageError
 from ..torch_types import AnyFunction
 from .entry_points import load_extensions, torch_backends
-from .registry import Registration, Registry
+from .registry import Registration, Registry, as_decorator
 
 __all__ = ["BACKENDS", "backend_names", "find_backend", "register_backend"]
 
 OWN = ("native", "aot_eager", "eager", "inductor", "jitmagic")
-BACKENDS: Registry[AnyFunction] = Registry("backend")
+BACKENDS: Registry[AnyFunction] = Registry("backend", recompiles=False)
 
 
 @overload
@@ -42,17 +41,12 @@ def register_backend(
     removed. Raises UsageError for a name that is taken.
     """
     if compile_fn is None:
-        return partial(_decorated, name)
+        return as_decorator(lambda compile_fn: register_backend(name, compile_fn))
     if not callable(compile_fn):
         raise UsageError(f"a backend is a function of a graph and its inputs, not {compile_fn!r}")
     if name in OWN:
         raise UsageError(f"there is a backend {name!r} already: choose another name")
     return BACKENDS.add(name, compile_fn)
-
-
-def _decorated(name: str, compile_fn: AnyFunction) -> AnyFunction:
-    register_backend(name, compile_fn)
-    return compile_fn
 
 
 def find_backend(name: str) -> AnyFunction | None:

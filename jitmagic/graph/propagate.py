@@ -31,6 +31,7 @@ from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule, takes_device
 from .operators.recurrent import by_one_step
+from .operators.registered import infer_registered
 from .operators.shapes import infer_accepted, tensors_of
 from .operators.symbolic_shapes import (
     CallSignature,
@@ -302,6 +303,7 @@ def _lifted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
 _RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
+    infer_registered,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
     partial(infer_without_rule, by_rule=infer_accepted),
 )

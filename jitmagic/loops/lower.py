@@ -33,6 +33,7 @@ from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
+from .registered import registered_lowering
 from .registry import FALLBACKS, LOWERINGS
 from .tensor_view import NumberView, TensorView, broadcast_point
 
@@ -129,7 +130,7 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(builder, node))
-    lowering = LOWERINGS.get(str(op))
+    lowering = registered_lowering(op) or LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "unused, but it may raise"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,12 +21,14 @@ from torch.fx import Node
 from ...compat.autograd import current_node
 from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
 from ...compat.operators import has_kernel
-from ...errors import CompileFailed
+from ...errors import CompileFailed, ExtensionFailed, warn
+from ...extend.operators import DECOMPOSITIONS, RegisteredDecomposition, row_of
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
+from ...graph.operators.registered import written_names
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
@@ -53,6 +55,7 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
+        self.decomposed: list[OpOverload] = []  # whose registered decompositions run
         self.origin: Node | None = None  # in a backward: the forward operation whose formula runs
         self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
@@ -120,7 +123,15 @@ class Functionalizer(DispatchMode):
             self.recorder.tangents = self._tangents_of(node, func)
             _check_numbers(call)
             call = _as_plain_tensor_formula(node, call)
-        return _handler(call.op)(self, call)
+        return (self._registered(call.op) or _handler(call.op))(self, call)
+
+    def _registered(self, op: OpOverload) -> Handler | None:
+        """Return the handler of an operator about which a user has registered something."""
+        if op in self.decomposed:  # its decomposition calls the operator itself
+            return None
+        if (row := row_of(DECOMPOSITIONS.rows, op)) is not None:
+            return partial(_decompose, row)
+        return _mutate_named if written_names(op) else None
 
     def _tangents_of(self, node: GradNode, func: OpOverload) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The
@@ -298,6 +309,30 @@ def _composite(mode: Functionalizer, call: AtenCall) -> object:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with BelowAutograd(), AutocastOff(), mode:
         return call.op.decompose(*call.args, **call.kwargs)
+
+
+def _decompose(row: RegisteredDecomposition, mode: Functionalizer, call: AtenCall) -> object:
+    """Record the operations of a registered decomposition, or the operator if that fails."""
+    read, cells = mode.current(call), [mode.traced(t).cell for t in tensors_in(call.operands)]
+    versions = [cell.version for cell in cells]
+    mode.decomposed.append(call.op)
+    try:
+        with BelowAutograd(), AutocastOff(), mode:
+            made = row.run(*call.args, **call.kwargs)
+        # In memory of their own, with the strides of the operator.
+        return mode.wrap(mode.recorder.fitted(read.op, read.args, read.kwargs, mode.read(made)))
+    except NotImplementedError:
+        return _handler(call.op)(mode, call)
+    except Exception as error:  # the user's code may raise anything
+        failed = ExtensionFailed("decomposition", row.name, row.run, error)
+        where = mode.recorder.lines[-1] if mode.recorder.lines else None
+        warn(f"{failed}\n  the call runs by the operator's own kernel", where=where)
+        return _handler(call.op)(mode, call)
+    finally:
+        mode.decomposed.pop()
+        if versions != [cell.version for cell in cells]:
+            why = "writes to an argument"
+            raise ExtensionFailed("decomposition", row.name, row.run, why)
 
 
 def _primitive(mode: Functionalizer, call: AtenCall) -> object:

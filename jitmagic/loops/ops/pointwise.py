@@ -21,7 +21,7 @@ from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
 from ..values import FLOATS, Number, cast, compute, constant, number, round_to, where
 
-__all__: list[str] = []
+__all__ = ["FLOAT_UNARY"]
 
 
 def _unary(op: str) -> Callable[[Value], Value]:
@@ -38,12 +38,12 @@ def _binary(op: str) -> Callable[[Value, Value], Value]:
     return function
 
 
-_FLOAT_UNARY = (
+FLOAT_UNARY = (
     *("sqrt", "rsqrt", "reciprocal", "sigmoid", "exp", "exp2", "expm1"),
     *("log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma"),
 )
-for _name in _FLOAT_UNARY:
+for _name in FLOAT_UNARY:
     pointwise(f"{_name}.default", rule="float")(_unary(_name))
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
