@@ -2,7 +2,8 @@
 
 Input: a function `(graph_module, example_inputs) -> callable`, as torch.compile's backends are.
 Output: `find_backend`, which `Options` asks for names that are not jitmagic's own. Names that
-packages publish for torch.compile (the entry points `torch_dynamo_backends`) are known too.
+packages publish for torch.compile (the entry points `torch_dynamo_backends`) are known too, and
+those that the program has registered with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import overload
 
+from ..compat.torch_compile import backends_of_program
 from ..errors import UsageError
 from ..torch_types import AnyFunction
 from .entry_points import load_extensions, torch_backends
@@ -52,18 +54,19 @@ def register_backend(
 def find_backend(name: str) -> AnyFunction | None:
     """Return the backend of that name, loading extensions if needed; None if there is none.
 
-    A registered name has precedence over one that a package publishes for torch.compile.
+    A registered name has precedence over one that torch.compile knows.
     """
     if name in BACKENDS.rows:
         return BACKENDS.rows[name]
     load_extensions()
     if name in BACKENDS.rows:
         return BACKENDS.rows[name]
-    published = torch_backends().get(name)
-    return None if published is None else published.load()  # type: ignore[no-any-return]
+    if (published := torch_backends().get(name)) is not None:
+        return published.load()  # type: ignore[no-any-return]
+    return backends_of_program().get(name)
 
 
 def backend_names() -> tuple[str, ...]:
     """Return the names that `find_backend` knows."""
     load_extensions()
-    return tuple(dict.fromkeys((*BACKENDS.rows, *torch_backends())))
+    return tuple(dict.fromkeys((*BACKENDS.rows, *torch_backends(), *backends_of_program())))
