@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat
 from ..symbols.symbolic_numbers import Apply, kind_of
@@ -38,7 +39,9 @@ __all__ = [
     "LOWERINGS",
     "check_numbers",
     "fallback",
+    "lowering_of",
     "lowers",
+    "one_to_one",
     "operand_value",
     "pointwise",
     "pointwise_lowering",
@@ -133,6 +136,29 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
         return builder.pointwise(out, value)
 
     return lowering
+
+
+def one_to_one(row: ScalarOperation) -> Lowering:
+    """Return the lowering of an ATen operation that is this scalar operation and nothing else."""
+
+    def function(*operands: Value) -> Value:
+        dtype = operands[-1].dtype
+        of_other = row.of_bools if dtype is torch.bool else row.of_whole
+        if not row.takes(dtype) and row.of_whole is None and of_other is None:
+            raise Decline(f"eager refuses {dtype} here")
+        return compute(row.name, *operands)
+
+    return pointwise_lowering(function, row.rule, row.arity)
+
+
+def lowering_of(overload: str) -> Lowering | None:
+    """Return the lowering of an overload, which may be one of a scalar operation that was
+    registered after the import.
+    """
+    if overload in LOWERINGS:
+        return LOWERINGS[overload]
+    rows = (row for row in SCALARS.values() if overload in row.overloads)
+    return next(map(one_to_one, rows), None)
 
 
 def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
