@@ -23,7 +23,7 @@ a kernel that contains the operation, and the next tier takes over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -63,6 +63,7 @@ class ScalarOperation:
     arity: int
     reference: Callable[..., torch.Tensor]  # on tensors, for the reference interpreter
     operands: str = "numbers"  # or "any" (also bool), "floats", "integers", "bools"
+    _: KW_ONLY
     boolean: bool = False  # the result is a bool, otherwise it has the dtype of the operands
     conditional: bool = False  # the first operand is a bool, which chooses
     cost: int = 1  # in additions of a vector
