@@ -29,8 +29,11 @@ from ..symbols.size import Dimension, Size
 from .scoped_text import sum_text
 
 __all__ = [
+    "BELOW",
     "CTYPES",
     "INFIX",
+    "LANE_SIZE_OPS",
+    "MIRRORED",
     "blocks_text",
     "call_text",
     "closed",
@@ -61,6 +64,9 @@ CTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "bool",
 }
 INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+# Comparison -> (positions above the bound for which it still holds, whether it is negated).
+BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
+MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _LOGIC = {
     "logical_and": "bitwise_and",
     "logical_or": "bitwise_or",
@@ -96,6 +102,7 @@ _KEYWORDS = """
 _RESERVED = "main args bad begin end n sum jm part L first rows finish"
 _TAKEN = frozenset([*_KEYWORDS.split(), *_RESERVED.split(), *CTYPES.values(), "errno", "size_t"])
 _LOCAL = re.compile(r"[vijrpn]\d|row|part|acc|tile|after\d+")
+LANE_SIZE_OPS = {"//": "floordiv", "%": "remainder"}
 _SIZE_OPS = {"//": "floordiv", "%": "wrapped", "min": "minimum", "max": "maximum"}
 _CALLS = (*_SIZE_OPS.values(), "rows_of_block")
 _SIZE_CALL = re.compile(rf"\bjm::(?:{'|'.join(_CALLS)})\(int64_t\(")

@@ -187,7 +187,7 @@ def operand_value(
     return value
 
 
-_OF_FLOATS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "neg": "neg", "sqrt": "sqrt"}
+_BY_SYMBOL = {row.symbol: row.name for row in SCALARS.values()}
 
 
 def _float_value(expr: Expr) -> Value:
@@ -199,8 +199,8 @@ def _float_value(expr: Expr) -> Value:
             return constant(value, torch.float64)
         case Apply("float", (part,)):
             return _float_value(part)
-        case Apply(op, parts) if op in _OF_FLOATS:
-            return compute(_OF_FLOATS[op], *map(_float_value, parts))
+        case Apply("+" | "-" | "*" | "/" | "neg" | "sqrt" as op, parts):
+            return compute(_BY_SYMBOL.get(op, op), *map(_float_value, parts))
     raise Decline(f"{expr!r} is a float computed from sizes")
 
 

@@ -344,7 +344,9 @@ def _both_or_either(call: Call) -> Interval | None:
     return None if None in truths else Interval(not settles, not settles)
 
 
-_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+# What tests of finite numbers answer.
+_FINITE = {r.name: r.of_whole for r in SCALARS.values() if isinstance(r.of_whole, bool)}
+_FINITE |= {"isposinf": False, "isneginf": False}
 
 
 @ranges_of(*_FINITE)

@@ -145,8 +145,12 @@ _TRUE_DIVIDE = one_to_one(SCALARS["truediv"])
 def div_mode(
     builder: LoopBuilder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
 ) -> object:
-    kinds = {None: _TRUE_DIVIDE, "floor": _FLOOR_DIVIDE, "trunc": _TRUNC_DIVIDE}
-    return kinds[rounding_mode](builder, out, x, y)
+    match rounding_mode:
+        case "floor":
+            return _FLOOR_DIVIDE(builder, out, x, y)
+        case "trunc":
+            return _TRUNC_DIVIDE(builder, out, x, y)
+    return _TRUE_DIVIDE(builder, out, x, y)
 
 
 # -- powers ---------------------------------------------------------------------------------------
