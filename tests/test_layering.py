@@ -20,8 +20,6 @@ from typing import Any
 
 import pytest
 
-from jitmagic.operators import SCALARS
-
 from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
@@ -363,62 +361,6 @@ def test_import_is_light() -> None:
     )
     out = run_forked(script, imported="torch")
     assert out.stdout.strip() == "[]", out.stderr
-
-
-# ------------------------------------------------------------------------------- scalar operations
-
-# Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
-OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
-LINES = {f"codegen/{name}.py" for name in ("cpp_text", "numba_ops", "triton_ops")}  # of renderers
-
-
-def names_of_scalars(tree: ast.Module) -> Iterator[str]:
-    """Names of scalar operations in collections and comparisons, where a fact of the row should be
-    asked. One operation may be applied, looked up or matched by name: compute("add", x, y),
-    SCALARS["add"], Compute(op="mul"). "add" is a mode of stores as well.
-    """
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in by_type(tree)[ast.Constant]:
-        words = node.value.split() if isinstance(node.value, str) else ()
-        above = parents[node]
-        while isinstance(above, ast.IfExp):
-            above = parents[above]
-        match above, parents.get(above):
-            case (
-                ast.Call() | ast.keyword() | ast.MatchValue() | ast.Subscript() | ast.JoinedStr(),
-                _,
-            ):
-                continue
-            case (_, ast.Assign(targets=[ast.Name("__all__")])) | (ast.Expr(), _):
-                continue
-            case (ast.Compare(left=ast.Attribute(attr="mode")), _) | (
-                _,
-                ast.Compare(left=ast.Attribute(attr="mode")),
-            ):
-                continue
-        if words and all(word in SCALARS for word in words):
-            yield f"line {node.lineno}: {node.value!r}"
-
-
-@each_file
-def test_lists_of_scalar_operations_are_facts_of_their_rows(path: Path) -> Iterator[str]:
-    here = path.relative_to(PACKAGE)
-    if here.parts[0] in OVER_SCALARS and str(here) not in LINES:
-        yield from names_of_scalars(tree_of(path))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        'CHEAP = {"add", "mul"}',
-        'COST = {"exp": 10}',
-        'SLOW = "exp log".split()',
-        'if node.op == "where": pass',
-        'if node.op in ("eq", "ne"): pass',
-    ],
-)
-def test_lists_of_scalar_operations_are_recognised(code: str) -> None:
-    assert list(names_of_scalars(ast.parse(code)))
 
 
 # ---------------------------------------------------------------------------------- public names

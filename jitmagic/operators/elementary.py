@@ -19,7 +19,7 @@ _FINITE = (-sys.float_info.max, sys.float_info.max)
 
 define(
     _real("sqrt", 1, "default", cost=3, bounds=_POSITIVE, domain=_POSITIVE),
-    _real("rsqrt", 1, "default", cost=3, ulp=1),
+    _real("rsqrt", 1, "default", cost=3, ulp=1.5),
     _function("exp", 1, "default", cost=10, bounds=_POSITIVE),
     _function("exp2", 1, "default", cost=10, bounds=_POSITIVE),
     _function("expm1", 1, "default", cost=10, bounds=(-1, INFINITY)),
