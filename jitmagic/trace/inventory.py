@@ -13,7 +13,7 @@ __all__ = ["MODULES"]
 _NAMES = {
     "builtins.python": (
         "containers copying exit_stacks functions impure_calls iteration "
-        "iterator_tools numbers objects operators ordering set_methods texts"
+        "iterator_tools numbers objects operators ordering registered_calls set_methods texts"
     ),
     "builtins.pytorch": (
         "attention autocast autograd_functions checkpointing checks composites differentiation "
