@@ -25,7 +25,7 @@ from .processes import ROOT, run_forked
 PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "target", "spec", "extension", "symbols",
-    "budget", "torch_types", "extend",
+    "budget", "torch_types", "extend", "operators",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -37,7 +37,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "compat": {"errors"},
     "figures": set(),
     "budget": set(),
-    "extend": {"compat", "errors", "torch_types"},
+    "extend": {"compat", "errors", "torch_types", "operators"},
+    "operators": {"errors"},
     "options": {"errors", "torch_types", "extend"},
     "spec": set(),
     "torch_types": {"compat"},

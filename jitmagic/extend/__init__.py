@@ -5,6 +5,7 @@
     register_operator(op, shape=...)     facts of an operator of torch.library: shapes, writes, cost
     register_decomposition(op, fn)       computes an operator by other torch operations
     register_lowering(op, fn)            computes an element of a result: part of fused kernels
+    register_scalar(name, fn, cpp=...)   a function for lowerings, with its text in each language
     register_call(fn, ...)               how the tracer follows calls of a function
     unregister(name)                     removes what is registered under a name
 
@@ -31,7 +32,7 @@ from .calls import (
 from .operators import register_decomposition, register_lowering, register_operator
 from .passes import STAGES, GraphPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
-from .scalars import Scalar, scalar
+from .scalars import Scalar, register_scalar, scalar
 
 __all__ = [
     "STAGES",
@@ -50,6 +51,7 @@ __all__ = [
     "register_lowering",
     "register_operator",
     "register_pass",
+    "register_scalar",
     "scalar",
     "substitute_in_graph",
     "unregister",

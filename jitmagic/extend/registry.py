@@ -51,15 +51,20 @@ class Registration:
 
 
 class Registry(Generic[T]):
-    """Values by name."""
+    """Values by name. `on_remove` is called with the name of each row that is removed."""
 
-    __slots__ = ("_lock", "_recompiles", "_rows", "kind")
+    __slots__ = ("_lock", "_on_remove", "_recompiles", "_rows", "kind")
 
-    def __init__(self, kind: str, recompiles: bool = True) -> None:
+    def __init__(
+        self,
+        kind: str,
+        recompiles: bool = True,
+        on_remove: Callable[[str], object] | None = None,
+    ) -> None:
         self.kind = kind  # "pass", for messages
         self._rows: Mapping[str, T] = MappingProxyType({})
         self._lock = threading.Lock()
-        self._recompiles = recompiles
+        self._recompiles, self._on_remove = recompiles, on_remove
         REGISTRIES.append(self)
 
     @property
@@ -91,6 +96,8 @@ class Registry(Generic[T]):
                 return False
             left = {known: row for known, row in self._rows.items() if known != name}
             self._rows = MappingProxyType(left)
+        if self._on_remove is not None:
+            self._on_remove(name)
         self._changed()
         return True
 

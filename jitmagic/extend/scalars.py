@@ -2,20 +2,24 @@
 
 Input: Python's operators and calls of `scalar.exp(x)` in a function that was registered by
 `register_lowering`. Output: the values that a `Builder` makes of them (loops/registered.py).
+`register_scalar` adds functions: rows of the table of scalar operations (operators/scalar.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import torch
 
 from ..errors import UsageError
+from ..operators.scalar import LANGUAGES, ScalarOperation, register, unregister
+from .registry import Registration, Registry, as_decorator
 
-__all__ = ["Builder", "Scalar", "scalar"]
+__all__ = ["Builder", "Scalar", "register_scalar", "scalar"]
 
 Number = bool | int | float
+TensorFunction = Callable[..., torch.Tensor]
 
 
 class Builder(Protocol):
@@ -96,3 +100,54 @@ class _Functions:
 
 
 scalar = _Functions()
+_REGISTERED: Registry[ScalarOperation] = Registry("scalar operation", on_remove=unregister)
+
+
+class ScalarFacts(TypedDict, total=False):
+    """The keywords of `register_scalar`."""
+
+    arity: int
+    cpp: str
+    triton: str
+    numba: str
+    cost: int
+    operands: str
+    boolean: bool
+
+
+@overload
+def register_scalar(
+    name: str, reference: TensorFunction, /, **facts: Unpack[ScalarFacts]
+) -> Registration: ...
+@overload
+def register_scalar(
+    name: str, /, **facts: Unpack[ScalarFacts]
+) -> Callable[[TensorFunction], TensorFunction]: ...
+
+
+def register_scalar(
+    name: str, reference: TensorFunction | None = None, /, **facts: Unpack[ScalarFacts]
+) -> Registration | Callable[[TensorFunction], TensorFunction]:
+    """Register a scalar operation, for lowerings: `scalar.name(x)`.
+
+    reference: a function of tensors that computes it elementwise, for jitmagic's checks
+    arity: the number of operands, 1 by default
+    cpp, triton, numba: expressions in C++, Triton and Python (compiled by numba). {0}, {1} and {2}
+        are the operands, {t} is their type. Kernels in a language without one are not built, and
+        the next language is used instead. C++ of + - * / and scalar operations is vectorised
+    cost: in additions, 10 by default
+    operands: "floats" (of 32 or 64 bits, the default), "integers", "numbers", "bools", or "any"
+    boolean: whether the result is a bool; otherwise it has the dtype of the operands
+
+    With a function, it returns a `Registration`, which a `with` block removes at its end; without
+    one, a decorator. Raises UsageError for a name that is taken, and for a wrong expression.
+    """
+    if reference is None:
+        return as_decorator(lambda reference: register_scalar(name, reference, **facts))
+    rest: dict[str, Any] = {"arity": 1, "operands": "floats", "cost": 10, **facts}
+    if unknown := [fact for fact in rest if fact not in ScalarFacts.__annotations__]:
+        raise UsageError.unknown("argument", unknown[0], ScalarFacts.__annotations__)
+    texts = {language: rest.pop(language, None) for language in LANGUAGES}
+    row = ScalarOperation(name, rest.pop("arity"), reference, rest.pop("operands"), **rest)
+    register(row, **texts)
+    return _REGISTERED.add(name, row)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -19,31 +20,20 @@ import torch
 from ..errors import ExtensionFailed, UsageError, warn
 from ..extend.operators import LOWERINGS, RegisteredLowering, row_of
 from ..extend.scalars import Scalar
+from ..graph.operators.raising import call_may_raise
+from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.size import Size, SizeFloat
 from ..torch_types import AnyFunction, OpOverload
 from .builder import Decline, LoopBuilder, Out
 from .expr import Axis, AxisVar
 from .free_axes import value_axes
-from .ir import COMPUTE_OPS, Reduction, Value, walk
-from .ops.pointwise import FLOAT_UNARY
+from .ir import Reduction, Value, walk
 from .ops.views import wrap_dim
 from .registry import operand_value
 from .tensor_view import NumberView, Point, TensorView, broadcast_shapes
-from .values import FLOATS, LOGIC, cast, compute, constant, number, opmath, where
+from .values import FLOATS, cast, compute, constant, number, opmath, where
 
 __all__ = ["registered_lowering"]
-
-_ON_FLOATS = frozenset(
-    (*FLOAT_UNARY, "truediv", "atan2", "hypot", "copysign", "nextafter", "isnan", "isinf")
-) | {"isfinite"}
-_ON_INTEGERS = frozenset("bitwise_and bitwise_or bitwise_xor bitwise_not lshift rshift".split())
-_ON_BOOLS = (
-    LOGIC
-    | (_ON_INTEGERS - {"lshift", "rshift"})
-    | frozenset("eq ne lt le gt ge where add mul minimum maximum".split())
-)
-_UNCHECKED = frozenset(("pow", "floordiv", "remainder", "fmod", "fma"))  # eager may raise, or wrap
-_ROUNDING = frozenset("floor ceil round trunc".split())
 
 
 def registered_lowering(op: OpOverload) -> AnyFunction | None:
@@ -238,54 +228,53 @@ class _Scalars:
 
     def apply(self, name: str, args: tuple[object, ...]) -> Scalar:
         """Apply a scalar operation after promoting its operands. Raises UsageError."""
-        if name not in COMPUTE_OPS:
-            raise UsageError.unknown("scalar operation", name, COMPUTE_OPS)
-        if len(args) != COMPUTE_OPS[name]:
-            raise UsageError(f"{name} takes {COMPUTE_OPS[name]} arguments, not {len(args)}")
-        operands = args[1:] if name == "where" else args
-        dtype, weak = _promoted(name, operands)
+        row = SCALARS.get(name)
+        if row is None:
+            raise UsageError.unknown("scalar operation", name, SCALARS)
+        if len(args) != row.arity:
+            raise UsageError(f"{name} takes {row.arity} arguments, not {len(args)}")
+        operands = args[1:] if row.conditional else args
+        dtype, weak = _promoted(row, operands)
         values = [_as_value(one, dtype) for one in operands]
-        if name == "where":
+        if row.conditional:
             made = where(_as_value(args[0], torch.bool), *values)
-        elif name in _ROUNDING and dtype not in FLOATS:
-            made = values[0]
         else:
             made = compute(name, *values)
         return Scalar(self, made, made.dtype, weak)
 
 
-def _promoted(name: str, operands: Sequence[object]) -> tuple[torch.dtype, bool]:
+def _promoted(row: ScalarOperation, operands: Sequence[object]) -> tuple[torch.dtype, bool]:
     """Return the dtype in which the operation computes, and whether all operands are weak."""
     scalars = [one for one in operands if isinstance(one, Scalar)]
-    others = [one for one in operands if not isinstance(one, Scalar)]
     strong = [one.dtype for one in scalars if not one.weak]
     weak = [one.dtype for one in scalars if one.weak]
-    kinds = strong or weak
-    weaker = ([] if not strong else weak) + [torch.result_type(one, one) for one in others]  # type: ignore[call-overload]
-    if not kinds:
-        kinds = weaker
-    dtype = kinds[0]
-    for kind in kinds[1:]:
-        dtype = torch.promote_types(dtype, kind)
-    if name in LOGIC:
+    weak += [_DTYPES[type(one)] for one in operands if not isinstance(one, Scalar)]
+    kinds, weaker = (strong, weak) if strong else (weak, [])
+    dtype = reduce(torch.promote_types, kinds)
+    if row.operands == "bools":
         return torch.bool, False
-    floating = name in _ON_FLOATS or any(kind.is_floating_point for kind in weaker)
-    if dtype not in FLOATS and floating:
+    is_float = row.operands == "floats" and row.rule in _OF_INTEGERS_TOO
+    if dtype not in FLOATS and (is_float or any(kind in FLOATS for kind in weaker)):
         dtype = torch.get_default_dtype()
     elif dtype is torch.bool and any(kind is not torch.bool for kind in weaker):
         dtype = torch.int64
-    _check(name, dtype)
+    _check(row, dtype, operands)
     return opmath(dtype), not strong
 
 
-def _check(name: str, dtype: torch.dtype) -> None:
-    """Raise TypeError for dtypes on which the operation is not defined."""
-    if dtype is torch.bool and name not in _ON_BOOLS:
-        raise TypeError(f"{name} of a bool: convert it with .to(dtype)")
-    if dtype in FLOATS and name in _ON_INTEGERS:
-        raise TypeError(f"{name} of a float")
-    if dtype not in FLOATS and name in _UNCHECKED:
-        raise NotImplementedError(f"{name} of integers")
+_OF_INTEGERS_TOO = ("float", "float_wide")  # rules by which integers become floats
+_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def _check(row: ScalarOperation, dtype: torch.dtype, operands: Sequence[object]) -> None:
+    """Raise TypeError for a dtype that the operation does not take, and NotImplementedError if
+    eager might raise for integers.
+    """
+    of_other = row.of_bools if dtype is torch.bool else None
+    if not row.takes(dtype) and row.of_whole is None and of_other is None:
+        raise TypeError(f"{row.name} of {dtype}: convert it with .to(dtype)")
+    if row.packet is not None and call_may_raise(row.packet, operands, {}, dtype):
+        raise NotImplementedError(f"{row.name} of integers may raise")
 
 
 def _as_value(operand: Any, dtype: torch.dtype) -> Value:

@@ -354,7 +354,7 @@ def test_lowering_may_be_computed_again_in_a_backward() -> None:
         (lambda x, limit: scalar.tanh(x, x), "tanh takes 1 arguments, not 2"),
         (lambda x, limit: x if x > 0 else -x, "the value of a Scalar is not known here"),
         (lambda x, limit: x.sum(), r"\.sum\(\) needs register_lowering\(..., over=dimensions\)"),
-        (lambda x, limit: -(x > 0), "neg of a bool"),
+        (lambda x, limit: -(x > 0), "neg of torch.bool: convert it with"),
         (lambda x, limit: (x, x), "2 results, not 1"),
         (lambda x, limit: None, "a result is a Scalar or a number, not None"),
     ],
@@ -380,6 +380,65 @@ def test_result_may_not_read_single_elements_along_combined_dimensions() -> None
         pytest.warns(jitmagic.FallbackWarning, match="reads single elements along the dimensions"),
     ):
         torch.testing.assert_close(fast(X), reduced(X, [1]))
+
+
+# -- scalar operations -----------------------------------------------------------------------------
+
+HARD = {
+    "cpp": "minimum(maximum({0}, -1), 1) * {0}",
+    "triton": "tl.minimum(tl.maximum({0}, -1.0), 1.0) * {0}",
+    "numba": "min(max({0}, {t}(-1)), {t}(1)) * {0}",
+}
+
+
+def hard(x: Tensor) -> Tensor:
+    return x.clamp(-1, 1) * x
+
+
+@pytest.mark.parametrize("tier", ["cpp", "numba"])
+def test_registered_scalar_operation_is_part_of_kernels(tier: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        return ops.cap(x.sin() * 3, 2.0).cos()  # type: ignore[no-any-return]
+
+    def formula(x: Any, limit: float) -> Any:
+        return scalar.hard_square(x) + limit
+
+    with (
+        extend.register_scalar("hard_square", hard, **HARD),  # type: ignore[arg-type]
+        extend.register_lowering(ops.cap, formula),
+    ):
+        fast = jitmagic.jit(program, fullgraph=True, options={"cpu_tier": tier})
+        for x in (X, X.double()):
+            fast(x)
+            calls.clear()
+            torch.testing.assert_close(fast(x), (hard(x.sin() * 3) + 2).cos())
+            assert not calls
+
+
+def test_scalar_operation_without_a_text_leaves_the_kernel_to_the_next_tier() -> None:
+    @extend.register_scalar("hard_square", numba=HARD["numba"])
+    def reference(x: Tensor) -> Tensor:
+        return hard(x)
+
+    extend.register_lowering(ops.cap, lambda x, limit: scalar.hard_square(x))
+    fast = jitmagic.jit(lambda x: ops.cap(x, 2.0) + 1)
+    with pytest.warns(jitmagic.FallbackWarning, match="no cpp for the scalar operation"):
+        torch.testing.assert_close(fast(X), hard(X) + 1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"name": "exp"}, "there is a scalar operation 'exp' already"),
+        ({"cpp": "{3}"}, "cpp of 'hard_square'"),
+        ({"cuda": "{0}"}, "no argument 'cuda'"),
+        ({"name": "a b"}, "is an identifier"),
+    ],
+)
+def test_wrong_scalar_operation_is_explained(facts: Any, words: str) -> None:
+    facts = {"name": "hard_square", **facts}
+    with pytest.raises(ValueError, match=words):
+        extend.register_scalar(facts.pop("name"), hard, **facts)
 
 
 # -- scope and names -------------------------------------------------------------------------------

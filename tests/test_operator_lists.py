@@ -1,0 +1,63 @@
+"""Facts of scalar operations are in their rows (jitmagic/operators), not in lists of names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitmagic.operators import SCALARS
+
+from .test_layering import PACKAGE, by_type, each_file, tree_of
+
+# Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
+OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
+LINES = {f"codegen/{name}.py" for name in ("cpp_text", "numba_ops", "triton_ops")}  # of renderers
+
+
+# Where one operation is applied, looked up or matched: compute("add", x, y), SCALARS["add"],
+# Compute(op="mul"); and plain text.
+SINGLE = (ast.Call, ast.keyword, ast.Subscript, ast.MatchValue, ast.JoinedStr, ast.Expr)
+
+
+def names_of_scalars(tree: ast.Module) -> Iterator[str]:
+    """Find names of scalar operations in collections and comparisons, where a fact of the row
+    should be asked instead.
+    """
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in by_type(tree)[ast.Constant]:
+        words = node.value.split() if isinstance(node.value, str) else ()
+        if not words or not all(word in SCALARS for word in words):
+            continue
+        above = parents[node]
+        while isinstance(above, ast.IfExp):
+            above = parents[above]
+        outer = parents.get(above)
+        compared = getattr(above, "left", None) or getattr(outer, "left", None)
+        is_mode = getattr(compared, "attr", None) == "mode"  # of a store: "set" or "add"
+        public = isinstance(outer, ast.Assign) and ast.unparse(outer.targets[0]) == "__all__"
+        if not (isinstance(above, SINGLE) or public or is_mode):
+            yield f"line {node.lineno}: {node.value!r}"
+
+
+@each_file
+def test_lists_of_scalar_operations_are_facts_of_their_rows(path: Path) -> Iterator[str]:
+    here = path.relative_to(PACKAGE)
+    if here.parts[0] in OVER_SCALARS and str(here) not in LINES:
+        yield from names_of_scalars(tree_of(path))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'CHEAP = {"add", "mul"}',
+        'COST = {"exp": 10}',
+        'SLOW = "exp log".split()',
+        'if node.op == "where": pass',
+        'if node.op in ("eq", "ne"): pass',
+    ],
+)
+def test_lists_of_scalar_operations_are_recognised(code: str) -> None:
+    assert list(names_of_scalars(ast.parse(code)))
