@@ -20,6 +20,7 @@ import torch
 
 from ..compat.functions import pad_packed_sequence
 from ..errors import UserLine
+from ..operators.operation import operation
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
@@ -333,22 +334,10 @@ def strides_are_certain(target: Target, device: torch.device | None = None) -> b
     name = target_name(target)
     if device is not None and device.type != "cpu" and differs_by_device(name):
         return False
-    return not name.startswith(_KERNEL_CHOOSES_STRIDES) or name in _RANGES
+    return not operation(name).kernel_strides
 
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution", "_convolution")
-_KERNEL_CHOOSES_STRIDES = (
-    *_CONVOLUTIONS,
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-    "fft_",
-    "linalg_",
-    "svd",
-    "lstm",
-    "gru",
-    "rnn_",
-)
-_RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
 def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> object:
