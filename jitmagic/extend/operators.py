@@ -1,8 +1,8 @@
 """Registers facts and formulas of operators: of torch.library, or of torch itself.
 
 Input: an overload and functions of the user. Output: three registries by the overload's name, which
-the stages ask: graph/operators/registered.py (facts), autograd/recording/registered.py
-(decompositions) and loops/registered.py (lowerings).
+the stages ask before their own tables: rows of facts, as in operators/ (graph/operators),
+decompositions (autograd/recording) and lowerings (loops/registered.py).
 
 An error in such a function is an `ExtensionFailed`, which names the operator and the user's line.
 """
@@ -10,11 +10,12 @@ An error in such a function is an `ExtensionFailed`, which names the operator an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 from ..compat.operators import CustomOpDef, OpOverload, OpOverloadPacket
 from ..errors import UsageError
+from ..operators.operation import Operation, operation
 from ..torch_types import AnyFunction
 from .registry import Registration, Registry, as_decorator
 
@@ -24,7 +25,6 @@ __all__ = [
     "OPERATORS",
     "RegisteredDecomposition",
     "RegisteredLowering",
-    "RegisteredOperator",
     "is_pure",
     "register_decomposition",
     "register_lowering",
@@ -34,17 +34,6 @@ __all__ = [
 
 T = TypeVar("T")
 Dims = str | int | tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RegisteredOperator:
-    """The facts of an operator that replace those of its schema and its fake kernel."""
-
-    name: str
-    shape: AnyFunction | None
-    writes: tuple[str, ...]
-    cost: AnyFunction | None
-    pure: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +53,7 @@ class RegisteredLowering:
     over: Dims | None
 
 
-OPERATORS: Registry[RegisteredOperator] = Registry("operator")
+OPERATORS: Registry[Operation] = Registry("operator")
 DECOMPOSITIONS: Registry[RegisteredDecomposition] = Registry("decomposition")
 LOWERINGS: Registry[RegisteredLowering] = Registry("lowering")
 
@@ -77,7 +66,7 @@ def row_of(rows: Mapping[str, T], op: object) -> T | None:
 def is_pure(op: object) -> bool:
     """Return whether the operator was declared free of side effects, or has a formula."""
     row = row_of(OPERATORS.rows, op)
-    if row is not None and row.pure:
+    if row is not None and row.is_pure:
         return True
     tables: tuple[Mapping[str, object], ...] = (DECOMPOSITIONS.rows, LOWERINGS.rows)
     return any(row_of(rows, op) is not None for rows in tables)
@@ -91,6 +80,7 @@ def register_operator(
     writes: tuple[str, ...] = (),
     cost: AnyFunction | None = None,
     pure: bool = False,
+    raises: bool = False,
 ) -> Registration:
     """Register facts of an operator, such as `torch.ops.library.name.default`.
 
@@ -104,6 +94,7 @@ def register_operator(
         saving it, if the operator is pure, and reports show the number.
     pure: the kernel does nothing but compute its results. Unused calls are then left out, and equal
         ones are computed once. An operator with a decomposition or a lowering always is.
+    raises: the kernel may raise because of the data of its arguments, so that even unused calls run
 
     Returns a `Registration`, which a `with` block removes at its end. Raises UsageError if there
     are facts of the operator already, and for arguments that do not fit.
@@ -116,8 +107,10 @@ def register_operator(
     for written in writes:
         if written not in arguments:
             raise UsageError.unknown(f"argument of {op}", written, arguments)
-    row = RegisteredOperator(str(op), shape, tuple(writes), cost, pure)
-    return OPERATORS.add(row.name, row)
+    known = operation(op._schema.name.removeprefix("aten::"))
+    row = replace(known, shape=shape, writes=tuple(writes), cost=cost, is_pure=pure)
+    row = replace(row, raises="data") if raises else row
+    return OPERATORS.add(str(op), row)
 
 
 @overload

@@ -12,6 +12,7 @@ whose name ends in `*` holds for names with that beginning that have no row of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -82,6 +83,7 @@ class Operation:
     size_at: the position of the size of a new tensor, which kernels take in any case
     scatters: it writes other elements than it reads
     kernel_strides: whether kernels choose the strides of results, so that meta kernels may differ
+    shape, writes, cost, is_pure: as `jitmagic.extend.register_operator` takes them
     """
 
     raises: str = ""
@@ -97,6 +99,10 @@ class Operation:
     size_at: int | None = None
     scatters: bool = False
     kernel_strides: bool = False
+    shape: Callable[..., Any] | None = None
+    writes: tuple[str, ...] = ()
+    cost: Callable[..., Any] | None = None
+    is_pure: bool = False
 
 
 _ROWS: dict[str, Operation] = {}

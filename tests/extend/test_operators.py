@@ -154,6 +154,26 @@ def test_unused_call_of_a_pure_operator_is_left_out_and_equal_calls_run_once() -
             assert calls == runs
 
 
+def test_unused_call_that_may_raise_runs() -> None:
+    def program(x: Tensor) -> Tensor:
+        ops.cap(x, 3.0)
+        return x + 1
+
+    with extend.register_operator(ops.cap, pure=True, raises=True):
+        check(program, X, runs=("cap",))
+
+
+def test_facts_of_an_aten_operator_are_added_to_its_row() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch.ops.aten.index_select.default(x, 0, torch.tensor([9]))
+        return x + 1
+
+    with extend.register_operator(torch.ops.aten.index_select.default, cost=lambda *args: 1):
+        fast = jitmagic.jit(program)
+        with pytest.raises(IndexError):
+            fast(X)
+
+
 @pytest.mark.parametrize(("operations", "is_repeated"), [(1, True), (10**6, False)])
 def test_cheap_operator_is_computed_again_in_a_backward(operations: int, is_repeated: bool) -> None:
     def cost(x: Tensor) -> float:

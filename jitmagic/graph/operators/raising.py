@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...operators.operation import operation
 from ...spec import TensorSpec
 from ...symbols.size import DataSize, Size
 from ...torch_types import Args, Kwargs
@@ -22,6 +21,7 @@ from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..transforms import Transformed
+from .target_traits import operation_of
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
 
@@ -46,7 +46,7 @@ def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype |
     complex numbers among its arguments count as numbers.
     """
     name = target_name(target)
-    raises = operation(name).raises
+    raises = operation_of(target).raises
     if raises == "zero":
         return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
     return raises == "data"

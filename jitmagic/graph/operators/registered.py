@@ -19,11 +19,10 @@ from ...spec import TensorSpec
 from ...symbols.size import hint_of
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta
-from ..nested import map_nodes, nodes_in
-from .foreign import is_foreign, overloads_of, without_data
+from ..nested import map_nodes
+from .foreign import is_foreign, without_data
 
 __all__ = [
-    "declared_writes",
     "fake_of",
     "infer_registered",
     "infer_with_new_sizes",
@@ -46,7 +45,7 @@ def infer_registered(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     except NotImplementedError:
         raise
     except Exception as error:  # the user's code may raise anything
-        raise ExtensionFailed("shape rule", row.name, row.shape, error) from error
+        raise ExtensionFailed("shape rule", str(op), row.shape, error) from error
     return made
 
 
@@ -112,20 +111,6 @@ def written_names(op: object) -> tuple[str, ...]:
     return () if row is None else row.writes
 
 
-def declared_writes(
-    target: object, args: Args, kwargs: Kwargs, written: tuple[Node, ...]
-) -> tuple[Node, ...]:
-    """Return the nodes that a call writes to by its registration and that are not in `written`."""
-    if not OPERATORS.rows or not is_foreign(target):
-        return ()
-    op, names = next(((o, n) for o in overloads_of(target) if (n := written_names(o))), (None, ()))
-    if op is None:
-        return ()
-    places = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
-    given = [args[places[n]] if places[n] < len(args) else kwargs.get(n) for n in names]
-    return tuple(node for node in nodes_in(given) if node not in written)
-
-
 def registered_cost(node: Node) -> float | None:
     """Return the number of arithmetic operations of an ATen node, if that is registered."""
     row = row_of(OPERATORS.rows, node.target)
@@ -135,7 +120,7 @@ def registered_cost(node: Node) -> float | None:
     try:
         return float(row.cost(*args, **kwargs))
     except Exception as error:  # the user's code may raise anything
-        raise ExtensionFailed("cost", row.name, row.cost, error) from error
+        raise ExtensionFailed("cost", str(node.target), row.cost, error) from error
 
 
 def _meta_of(node: Node) -> object:

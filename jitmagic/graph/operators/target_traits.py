@@ -12,17 +12,35 @@ from functools import cache
 import torch
 from torch.fx import Node
 
-from ...compat.operators import OpOverload
-from ...operators.operation import operation
+from ...compat.operators import OpOverload, OpOverloadPacket
+from ...extend.operators import OPERATORS, row_of
+from ...operators.operation import Operation, operation
+from ..nested import nodes_in
 from ..propagate import Target, target_name
-from .foreign import is_random_op
+from .foreign import is_random_op, overloads_of
 
-__all__ = ["draws", "makes_new", "statistics_written"]
+__all__ = ["draws", "hidden_writes", "makes_new", "operation_of"]
+
+
+def operation_of(target: Target) -> Operation:
+    """Return the row of a call's target: that of an overload which a user has registered, or the
+    one of its name.
+    """
+    found = _registered(target)
+    return operation(target_name(target)) if found is None else found[1]
+
+
+def _registered(target: Target) -> tuple[OpOverload, Operation] | None:
+    """Return the overload of a target about which a user has registered facts, with its row."""
+    if not OPERATORS.rows or not isinstance(target, OpOverload | OpOverloadPacket):
+        return None
+    pairs = ((op, row_of(OPERATORS.rows, op)) for op in overloads_of(target))
+    return next(((op, row) for op, row in pairs if row is not None), None)
 
 
 def draws(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call may draw random numbers."""
-    known = operation(target_name(target)).draws
+    known = operation_of(target).draws
     return is_random_op(target) if known is None else known.in_call(args, kwargs)
 
 
@@ -56,16 +74,30 @@ _FUNCTIONAL = (("running_mean", 1), ("running_var", 2))
 _NATIVE = (("running_mean", 3), ("running_var", 4))
 
 
-def statistics_written(
+def hidden_writes(
     target: Target, args: tuple[object, ...], kwargs: dict[str, object], written: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """Return running statistics that a normalisation updates and that are not in `written`."""
+    """Return the nodes that a call writes to although its schema does not declare it, without those
+    in `written`.
+    """
+    found = _statistics(target, args, kwargs)
+    if (registered := _registered(target)) is not None:
+        op, row = registered
+        places = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
+        found += nodes_in(
+            [args[places[n]] if places[n] < len(args) else kwargs.get(n) for n in row.writes]
+        )
+    return tuple(node for node in found if node not in written)
+
+
+def _statistics(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Node]:
+    """Return the running statistics that a normalisation updates."""
     flag = operation(target_name(target).removeprefix("native_")).statistics
     if flag is None or not flag.in_call(args, kwargs):
-        return ()
+        return []
     python = getattr(target, "__module__", "") == "torch.nn.functional"
     found = [
         kwargs.get(keyword, args[at] if at < len(args) else None)
         for keyword, at in (_FUNCTIONAL if python else _NATIVE)
     ]
-    return tuple(node for node in found if isinstance(node, Node) and node not in written)
+    return [node for node in found if isinstance(node, Node)]
