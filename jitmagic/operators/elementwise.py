@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from .operation import INTEGERS, define
+from functools import partial
+
+from .operation import INTEGERS, NO_BOOLS, define
 
 __all__: list[str] = []
 
-define("div remainder fmod", raises="zero")
-define("divide floor_divide", raises="zero", is_elementwise=True)
-define(
-    "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift",
-    takes=INTEGERS,
+# Operations that take a 0-dim CPU tensor as a number next to tensors of another device. The kernels
+# of others (clamp, logaddexp, nextafter) check devices themselves.
+_define_mixing = partial(define, mixes="scalars")
+
+_define_mixing("div remainder fmod", raises="zero")
+_define_mixing("divide floor_divide", raises="zero", is_elementwise=True)
+_define_mixing(
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift", takes=INTEGERS
+)
+define("bitwise_not", takes=INTEGERS)
+_define_mixing(
+    "add mul true_divide rsub pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 "
+    "logical_and logical_or logical_xor where copysign hypot xlogy ldexp lerp addcmul addcdiv"
+)
+_define_mixing("sub", takes=NO_BOOLS)
+_define_mixing(
+    "multiply subtract arctan2 not_equal greater greater_equal less less_equal", is_elementwise=True
 )
 define(
-    "absolute arctan2 complex elu_backward fill fix full_like greater greater_equal "
-    "hardshrink_backward hardtanh_backward leaky_relu_backward less less_equal multiply negative "
-    "not_equal polar real softplus_backward softshrink_backward subtract positive",
+    "absolute complex elu_backward fix full_like hardshrink_backward hardtanh_backward "
+    "leaky_relu_backward negative polar real softplus_backward softshrink_backward positive",
     is_elementwise=True,
 )
-define("full", is_elementwise=True, size_at=0)
+define("fill", is_elementwise=True, mixes="any")
+define("copy_ expand_as view_as reshape_as broadcast_to", mixes="any")
+define(
+    "tensor zeros ones empty arange linspace logspace eye range scalar_tensor as_tensor "
+    "empty_strided tril_indices triu_indices hann_window hamming_window blackman_window "
+    "bartlett_window kaiser_window complex_window empty_permuted asarray vander",
+    makes_tensor=True,
+)
+define("full", is_elementwise=True, size_at=0, makes_tensor=True)
 define("new_full", is_elementwise=True, size_at=1)
 define("clone equal mvlgamma", is_elementwise=False)
 define(

@@ -17,14 +17,16 @@ define(
     "_histogramdd_from_bin_tensors bincount quantile nanquantile searchsorted _assert_async",
     raises="data",
 )
-define("scatter scatter_add scatter_reduce index_put", raises="data", scatters=True)
+define("scatter scatter_add scatter_reduce", raises="data", scatters=True)
+define("index_put", raises="data", scatters=True, mixes="indexes")
+define("getitem setitem __getitem__ __setitem__", mixes="indexes")
 define("index_select", raises="data", index=_WHOLE)
 define("index_reduce", raises="data", index=_WHOLE, scatters=True)
 define("index_add", raises="data", index=_WHOLE, operands="one dtype", scatters=True)
 define("index_fill", raises="data", index=_LONG)
 define("put index_copy", raises="data", index=_LONG, operands="one dtype", scatters=True)
 define("masked_scatter", raises="data", index=_MASK, scatters=True)
-define("masked_fill", index=_MASK)
+define("masked_fill", index=_MASK, mixes="scalars")
 define("repeat_interleave segment_reduce", raises="data", can_be_probed=False)
 define("histc", raises="data", takes=FRACTIONS)
 define("amax amin aminmax cummax cummin mode sort argsort msort nansum nanmean", takes=ORDERED)

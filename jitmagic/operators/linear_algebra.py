@@ -35,14 +35,21 @@ define(
     is_product=True,
     kernel_strides=True,
 )
+_define_unprobed(
+    "linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor linalg_tensorinv "
+    "linalg_tensorsolve linalg_matrix_power",
+    raises="often",
+    kernel_strides=True,
+)
+_define_unprobed("inverse", raises="often")
 _define_unprobed("linalg_cross", raises="data", operands="one dtype", kernel_strides=True)
 define("cross", operands="one dtype")
 _define_unprobed("svd", raises="data", kernel_strides=True)
 _define_unprobed(
-    "cholesky cholesky_ex cholesky_solve cholesky_inverse inverse logdet slogdet lu lu_solve "
+    "cholesky cholesky_ex cholesky_solve cholesky_inverse logdet slogdet lu lu_solve "
     "lu_unpack triangular_solve",
     raises="data",
 )
 _define_unprobed("pinverse det geqrf ormqr orgqr qr")
 define("fft_*", kernel_strides=True)
-define("fft_fftfreq fft_rfftfreq")  # they return a range and run no transform
+define("fft_fftfreq fft_rfftfreq", makes_tensor=True)  # they return a range and run no transform

@@ -15,7 +15,7 @@ define(
     takes=FRACTIONS,
 )
 define("hardswish logsigmoid", takes=FRACTIONS, is_elementwise=True)
-define("relu relu6 threshold _threshold trace sub neg", takes=NO_BOOLS)
+define("relu relu6 threshold _threshold trace neg", takes=NO_BOOLS)
 define("layer_norm group_norm rms_norm", takes=FRACTIONS, operands="floats")
 define(
     "batch_norm",

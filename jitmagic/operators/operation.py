@@ -32,6 +32,7 @@ __all__ = [
     "Operation",
     "canonical",
     "define",
+    "is_in_place",
     "kind_of",
     "operation",
 ]
@@ -70,7 +71,8 @@ class Draws:
 class Operation:
     """Facts of an operation.
 
-    raises: "data": kernels refuse some values; "zero": they refuse an integer divisor of 0
+    raises: "data": kernels refuse some values; "often": values that occur in practice, so that
+        programs catch the error; "zero": an integer divisor of 0
     draws: whether and when it draws random numbers
     statistics: the flag that makes it update running statistics, which its schema hides
     takes: kinds of numbers that kernels take in the first tensor
@@ -82,6 +84,9 @@ class Operation:
     can_be_probed: whether kernels take the values of stand-ins
     size_at: the position of the size of a new tensor, which kernels take in any case
     scatters: it writes other elements than it reads
+    mixes: tensors of other devices that it takes: "scalars" (0-dim CPU tensors as numbers),
+        "indexes" on the CPU, "any", or none
+    makes_tensor: a call without tensors makes one, on `device=`
     kernel_strides: whether kernels choose the strides of results, so that meta kernels may differ
     shape, writes, cost, is_pure: as `jitmagic.extend.register_operator` takes them
     """
@@ -98,6 +103,8 @@ class Operation:
     can_be_probed: bool = True
     size_at: int | None = None
     scatters: bool = False
+    mixes: str = ""
+    makes_tensor: bool = False
     kernel_strides: bool = False
     shape: Callable[..., Any] | None = None
     writes: tuple[str, ...] = ()
@@ -136,6 +143,12 @@ _PYTHON = {
     **{"and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor"},
     **{"invert": "bitwise_not", "inv": "bitwise_not"},
     **{"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"},
+    **{name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+_IN_PLACE = {
+    spelling
+    for word in (written.removesuffix("_") for written in _PYTHON)
+    for spelling in (f"i{word}", f"__i{word}__")
 }
 _SPELLINGS = {
     spelling: name
@@ -150,6 +163,11 @@ def canonical(name: str) -> str:
     if name in _SPELLINGS:
         return _SPELLINGS[name]
     return name if name.endswith("__") else name.removesuffix("_")
+
+
+def is_in_place(name: str) -> bool:
+    """Return whether a call with this name writes to its first argument."""
+    return name in _IN_PLACE or (name not in _SPELLINGS and canonical(name) != name)
 
 
 def kind_of(dtype: torch.dtype) -> str:

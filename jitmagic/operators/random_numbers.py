@@ -11,7 +11,7 @@ _IN_TRAINING = Draws(Flag("training", 2, default=True))
 _IF_TRAINING = Draws(Flag("training", 2, default=False))
 
 define(
-    "rand randn randint randperm rand_like randn_like randint_like normal poisson binomial "
+    "rand_like randn_like randint_like poisson binomial "
     "gumbel_softmax fractional_max_pool2d fractional_max_pool3d "
     "fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices random_ "
     "exponential_ geometric_ log_normal_ cauchy_ _sample_dirichlet _standard_gamma pca_lowrank "
@@ -19,6 +19,7 @@ define(
     "orthogonal_ sparse_",
     draws=_ALWAYS,
 )
+define("rand randn randint randperm normal", draws=_ALWAYS, makes_tensor=True)
 define("normal_ uniform_ native_dropout", draws=_ALWAYS, takes=FRACTIONS)
 define("bernoulli_", draws=_ALWAYS, raises="data")
 define("bernoulli multinomial", draws=_ALWAYS, takes=FRACTIONS, raises="data")

@@ -49,7 +49,7 @@ def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype |
     raises = operation_of(target).raises
     if raises == "zero":
         return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
-    return raises == "data"
+    return raises in ("data", "often")
 
 
 def has_data_sizes(node: Node) -> bool:
