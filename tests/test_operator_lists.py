@@ -1,4 +1,4 @@
-"""Facts of scalar operations are in their rows (jitmagic/operators), not in lists of names."""
+"""Facts of operations are in their rows (jitmagic/operators), not in lists of names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from jitmagic.operators import SCALARS
 
@@ -61,3 +62,48 @@ def test_lists_of_scalar_operations_are_facts_of_their_rows(path: Path) -> Itera
 )
 def test_lists_of_scalar_operations_are_recognised(code: str) -> None:
     assert list(names_of_scalars(ast.parse(code)))
+
+
+# Lists of torch operations that are left in graph/, by file: number of names. Facts of operations
+# are in their rows (jitmagic/operators); arguments of calls register rules under names.
+LEFT = {
+    "graph/operators/factories.py": 3,
+    "graph/operators/overlap.py": 4,
+    "graph/operators/pointwise.py": 3,
+    "graph/operators/shapes.py": 31,
+    "graph/propagate.py": 6,
+    "graph/symbolic/python_numbers.py": 8,
+    "graph/symbolic/size_nodes.py": 5,
+}
+
+
+def lists_of_operations(tree: ast.Module) -> Iterator[str]:
+    """Find collections, and texts of several words, that name ATen operations alone."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        words: list[str] = []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = node.value.split()
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            parts = [part.value for part in node.elts if isinstance(part, ast.Constant)]
+            words = [part for part in parts if isinstance(part, str)]
+        is_argument = isinstance(node, ast.Constant) and isinstance(parents[node], ast.Call)
+        if len(words) > 2 and not is_argument and all(map(_is_operation, words)):
+            yield from words
+
+
+def _is_operation(word: str) -> bool:
+    return not word.startswith("_") and hasattr(torch.ops.aten, word.removesuffix("_"))
+
+
+@each_file
+def test_facts_of_operations_are_in_their_rows(path: Path) -> Iterator[str]:
+    here = path.relative_to(PACKAGE)
+    found = list(lists_of_operations(tree_of(path))) if here.parts[0] == "graph" else []
+    if len(found) != LEFT.get(str(here), 0):
+        yield f"{len(found)} names, not {LEFT.get(str(here), 0)}: {found}"
+
+
+@pytest.mark.parametrize("code", ['X = "gather index_add take".split()', 'X = {"mm", "bmm", "mv"}'])
+def test_lists_of_operations_are_recognised(code: str) -> None:
+    assert len(list(lists_of_operations(ast.parse(code)))) == 3

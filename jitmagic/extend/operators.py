@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
+from torch import Tag
+
 from ..compat.operators import CustomOpDef, OpOverload, OpOverloadPacket
 from ..errors import UsageError
 from ..operators.operation import Operation, operation
@@ -130,14 +132,12 @@ def register_decomposition(
     the operator has. It may not write to its arguments.
 
     With a function, it returns a `Registration`, which a `with` block removes at its end; without
-    one, a decorator. Raises UsageError for an operator that writes to its arguments, and if a
-    decomposition of it is registered already.
+    one, a decorator. Raises UsageError for an operator that writes to its arguments or draws random
+    numbers, and if a decomposition of it is registered already.
     """
     if run is None:
         return as_decorator(lambda run: register_decomposition(op, run))
-    if (found := _overload_of(op))._schema.is_mutable:
-        raise UsageError(f"{found} writes to its arguments, a decomposition cannot")
-    name = str(found)
+    name = str(_formula_target(op))
     return DECOMPOSITIONS.add(name, RegisteredDecomposition(name, _function(run)))
 
 
@@ -169,11 +169,12 @@ def register_lowering(
     call to the operator's kernel.
 
     With a function, it returns a `Registration`, which a `with` block removes at its end; without
-    one, a decorator. Raises UsageError if the operator has a lowering of a user already.
+    one, a decorator. Raises UsageError for an operator that writes to its arguments or draws random
+    numbers, and if a lowering of it is registered already.
     """
     if run is None:
         return as_decorator(lambda run: register_lowering(op, run, over=over))
-    found = _overload_of(op)
+    found = _formula_target(op)
     arguments = [argument.name for argument in found._schema.arguments]
     if isinstance(over, str) and over not in arguments:
         raise UsageError.unknown(f"argument of {found}", over, arguments)
@@ -185,6 +186,16 @@ def _function(given: Any) -> AnyFunction:
     if not callable(given):
         raise UsageError(f"a formula is a function of the operator's arguments, not {given!r}")
     return given  # type: ignore[no-any-return]
+
+
+def _formula_target(given: object) -> OpOverload:
+    """Return the overload. Raises UsageError if its results are not all that it does."""
+    op = _overload_of(given)
+    if op._schema.is_mutable:
+        raise UsageError(f"{op} writes to its arguments, which a formula cannot")
+    if Tag.nondeterministic_seeded in op.tags:
+        raise UsageError(f"{op} draws random numbers, which a formula cannot")
+    return op
 
 
 def _overload_of(given: Any) -> OpOverload:

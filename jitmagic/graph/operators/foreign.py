@@ -79,12 +79,13 @@ def is_random_op(target: object) -> bool:
 
 def has_side_effects(target: object) -> bool:
     """Return whether each call draws random numbers, or does what only a foreign kernel knows."""
-    return _may_have_effects(target) and not is_pure(target)
+    draws, is_unknown = _effects_of(target)
+    return draws or (is_unknown and not is_pure(target))
 
 
 @lru_cache(maxsize=4096)
-def _may_have_effects(target: object) -> bool:
-    return is_random_op(target) or is_foreign(target)
+def _effects_of(target: object) -> tuple[bool, bool]:
+    return is_random_op(target), is_foreign(target)
 
 
 def overloads_of(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
