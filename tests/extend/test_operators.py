@@ -264,7 +264,10 @@ def test_second_registration_of_an_operator_is_refused(register: Any) -> None:
         (lambda: extend.register_operator(ops.cap, writes=("z",)), "no argument of .* 'z'"),
         (lambda: extend.register_operator(ops.cap, shape=3), "shape is a function"),
         (lambda: extend.register_lowering(ops.cap, 3), "a formula is a function"),
-        (lambda: extend.register_lowering(torch.ops.aten.rand_like, cap), "draws random numbers"),
+        (
+            lambda: extend.register_lowering(torch.ops.aten.rand_like.default, cap),
+            "draws random numbers",
+        ),
         (lambda: extend.register_decomposition(torch.ops.aten.add_.Tensor, cap), "writes to its"),
         (lambda: extend.register_lowering(ops.cap, cap, over="d"), "no argument of .* 'd'"),
     ],
