@@ -8,7 +8,7 @@ its row in a family's file (arithmetic, elementary, predicates) and a line in ea
 Code outside the package adds one at run time, with its lines as expressions:
 
     register(
-        ScalarOperation("softsign", 1, torch.nn.functional.softsign, cost=5, ulp=2),
+        ScalarOperation("softsign", 1, torch.nn.functional.softsign, "floats", cost=5),
         cpp="{0} / (1 + abs({0}))",          # scalar C++; {t} is the operand's type
         triton="{0} / (1.0 + tl.abs({0}))",
         numba="{0} / ({t}(1) + abs({0}))",
