@@ -29,13 +29,12 @@ from typing import Any
 
 import torch
 
-from ..errors import CompileFailed, UsageError
+from ..errors import CannotRender, UsageError
 
 __all__ = [
     "INFINITY",
     "REDUCTIONS",
     "SCALARS",
-    "CannotRender",
     "ScalarOperation",
     "define",
     "line_of",
@@ -46,13 +45,6 @@ __all__ = [
 
 INFINITY = float("inf")
 LANGUAGES = ("cpp", "triton", "numba")
-
-
-class CannotRender(CompileFailed):
-    """Says that a renderer has no line for a scalar operation."""
-
-    def __init__(self, language: str, name: str) -> None:
-        super().__init__(f"no {language} for the scalar operation {name!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import torch
 import jitmagic
 from jitmagic.codegen import cpp_text, numba_ops, triton_ops
 from jitmagic.codegen.cpp_text import CTYPES, call_text
-from jitmagic.errors import FallbackWarning, UsageError
+from jitmagic.errors import CannotRender, FallbackWarning, UsageError
 from jitmagic.loops.interp import run
 from jitmagic.loops.promotion import RULES
 from jitmagic.operators import SCALARS
-from jitmagic.operators.scalar import CannotRender, ScalarOperation, register, unregister
+from jitmagic.operators.scalar import ScalarOperation, register, unregister
 from jitmagic.runtime import toolchain
 from tests.kernel.building import CXX, FLAGS, compile_text
 
