@@ -115,8 +115,8 @@ def register(
     numba: str | None = None,
 ) -> None:
     """Add an operation with the expressions of the renderers, in which {0}, {1} and {2} are the
-    operands and {t} is their type. Raises UsageError if the name is taken or no identifier, or if
-    an expression does not format.
+    operands and {t} is their type. Functions that were compiled before keep their kernels. Raises
+    UsageError if the name is taken or no identifier, or if an expression does not format.
     """
     if not row.name.isidentifier():
         raise UsageError(f"the name of a scalar operation is an identifier, not {row.name!r}")

@@ -20,6 +20,7 @@ from jitmagic.errors import CannotRender, FallbackWarning, UsageError
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import LoopProgram
 from jitmagic.loops.promotion import RULES
+from jitmagic.loops.registry import lowering_of
 from jitmagic.operators import SCALARS
 from jitmagic.operators.scalar import ScalarOperation, register, unregister
 from jitmagic.runtime import toolchain
@@ -223,3 +224,4 @@ def test_an_overload_is_lowered_to_its_registered_operation(tier: str) -> None:
         assert counts == [int(tier == "cpp")]
     finally:
         assert unregister("j1")
+    assert lowering_of(overload) is None
