@@ -9,6 +9,7 @@
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
+    │   ├── CannotRender              a renderer has no line for a scalar operation
     │   ├── PassFailed                a registered pass raised, or made a graph that is not valid
     │   ├── ExtensionFailed           a rule of an operator raised, or returned a wrong result
     │   ├── OperationFailed           one operation is refused; the graph ends before it
@@ -47,6 +48,7 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
     "CompilerUnavailable",
@@ -238,6 +240,13 @@ class CompilerUnavailable(CompileFailed):
             f"the compiler cannot be loaded, so every function runs as eager: "
             f"{type(cause).__name__}: {cause}"
         )
+
+
+class CannotRender(CompileFailed):
+    """Says that a renderer has no line for a scalar operation."""
+
+    def __init__(self, language: str, name: str) -> None:
+        super().__init__(f"no {language} for the scalar operation {name!r}")
 
 
 class PassFailed(CompileFailed):

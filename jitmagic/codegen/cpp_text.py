@@ -67,12 +67,8 @@ INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 # Comparison -> (positions above the bound for which it still holds, whether it is negated).
 BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-_LOGIC = {
-    "logical_and": "bitwise_and",
-    "logical_or": "bitwise_or",
-    "logical_xor": "bitwise_xor",
-    "logical_not": "bitwise_not",
-}
+# On bools, the functions of bits are those of logic.
+_LOGIC = {r.of_bools: r.name for r in SCALARS.values() if r.of_bools and r.operands == "integers"}
 # The functions of scalar operations are in include/jitmagic/; those of operations that were
 # registered at run time are defined at the head of a unit.
 _NAMESPACE = "jm::registered"

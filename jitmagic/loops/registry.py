@@ -143,8 +143,8 @@ def one_to_one(row: ScalarOperation) -> Lowering:
 
     def function(*operands: Value) -> Value:
         dtype = operands[-1].dtype
-        of_other = row.of_bools if dtype is torch.bool else row.of_whole
-        if not row.takes(dtype) and row.of_whole is None and of_other is None:
+        folded = row.of_whole is not None or (row.of_bools and dtype is torch.bool)
+        if not (folded or row.takes(dtype)):
             raise Decline(f"eager refuses {dtype} here")
         return compute(row.name, *operands)
 
@@ -157,7 +157,7 @@ def lowering_of(overload: str) -> Lowering | None:
     """
     if overload in LOWERINGS:
         return LOWERINGS[overload]
-    rows = (row for row in SCALARS.values() if overload in row.overloads)
+    rows = (row for row in tuple(SCALARS.values()) if overload in row.overloads)
     return next(map(one_to_one, rows), None)
 
 

@@ -8,7 +8,7 @@ its row in a family's file (arithmetic, elementary, predicates) and a line in ea
 Code outside the package adds one at run time, with its lines as expressions:
 
     register(
-        ScalarOperation("softsign", 1, torch.nn.functional.softsign, cost=5, ulp=2),
+        ScalarOperation("softsign", 1, torch.nn.functional.softsign, "floats", cost=5),
         cpp="{0} / (1 + abs({0}))",          # scalar C++; {t} is the operand's type
         triton="{0} / (1.0 + tl.abs({0}))",
         numba="{0} / ({t}(1) + abs({0}))",
@@ -29,14 +29,13 @@ from typing import Any
 
 import torch
 
-from ..errors import CompileFailed, UsageError
+from ..errors import CannotRender, UsageError
 
 __all__ = [
     "INFINITY",
     "LANGUAGES",
     "REDUCTIONS",
     "SCALARS",
-    "CannotRender",
     "ScalarOperation",
     "define",
     "line_of",
@@ -47,13 +46,6 @@ __all__ = [
 
 INFINITY = float("inf")
 LANGUAGES = ("cpp", "triton", "numba")
-
-
-class CannotRender(CompileFailed):
-    """Says that a renderer has no line for a scalar operation."""
-
-    def __init__(self, language: str, name: str) -> None:
-        super().__init__(f"no {language} for the scalar operation {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +116,8 @@ def register(
     numba: str | None = None,
 ) -> None:
     """Add an operation with the expressions of the renderers, in which {0}, {1} and {2} are the
-    operands and {t} is their type. Raises UsageError if the name is taken or no identifier, or if
-    an expression does not format.
+    operands and {t} is their type. Functions that were compiled before keep their kernels. Raises
+    UsageError if the name is taken or no identifier, or if an expression does not format.
     """
     if not row.name.isidentifier():
         raise UsageError(f"the name of a scalar operation is an identifier, not {row.name!r}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -15,17 +16,22 @@ import torch
 import jitmagic
 from jitmagic.codegen import cpp_text, numba_ops, triton_ops
 from jitmagic.codegen.cpp_text import CTYPES, call_text
-from jitmagic.errors import FallbackWarning, UsageError
+from jitmagic.errors import CannotRender, FallbackWarning, UsageError
 from jitmagic.loops.interp import run
+from jitmagic.loops.ir import LoopProgram
 from jitmagic.loops.promotion import RULES
+from jitmagic.loops.registry import lowering_of
 from jitmagic.operators import SCALARS
-from jitmagic.operators.scalar import CannotRender, ScalarOperation, register, unregister
+from jitmagic.operators.scalar import ScalarOperation, register, unregister
 from jitmagic.runtime import toolchain
+from jitmagic.runtime.alignment import aligned_arguments
+from jitmagic.runtime.plan_interpreter import PlanRunner
+from jitmagic.runtime.store import Store as Cache
+from jitmagic.runtime.triton_kernels import build_cubins
 from tests.kernel.building import CXX, FLAGS, compile_text
 
 from .built import compiled
-from .test_numba import compiled as compiled_by_numba
-from .test_triton import op_program, rendered, run_interpreted
+from .test_triton import H200, op_program, rendered, run_interpreted
 
 DTYPES = (torch.float32, torch.float64, torch.int16, torch.int32, torch.int64, torch.uint8)
 ROWS = list(SCALARS.values())
@@ -122,6 +128,12 @@ def registered() -> Iterator[None]:
     assert not SCALARS.keys() & {"ramp", "bessel", "farther"}
 
 
+def compiled_by_numba(program: LoopProgram) -> PlanRunner:
+    pytest.importorskip("numba")
+    made: PlanRunner = import_module("tests.codegen.test_numba").compiled(program)
+    return made
+
+
 def inputs(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
     torch.manual_seed(0)
     return [torch.randn(1003, dtype=dtype) * 3 for _ in range(count)]
@@ -137,16 +149,30 @@ def test_registered_operations_run_in_cpp(name: str, dtype: torch.dtype) -> None
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)  # torch's J0 errs by 4e-7
 
 
+@pytest.mark.parametrize("tier", ["numba", "triton"])
 @pytest.mark.parametrize("name", ["ramp", "farther"])
 @pytest.mark.usefixtures("registered")
-def test_registered_operations_run_in_numba_and_triton(name: str) -> None:
-    pytest.importorskip("numba")
+def test_registered_operations_run_in_numba_and_triton(name: str, tier: str) -> None:
     program = op_program([name], torch.float32, 1003, SCALARS[name].arity)
     given = inputs(SCALARS[name].arity, torch.float32)
-    torch.testing.assert_close(compiled_by_numba(program)(*given), run(program, given))
+    if tier == "numba":
+        got = compiled_by_numba(program)(*given)
+    else:
+        pytest.importorskip("triton")
+        got, _ = run_interpreted(*reversed(rendered(program)), given)
+    torch.testing.assert_close(got, run(program, given))
+
+
+@pytest.mark.parametrize("arity", [1, 2])
+@pytest.mark.usefixtures("registered")
+def test_triton_compiles_every_operation_for_a_gpu(arity, tmp_path, monkeypatch) -> None:
     pytest.importorskip("triton")
-    plan, source = rendered(program)
-    torch.testing.assert_close(run_interpreted(source, plan, given)[0], run(program, given))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for dtype in (torch.float32, torch.int32):
+        rows = [row for row in SCALARS.values() if row.arity == arity and row.takes(dtype)]
+        names = [row.name for row in rows if row.texts is None or "triton" in row.texts]
+        plan, source = rendered(op_program(names, dtype, 1003, arity))
+        build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
 
 
 @pytest.mark.usefixtures("registered")
@@ -160,10 +186,10 @@ def test_an_expression_of_known_functions_is_one_of_vectors() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_renderer_without_the_expression_says_so() -> None:
     program = op_program(["bessel"], torch.float32, 8, 1)
-    with pytest.raises(CannotRender, match="no numba for the scalar operation 'bessel'"):
-        compiled_by_numba(program)
-    with pytest.raises(CannotRender, match="no triton for"):
+    with pytest.raises(CannotRender, match="no triton for the scalar operation 'bessel'"):
         rendered(program)
+    with pytest.raises(CannotRender, match="no numba for"):
+        compiled_by_numba(program)
 
 
 def test_what_cannot_be_registered() -> None:
@@ -198,3 +224,4 @@ def test_an_overload_is_lowered_to_its_registered_operation(tier: str) -> None:
         assert counts == [int(tier == "cpp")]
     finally:
         assert unregister("j1")
+    assert lowering_of(overload) is None

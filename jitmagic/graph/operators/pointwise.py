@@ -58,6 +58,7 @@ def overloads(names: Mapping[str, int]) -> Iterator[tuple[OpOverload, int]]:
 
 _POINTWISE = {op for table in (PROMOTING, FLOATING, BOOLEAN, KEEPING) for op, _ in overloads(table)}
 _POINTWISE |= {aten.where.self, aten._to_copy.default, aten.clone.default}
+# A transcendental function costs at least as much as exp, ten additions.
 _COSTLY = {str(row.packet): row.arity for row in SCALARS.values() if row.packet and row.cost >= 10}
 _TRANSCENDENTAL = {op for op, _ in overloads(_COSTLY)}
 

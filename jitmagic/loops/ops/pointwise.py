@@ -25,10 +25,10 @@ from ..values import FLOATS, Number, cast, compute, constant, number, round_to, 
 __all__: list[str] = []
 
 
-# A packet that is one scalar operation is lowered as its row says.
+# Rows that were registered at run time may be removed again: `lowering_of` looks them up.
 for _row in SCALARS.values():
-    for _overload in _row.overloads:
-        LOWERINGS[_overload] = one_to_one(_row)
+    if _row.texts is None:
+        LOWERINGS.update(dict.fromkeys(_row.overloads, one_to_one(_row)))
 
 
 # -- sums and products ----------------------------------------------------------------------------
