@@ -223,7 +223,7 @@ class TorchPythonFunction(FunctionValue):
 
 def torch_object(machine: Machine, obj: Any) -> Value:
     """Return the value of an object of torch."""
-    if type(obj) in ATOMS or isinstance(obj, enum.Enum):
+    if type(obj) in ATOMS or type(obj) is object or isinstance(obj, enum.Enum):
         return machine.constant(obj)
     if isinstance(obj, types.ModuleType):
         return operators_of(obj) or _module(machine, obj, None)
