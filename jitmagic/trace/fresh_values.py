@@ -74,6 +74,6 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return BuiltinValue(obj)
     if isinstance(obj, TYPE_FORMS):
         return TypeFormValue(obj)
-    if kind is object:  # the default that stands for an omitted argument: torch.foreach.add
+    if kind is object:
         return IdentityValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))
