@@ -88,7 +88,10 @@ def check_as_kernels_do(
         _reject("the addend has more dimensions than the product")
     if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():
         _reject(f"its GPU kernel is not implemented for {tensors[0].dtype}")
-    if name == "pixel_unshuffle" and not has_elements(tensors[0]):
+    changes_shape = (
+        name == "pixel_unshuffle" and _argument(args, kwargs, 1, "downscale_factor") != 1
+    )
+    if changes_shape and not has_elements(tensors[0]):
         _reject("its kernel keeps the shape of an empty tensor")
     if name in _MULTIPLIED_IN_PLACE:
         _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
@@ -99,8 +102,6 @@ def check_as_kernels_do(
     complex_vectors = (tensors[0].is_complex() or name == "linalg_eig") and tensors[0].numel()
     if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
         _reject("its gradient depends on the values: a loss that depends on the phase is refused")
-    if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
-        _reject("its gradient has another formula if there are zeros")
     kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
     if name in _STRIDES_KEPT and not kept:
         _reject("the layout of its result follows the gaps and overlaps of its input")
