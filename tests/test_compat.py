@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
+import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.cpp_extension import include_paths
 
 import jitmagic
 from jitmagic import compat
@@ -120,6 +124,37 @@ def test_the_range_of_versions_is_that_of_the_project() -> None:
     assert versions.REQUIREMENT in project["dependencies"]
     assert versions.release("2.15.0a0+git1234") == (2, 15)
     assert versions.is_older("2.10.1") and not versions.is_older("2.11.0")
+
+
+def operator_names(tree: ast.Module) -> set[tuple[str, ...]]:
+    """Return (namespace, operator[, overload]) of the operators that the code names."""
+    named = (dotted_name(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    full = (["torch", "ops", *parts] if parts[:1] == ["aten"] else parts for parts in named)
+    return {tuple(parts[2:5]) for parts in full if parts[:2] == ["torch", "ops"] and parts[3:]}
+
+
+def has_operator(name: tuple[str, ...]) -> bool:
+    try:
+        functools.reduce(getattr, name, torch.ops)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_this_torch_has_every_operator_that_the_package_names() -> None:
+    names = set().union(*(operator_names(ast.parse(path.read_text())) for path in FILES))
+    assert ("aten", "_to_copy", "default") in names and len(names) > 500
+    of_torch = sorted(name for name in names if name[0] != "jitmagic")
+    assert not [".".join(name) for name in of_torch if not has_operator(name)]
+
+
+def test_this_torch_has_every_header_that_the_extensions_include() -> None:
+    sources = [path for path in (ROOT / "extensions").rglob("*") if path.suffix in (".cpp", ".h")]
+    included = re.compile(r"#\s*include <((?:ATen|c10|torch)/[^>]+)>")
+    headers = {header for path in sources for header in included.findall(path.read_text())}
+    assert len(headers) > 30
+    folders = include_paths()
+    assert not [h for h in sorted(headers) if not any(Path(f, h).exists() for f in folders)]
 
 
 # --------------------------------------------------------------------------------- what is missing

@@ -61,7 +61,8 @@ def part_of(function: object, part: str) -> object:
 
 def _evaluated_annotations(function: types.FunctionType) -> object:
     """Return the dict that CPython has cached, or None; reading it may run code since 3.14."""
-    others = (function.__globals__, function.__builtins__, function.__kwdefaults__, vars(function))
+    builtins = getattr(function, "__builtins__")  # noqa: B009  typeshed lacks it
+    others = (function.__globals__, builtins, function.__kwdefaults__, vars(function))
     found = (one for one in gc.get_referents(function) if issubclass(type(one), dict))
     return next((one for one in found if all(one is not other for other in others)), None)
 

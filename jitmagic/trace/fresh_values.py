@@ -26,6 +26,7 @@ from .values.numpy_scalars import ARRAY_SCALARS
 from .values.objects.callables import BuiltinValue
 from .values.objects.constants import ATOMS, ConstantValue
 from .values.objects.enums import EnumValue
+from .values.objects.identity import IdentityValue
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
 __all__ = ["fresh_value"]
@@ -73,4 +74,6 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return BuiltinValue(obj)
     if isinstance(obj, TYPE_FORMS):
         return TypeFormValue(obj)
+    if kind is object:
+        return IdentityValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -44,6 +44,16 @@ def test_the_gradient_of_a_product_is_eagers(form, factors, dtype):
     torch.testing.assert_close(*found, equal_nan=True)
 
 
+@covered(form=FORMS.keys() - {"wider"}, factors=FACTORS)
+def test_the_gradient_of_a_product_of_complex_numbers_is_eagers(form, factors):
+    function, parts = FORMS[form], torch.tensor(FACTORS[factors])
+    found = []
+    for run in (jitmagic.jit(function, fullgraph=True), function):
+        x = torch.complex(parts, parts.flip(-1)).requires_grad_()
+        found.append(torch.autograd.grad(run(x).abs().sum(), x)[0])
+    torch.testing.assert_close(*found, equal_nan=True)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_one_graph_serves_products_with_zeros_and_without(dynamic):
     compiled = jitmagic.jit(FORMS["rows"], dynamic=dynamic)

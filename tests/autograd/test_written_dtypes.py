@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.covering import covered
 
 # Eager is right whenever a graph cannot be: that it says so is not what is looked for here.
 pytestmark = pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
@@ -106,6 +107,53 @@ def test_bytes_after_a_write(dtype: str, write: str) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "complex64"])
 def test_bytes_after_a_write_in_generated_code(dtype: str) -> None:
     compare(DTYPES[dtype], "bits", "native", every=59)
+
+
+def written_parts(z: Tensor) -> None:
+    z.real.mul_(3)
+    z.imag[0] = 5
+
+
+def written_turned(z: Tensor) -> None:
+    z.mT.real.add_(z.imag.mT)
+
+
+def written_pairs(z: Tensor) -> None:
+    torch.view_as_real(z)[..., 1:].copy_(z.real.unsqueeze(-1))
+
+
+def written_as_complex(z: Tensor) -> None:
+    torch.view_as_complex(torch.view_as_real(z)[:1]).mul_(1j)
+
+
+PARTS: dict[str, Alias] = {
+    "all": lambda z: z,
+    "columns": lambda z: z[:, ::2],
+    "turned": lambda z: z.mT,
+}
+
+
+@covered(
+    write=[written_parts, written_turned, written_pairs, written_as_complex],
+    part=PARTS,
+    kind=["input", "copy", "gradient"],
+)
+def test_parts_of_complex_numbers_are_written_in_one_graph(
+    write: Callable[[Tensor], None], part: str, kind: str
+) -> None:
+    def run(x: Tensor) -> Tensor:
+        z = x if kind == "input" else x * 2
+        write(PARTS[part](z))
+        return z * z
+
+    found = []
+    for call in (run, jitmagic.jit(run, fullgraph=True)):
+        x = numbers(torch.complex64).mul(1 - 2j).requires_grad_(kind == "gradient")
+        made = call(x)
+        found.append([made, x])
+        if kind == "gradient":
+            found[-1] += torch.autograd.grad(made.abs().sum(), x)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
 
 
 def compare(dtype: torch.dtype, write: str, backend: str, every: int) -> None:

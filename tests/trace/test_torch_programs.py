@@ -477,3 +477,14 @@ PROGRAMS = [
 @pytest.mark.parametrize(("program", "arguments"), PROGRAMS, ids=[p.__name__ for p, _ in PROGRAMS])
 def test_program(program, arguments):
     check(lambda: (program, arguments()))
+
+
+@pytest.mark.skipif(not hasattr(torch, "foreach"), reason="new in torch 2.15")
+@pytest.mark.parametrize("given", [{}, {"alpha": 2}], ids=["omitted", "given"])
+@pytest.mark.parametrize("name", ["add", "add_", "sub", "sub_"])
+def test_an_object_stands_for_an_omitted_argument_of_torch(name, given):
+    def program(xs, ys):
+        made = getattr(torch.foreach, name)(xs, ys, **given)
+        return made, [x * 2 for x in xs]
+
+    check(lambda: (program, ([g(3), g(4)], [g(3), g(4)])))

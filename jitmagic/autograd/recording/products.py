@@ -25,7 +25,8 @@ def prod(
 ) -> torch.Tensor:
     """Return torch.prod of a traced tensor."""
     wide = x if dtype is None else x.to(dtype)
-    if not (x.requires_grad and torch.is_grad_enabled() and wide.dtype.is_floating_point):
+    has_gradient = wide.dtype.is_floating_point or wide.dtype.is_complex
+    if not (x.requires_grad and torch.is_grad_enabled() and has_gradient):
         return _plain(x, dim, keepdim, dtype)
     made: torch.Tensor = _Prod.apply(wide, dim, keepdim)  # type: ignore[no-untyped-call]
     return made
@@ -56,7 +57,7 @@ class _Prod(torch.autograd.Function):
             return grad.clone(), None, None
         zeros = x == 0
         if ctx.dim is None:
-            divided = grad * (made / x)
+            divided = grad * (made / x).conj()
             others = grad * _of_others(x.reshape(-1), 0).view_as(x)
             count = zeros.sum()
             # With two zeros each product of others has one, but 0 * inf inside cumprod is NaN.
@@ -65,11 +66,11 @@ class _Prod(torch.autograd.Function):
         if not ctx.keepdim:
             grad, made = grad.unsqueeze(ctx.dim), made.unsqueeze(ctx.dim)
         others = grad * _of_others(x, ctx.dim)
-        return torch.where(zeros.any(), others, grad * (made / x)), None, None
+        return torch.where(zeros.any(), others, grad * (made / x).conj()), None, None
 
 
 def _of_others(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return, for each element, the product of the elements before it and after it."""
+    """Return, for each element, the conjugate product of those before it and after it."""
     extent = x.shape[dim]
     if extent == 0:
         return torch.ones_like(x)
@@ -78,4 +79,4 @@ def _of_others(x: torch.Tensor, dim: int) -> torch.Tensor:
         return one
     before = torch.cat((one, x.narrow(dim, 0, extent - 1)), dim).cumprod(dim)
     after = torch.cat((one, x.narrow(dim, 1, extent - 1).flip(dim)), dim).cumprod(dim)
-    return before * after.flip(dim)
+    return (before * after.flip(dim)).conj()

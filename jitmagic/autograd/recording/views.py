@@ -92,6 +92,14 @@ def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
     return value.one(aten.view.dtype, base.dtype)
 
 
+def _as_complex(base: Sym, value: Sym) -> Sym:
+    return value.one(aten.view_as_complex.default)
+
+
+def _as_real(base: Sym, value: Sym) -> Sym:
+    return value.one(aten.view_as_real.default)
+
+
 def _selected(base: Sym, value: Sym, dim: int, index: int) -> Sym:
     return base.one(aten.select_scatter.default, value, dim, index)
 
@@ -156,6 +164,8 @@ _WRITE_BACK: dict[OpOverload, Callable[..., Sym]] = {
     aten.transpose.int: _transposed,
     aten.t.default: _t,
     aten.view.dtype: _redtyped,
+    aten.view_as_real.default: _as_complex,
+    aten.view_as_complex.default: _as_real,
     aten.select.int: _selected,
     aten.slice.Tensor: _sliced,
     aten.diagonal.default: _diagonal,

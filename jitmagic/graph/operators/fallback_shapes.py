@@ -325,11 +325,11 @@ def _found(x: Tensor, *args: object, **kwargs: object) -> Tensor:
     return fresh_meta(x.shape, torch.bool)
 
 
-def _kept_layout(x: Tensor, *args: object) -> Tensor | None:
+def _scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not is_dense_in(x, order):
         return None
-    return fresh_meta(x.shape, x.dtype, x.stride())
+    return fresh_meta(x.shape, torch.result_type(x, 1.0), x.stride())
 
 
 def _singular_values(
@@ -386,7 +386,7 @@ _FAMILIES: Mapping[Any, tuple[Any, ...]] = {
     _log_sigmoid: (aten.log_sigmoid_forward.default,),
     _angle: (aten.angle.default,),
     _found: (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
-    _kept_layout: (aten.native_dropout_backward.default,),
+    _scaled: (aten.native_dropout_backward.default,),
     _singular_values: (aten._linalg_svd.default,),
 }
 FALLBACK_RULES: Mapping[OpOverload, AnyFunction] = {

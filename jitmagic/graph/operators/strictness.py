@@ -214,7 +214,8 @@ def _check_pooled(call: _Call) -> None:
 
 @_checks("pixel_unshuffle")
 def _check_unshuffled(call: _Call) -> None:
-    if not has_elements(call.first):
+    factor = _argument(call.args, call.kwargs, 1, "downscale_factor")
+    if factor != 1 and not has_elements(call.first):
         _reject("its kernel keeps the shape of an empty tensor")
 
 
@@ -286,12 +287,6 @@ def _check_storage(
 def _check_vectors(call: _Call) -> None:
     if (call.first.is_complex() or call.name == "linalg_eig") and call.first.numel():
         _reject("its gradient depends on the values: a loss that depends on the phase is refused")
-
-
-@_checks("prod")
-def _check_product(call: _Call) -> None:
-    if call.first.is_complex() and call.first.requires_grad:
-        _reject("its gradient has another formula if there are zeros")
 
 
 @_checks("dropout native_dropout rrelu rrelu_with_noise")

@@ -418,3 +418,18 @@ def test_cached_read_of_process_state_is_one_graph():
     for hits in (1, 2):
         assert tagged(torch.ones(1)).item() == 2
         assert available.cache_info()[:2] == (hits, 1)
+
+
+@pytest.mark.parametrize("made", [torch, torch.relu, Recipe, functools.reduce, double])
+def test_a_first_call_that_returns_what_has_one_identity_is_one_graph(made):
+    @functools.cache
+    def chosen(n):
+        return made
+
+    def program(x):
+        return x + 1, chosen(1)
+
+    tagged = jitmagic.jit(program, fullgraph=True, backend="eager")
+    for hits in (0, 1):
+        assert tagged(torch.ones(1))[1] is made
+        assert chosen.cache_info()[:2] == (hits, 1)

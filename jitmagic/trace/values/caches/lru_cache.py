@@ -235,6 +235,11 @@ def _is_atom(machine: Machine, value: Value) -> bool:
 
 
 def _is_fixed(machine: Machine, value: Value) -> bool:
+    """Return whether the program gets the same object, or an equal constant, with a cache or
+    without: torch.get_device_module() returns a module.
+    """
+    if value.by_identity and value.identity() is not value:
+        return True
     return value.is_constant(machine) and value.python_type(machine) is not bytearray
 
 

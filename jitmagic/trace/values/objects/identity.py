@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....guards.source import Source
-from ..base import Machine, Value
+from ...result import Constant, Recipe
+from ..base import Builder, Machine, Value
 
 __all__ = ["IdentityValue"]
 
@@ -22,7 +23,7 @@ class IdentityValue(Value):
     always_true = True
     by_identity = True
 
-    def __init__(self, live: object, source: Source) -> None:
+    def __init__(self, live: object, source: Source | None = None) -> None:
         super().__init__(source)
         self.live: Any = live  # a subclass knows its type
 
@@ -34,3 +35,6 @@ class IdentityValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         return self.live
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)

@@ -47,6 +47,7 @@ __all__ = ["TorchPythonFunction", "inlined_function", "torch_object"]
 
 _STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that torch reassigns
 _INLINED_CLASSES = ("torch.distributions.", "torch.optim.")
+_CONSTANTS = (*ATOMS, tuple, object)  # a plain object() is the default of an omitted argument
 _CUBLAS = type(torch.backends.cuda.matmul)
 _MODELLED = (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
@@ -103,7 +104,7 @@ def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
 
 def _is_known(value: object) -> bool:
     """Return whether an object is a constant, or a library's original of a supported kind."""
-    if type(value) in ATOMS or type(value) is tuple:
+    if type(value) in _CONSTANTS:
         return True
     modelled = isinstance(value, _MODELLED) or handler_of(value) is not None
     return modelled and is_library_made(value)
@@ -223,7 +224,7 @@ class TorchPythonFunction(FunctionValue):
 
 def torch_object(machine: Machine, obj: Any) -> Value:
     """Return the value of an object of torch."""
-    if type(obj) in ATOMS or isinstance(obj, enum.Enum):
+    if type(obj) in _CONSTANTS or isinstance(obj, enum.Enum):
         return machine.constant(obj)
     if isinstance(obj, types.ModuleType):
         return operators_of(obj) or _module(machine, obj, None)
@@ -240,8 +241,8 @@ def torch_object(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
         # The function of a `@torch.no_grad()` decorator in torch's own code.
         return no_grad().get_attr(machine, obj.__name__)
-    if type(obj) in (tuple, list, dict, set, frozenset):
-        return _container(machine, obj)
+    if type(obj) in (list, dict, set, frozenset):  # may be mutable state
+        raise GraphBreak(UnknownObject.of(what="a table of torch", type=type(obj).__name__))
     if type(obj) is _CUBLAS:
         return BackendFlags(obj)
     if handler_of(obj) is not None:  # a cached function, say
@@ -261,13 +262,6 @@ def _class(machine: Machine, obj: type) -> Value:
         return inlined
     of_torch: Value = machine.constant(obj)
     return of_torch
-
-
-def _container(machine: Machine, obj: object) -> Value:
-    """Return the value of a constant tuple of torch; other containers may be mutable state."""
-    if type(obj) is tuple:
-        return machine.constant(obj)
-    raise GraphBreak(UnknownObject.of(what="a table of torch", type=type(obj).__name__))
 
 
 def inlined_function(
