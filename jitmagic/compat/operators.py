@@ -18,8 +18,12 @@ else:
     OpOverloadPacket = private("torch._ops.OpOverloadPacket")
 
 __all__ = [
+    "COND",
     "IMPLEMENTED",
+    "MAP",
     "OPERATOR_DEFINITIONS",
+    "SCAN",
+    "WHILE_LOOP",
     "CustomOpDef",
     "DispatchKey",
     "OpNamespace",
@@ -46,3 +50,10 @@ IMPLEMENTED: set[str] = private("torch.library._impls")
 has_trivial_fake: Callable[[OpOverload], bool] = private(
     "torch._library.utils.can_generate_trivial_fake_impl"
 )
+
+# Operators that take functions; torch.cond and the like end in a call of one.
+COND: Any = private("torch.ops.higher_order.cond")
+WHILE_LOOP: Any = private("torch.ops.higher_order.while_loop")
+SCAN: Any = private("torch.ops.higher_order.scan")
+MAP: Any = private("torch.ops.higher_order.map_impl")
+ASSOCIATIVE_SCAN: Any = private("torch.ops.higher_order.associative_scan")

@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..spec import TensorSpec
+from .control_flow import has_graphs
 from .gradients import gradients
 from .memory import memory_of
 from .meta_calls import MetaCall, Modes
@@ -25,9 +26,8 @@ from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on,
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, statistics_written
-from .regions import FunctionCall, back_to_entry_mode
+from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_torch
-from .transforms import is_transform
 
 __all__ = [
     "GraphState",
@@ -177,9 +177,7 @@ def describe_edited(graph: Graph, before: GraphState) -> None:
 
 def _has_history(node: Node) -> bool:
     target = node.target
-    if target is gradients or isinstance(target, FunctionCall) or is_transform(target):
-        return True
-    return target == "requires_grad_"
+    return target is gradients or target == "requires_grad_" or has_graphs(target)
 
 
 def _check_arguments(node: Node, before: GraphState) -> None:

@@ -25,6 +25,7 @@ from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
+from .control_flow import has_graphs
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
@@ -44,7 +45,6 @@ from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
-from .transforms import is_transform
 
 __all__ = [
     "DataDependent",
@@ -145,7 +145,7 @@ def call_on_meta(
     """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
     cannot run at symbolic sizes then raise.
     """
-    _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
+    _SHAPES.written, _SHAPES.names_devices = written, has_graphs(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
     attribution = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:

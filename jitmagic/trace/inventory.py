@@ -16,8 +16,8 @@ _NAMES = {
         "iterator_tools numbers objects operators ordering set_methods texts"
     ),
     "builtins.pytorch": (
-        "attention autocast autograd_functions checkpointing checks composites differentiation "
-        "functional numpy_calls optimizers process_state random_numbers recurrent torch_calls"
+        "attention autocast autograd_functions checkpointing checks composites control_flow "
+        "differentiation functional numpy_calls optimizers process_state random_numbers recurrent torch_calls"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "
