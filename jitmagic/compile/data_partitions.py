@@ -21,11 +21,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..autograd.nodes import node_spec, result_nodes
-from ..compat.modes import switch_grad_mode
 from ..errors import OperationFailed
 from ..graph.control_flow import Body, ControlFlow
 from ..graph.node_meta import changes_mode, devices_in, specs_in, symbols_in
-from ..graph.operators.autocast import restoring_modes
+from ..graph.operators.autocast import preserving_autocast, restoring_modes
 from ..graph.symbolic.data_split import DataPartition, DataPartitions, split_at_data
 from ..options import Options
 from ..records import Recording
@@ -38,7 +37,7 @@ from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
 from .sizes import CompiledGraph, SizeCompiler
 
-__all__ = ["compile_partitions", "results_of", "trace_of", "trace_of_body"]
+__all__ = ["compile_partitions", "has_all_sizes", "results_of", "trace_of", "trace_of_body"]
 
 Compile = Callable[..., CompiledGraph]
 
@@ -101,14 +100,13 @@ class _PartCompiler:
         )
 
     def compile_body(self, own: Trace) -> Executable:
-        """Return the executable of a branch or loop body, whose results nobody differentiates with
-        respect to each other.
+        """Return the executable of a branch or loop body, whose results the program cannot
+        differentiate with respect to each other.
         """
         if (split := split_at_data(own.graph)) is not None:
             parts = self.compile_static, self.builders, self.options, self.record
             return compile_partitions(own, split, *parts).run
-        read = {symbol for node in own.graph.graph.nodes for symbol in symbols_in(node)}
-        if read - places_of(own).keys():  # no input has such a size
+        if not has_all_sizes(own):
             return restoring_modes(own.graph, own.graph.forward)
         return self.compile(own, frozenset()).run
 
@@ -119,15 +117,21 @@ def _compile_bodies(own: Trace, compiler: _PartCompiler) -> None:
     options = replace(compiler.options, cuda_graphs=False)
     static = partial(compiler.compile_static, options=options)
     inner = replace(compiler, options=options, compile_static=static)
-    with torch.set_grad_enabled(torch.is_grad_enabled()):
+    with torch.set_grad_enabled(torch.is_grad_enabled()), preserving_autocast():
         for node in own.graph.graph.nodes:
-            if node.target is switch_grad_mode:
-                torch.set_grad_enabled(node.args[0])
+            if changes_mode(node):
+                node.target(*node.args)
             elif isinstance(node.target, ControlFlow):
                 bodies = node.target.bodies
                 node.target = node.target.with_runs(
                     [inner.compile_body(trace_of_body(own, body)) for body in bodies]
                 )
+
+
+def has_all_sizes(own: Trace) -> bool:
+    """Return whether each symbolic size in a body is one of its inputs' sizes."""
+    read = {symbol for node in own.graph.graph.nodes for symbol in symbols_in(node)}
+    return read <= places_of(own).keys()
 
 
 def trace_of_body(traced: Trace, body: Body) -> Trace:

@@ -452,6 +452,7 @@ class TransformRefused(Reason):
 
 class BodyRefused(Reason):
     title = "A branch or loop body that is not supported"
+    hooks_callees = False  # torch.compile compiles them there
     template = "a function that {name} takes is not supported: {why}"
     explanation = "A control-flow operator of torch is one node over the graphs of its functions."
     advice = "compute new tensors of the same shapes and dtypes from its arguments alone"

@@ -21,10 +21,10 @@ from torch.fx import GraphModule, Node
 from ..compat.modes import switch_grad_mode
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder, map_nodes
+from ..graph.control_flow import Body
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
-from ..graph.control_flow import Body
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
@@ -251,10 +251,11 @@ class BodyBuilder(_InnerBuilder):
         super().__init__(outer, name, outer.graph.grad_enabled)
         if outer.graph.modes_vary or isinstance(outer.graph, TransformBuilder):
             self._refuse("it runs in a backward or under a transform of torch.func")
-        if outer.graph.autocast != OFF:
-            self._refuse("it runs under autocast")
         if outer.graph.default_dtype is not None:
             self._refuse("the frame has changed the default dtype")
+        self.autocast = outer.graph.autocast
+        self.has_cast = self.autocast != OFF
+        self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
 
     def close(self, answer: Sequence[Node]) -> tuple[Body, tuple[Node, ...]]:
         """Return the finished graph, and the captured outer nodes in order."""

@@ -23,7 +23,6 @@ from ....graph.control_flow import Body, ControlFlow
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of, spec_on
 from ....graph.propagate import DataDependent, EagerRaises
-from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.transforms import Slot
 from ....spec import TensorSpec
 from ...breaks import BodyRefused, GraphBreak, TorchCallFailed
@@ -62,10 +61,9 @@ def _while_loop(
     specs = [_spec(value) for value in carry]
     while True:
         made = [call.trace(one, call.with_inputs(specs, rest)) for one in (test, step)]
-        (answer, *others), wanted = made[0].specs, made[1].specs
-        if others or answer.shape or made[0].structure != Slot(0) or str(answer.dtype) != "torch.bool":
+        if made[0].structure != Slot(0) or made[0].specs[0].shape:
             call.refuse("the condition is not a 0-dim tensor of bools")
-        if (again := call.with_history(specs, wanted)) == specs:
+        if (again := call.with_history(specs, made[1].specs)) == specs:
             return call.record(carry, made, made[1].structure, len(carry))
         specs = again
 
@@ -83,6 +81,16 @@ def _scan(
 def _map(machine: Machine, function: Value, xs: Value, additional: Value) -> Value:
     call = _Call(machine, "map")
     return _over_rows(call, function, [], call.tensors(xs), unpack(machine, additional))
+
+
+@handles(ASSOCIATIVE_SCAN)
+def _associative_scan(machine: Machine, combine: Value, xs: Value, additional: Value) -> Value:
+    """Inline the formula in the module of the caller, which takes a logarithm of calls."""
+    formula = machine.frame.globals.store.get("generic_associative_scan")
+    if formula is None:
+        _Call(machine, "associative_scan").refuse("the operator is called by itself")
+    named = {"additional_inputs": additional}
+    return formula.realize(machine).call(machine, [combine, xs], named)
 
 
 def _over_rows(
@@ -130,6 +138,14 @@ class _Call:
     def refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BodyRefused.of(name=self.name, why=why))
 
+    def _refused(self, broken: GraphBreak) -> GraphBreak:
+        """Return the break of a body as one of the whole call, at the same line."""
+        if isinstance(broken.reason, BodyRefused):
+            return broken
+        made = GraphBreak(BodyRefused.of(name=self.name, why=broken.reason.message))
+        made.where, made.mark = broken.where, broken.mark
+        return made
+
     def tensors(self, sequence: Value) -> list[TensorValue]:
         values = [value.realize(self.machine) for value in unpack(self.machine, sequence)]
         tensors = [value for value in values if isinstance(value, TensorValue)]
@@ -168,6 +184,8 @@ class _Call:
             nodes = [region.local(value.node) for value in returned]
         except ObservedError as error:
             self.refuse(f"it raises {error.error.python_type(machine).__name__}")
+        except GraphBreak as broken:
+            raise self._refused(broken) from None
         finally:
             machine.notes, machine.effects = outer  # type: ignore[misc]
         self._check_memory(region, nodes)
