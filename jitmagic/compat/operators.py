@@ -18,6 +18,7 @@ else:
     OpOverloadPacket = private("torch._ops.OpOverloadPacket")
 
 __all__ = [
+    "ASSOCIATIVE_SCAN",
     "COND",
     "IMPLEMENTED",
     "MAP",

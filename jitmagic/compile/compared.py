@@ -12,8 +12,8 @@ import torch
 
 from ..frame.handle import Handle
 from ..frame.ledger import Comparable
-from ..graph.control_flow import control_flow_in
 from ..graph.node_meta import devices_in
+from ..graph.operators.control_flow import control_flow_in
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from ..trace.result import Break, Trace

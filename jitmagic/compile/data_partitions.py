@@ -6,8 +6,8 @@ that uses such sizes has an executable for each size tuple (sizes.py), with one 
 built for example sizes before the first call. Each partition is an autograd node, so gradients flow
 between them.
 
-A control-flow node (graph/control_flow.py) is such a call: it runs in eager, and calls the
-executables of its branches or loop bodies, each compiled like a graph of its own.
+A control-flow node (graph/operators/control_flow.py) runs in eager too, and calls the executables
+of its branches or loop bodies, each compiled like a graph of its own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch.fx import GraphModule, Node
 
 from ..autograd.nodes import node_spec, result_nodes
 from ..errors import OperationFailed
-from ..graph.control_flow import Body, ControlFlow
 from ..graph.node_meta import changes_mode, devices_in, specs_in, symbols_in
 from ..graph.operators.autocast import preserving_autocast, restoring_modes
+from ..graph.operators.control_flow import Body, ControlFlow
 from ..graph.symbolic.data_split import DataPartition, DataPartitions, split_at_data
 from ..options import Options
 from ..records import Recording

@@ -18,7 +18,7 @@ from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
 from ..compile.data_partitions import has_all_sizes, results_of, trace_of, trace_of_body
 from ..errors import CompileFailed
-from ..graph.control_flow import PLACES, control_flow_in
+from ..graph.operators.control_flow import PLACES, control_flow_in
 from ..graph.operators.foreign import is_foreign
 from ..graph.subgraphs import Subgraph, split_if_possible
 from ..graph.symbolic.data_split import split_at_data
@@ -113,9 +113,11 @@ def _with_backward(differentiated: list[Partition], build: Build) -> Partition |
     fitting = [part for part in differentiated if own <= _names(part.backward)]
     if not fitting:
         return None
+    # The smallest graph that has the names: a backward that only forwards gradients has none.
+    found = min(reversed(fitting), key=lambda part: len(_names(part.backward)))
     if len(fitting) > 1:
-        differentiated.remove(fitting[-1])
-    return fitting[-1]
+        differentiated.remove(found)
+    return found
 
 
 def _names(gm: GraphModule | None) -> set[str]:

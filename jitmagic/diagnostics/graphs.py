@@ -170,7 +170,8 @@ def _of_frame(record: CompileRecord) -> Iterator[StageGraphs]:
     own = list(parts_of(traced))
     named = [f"{record.name}, part {n}" for n in range(len(own))] if own[1:] else [record.name]
     parts = [(name, *part) for name, part in zip(named, own, strict=True)]
-    parts += [(f"{record.name}, {name}", *part) for name, *part in bodies_of(traced)]
+    bodies = bodies_of(traced)
+    parts += [(f"{record.name}, {name}", part, is_eager) for name, part, is_eager in bodies]
     compiled = [part for _, part, is_eager in parts if not is_eager]
     results = [stage.result for stage in record.stages]
     # A stage that failed with symbolic sizes ran again: the last results are those in use.

@@ -17,13 +17,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ..spec import TensorSpec
-from .control_flow import has_graphs
 from .gradients import gradients
 from .memory import memory_of
 from .meta_calls import MetaCall, Modes
 from .nested import frozen, map_nodes, tensor_nodes_in
 from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on, tensors_in
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
+from .operators.control_flow import has_graphs
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, statistics_written
 from .regions import back_to_entry_mode

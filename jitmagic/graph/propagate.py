@@ -25,9 +25,9 @@ from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
-from .control_flow import has_graphs
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
+from .operators.control_flow import has_graphs
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule, takes_device

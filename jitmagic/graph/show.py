@@ -8,8 +8,8 @@ from torch.fx import GraphModule, Node
 
 from ..compat.operators import OpOverload
 from ..spec import TensorSpec
-from .control_flow import PLACES, control_flow_in, has_graphs
 from .node_meta import lines_of
+from .operators.control_flow import PLACES, control_flow_in, has_graphs
 from .regions import FunctionCall
 from .transforms import Transformed
 

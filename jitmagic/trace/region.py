@@ -21,9 +21,9 @@ from torch.fx import GraphModule, Node
 from ..compat.modes import switch_grad_mode
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder, map_nodes
-from ..graph.control_flow import Body
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
+from ..graph.operators.control_flow import Body
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
@@ -259,9 +259,15 @@ class BodyBuilder(_InnerBuilder):
 
     def close(self, answer: Sequence[Node]) -> tuple[Body, tuple[Node, ...]]:
         """Return the finished graph, and the captured outer nodes in order."""
-        returns = tuple(self.output(self.local(node)) for node in answer)
+        nodes = [self.local(node) for node in answer]
+        returns = tuple(map(self.output, nodes))
+        leaves = self.reachable_leaves([node for node in nodes if self.has_history(node)])
+        inputs = {self._captured[outer]: outer for outer in self._captured}
+        reached = {inputs[leaf] for leaf in leaves if leaf in inputs}
         graph, feeds, captured = self.closed(self._name)
-        return Body(graph, feeds, returns), captured
+        local = self._outer.graph.local
+        places = (captured.index(local(outer)) for outer in reached)
+        return Body(graph, feeds, returns, tuple(sorted(places))), captured
 
     def call_transform(
         self,

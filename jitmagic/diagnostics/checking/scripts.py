@@ -26,7 +26,7 @@ from torch.fx import Graph
 from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
-from ...graph.control_flow import PLACES, ControlFlow
+from ...graph.operators.control_flow import PLACES, ControlFlow
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
@@ -173,11 +173,11 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
         _function(body.graph.graph, name) for name, body in zip(names, flow.bodies, strict=True)
     ]
     bodies = "".join(
-        f"Body({name}, {body.feeds!r}, {body.returns!r}), "
+        f"Body({name}, {body.feeds!r}, {body.returns!r}, {body.reaches!r}), "
         for name, body in zip(names, flow.bodies, strict=True)
     )
     made = f"ControlFlow({flow.kind!r}, ({bodies}), {flow.given}, {flow.carried}, "
-    lines = ["from jitmagic.graph.control_flow import Body, ControlFlow", *graphs]
+    lines = ["from jitmagic.graph.operators.control_flow import Body, ControlFlow", *graphs]
     return _factory(key, "\n\n".join([*lines, f"return {made}{flow.differentiable!r})"]))
 
 

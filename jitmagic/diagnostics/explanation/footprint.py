@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...codegen.plan import Alloc, Call, Free, Launch, Reuse
 from ...figures import size
-from ...graph.control_flow import control_flow_in
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
+from ...graph.operators.control_flow import control_flow_in
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls

@@ -17,11 +17,11 @@ from torch.fx import Node
 from ...spec import TensorSpec
 from ...symbols.size import DataSize, Size
 from ...torch_types import Args, Kwargs
-from ..control_flow import ControlFlow
 from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..transforms import Transformed
+from .control_flow import ControlFlow
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
 

@@ -1,9 +1,9 @@
 """torch.cond, while_loop, scan and map: nodes over the graphs of the functions that they take.
 
 torch's own Python functions for them are inlined: they check and flatten the arguments and end in a
-call of a higher-order operator. That call becomes one node (graph/control_flow.py). Each function
-is traced once into a graph, in which the tensors that it reads from outside are captured. The
-predicate is not read by the trace, so one graph serves both branches and any number of steps.
+call of a higher-order operator. That call becomes one node (graph/operators/control_flow.py). Each
+function is traced once into a graph, in which the tensors that it reads from outside are captured.
+The predicate is not read by the trace, so one graph serves both branches and any number of steps.
 Whatever torch refuses (side effects, results that share memory with inputs, results that differ
 between branches or steps) is a graph break: torch then raises its error.
 """
@@ -19,9 +19,9 @@ from torch.fx import Node
 
 from ....compat.operators import ASSOCIATIVE_SCAN, COND, MAP, SCAN, WHILE_LOOP
 from ....compat.pytree import tree_flatten
-from ....graph.control_flow import Body, ControlFlow
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of, spec_on
+from ....graph.operators.control_flow import Body, ControlFlow
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.transforms import Slot
 from ....spec import TensorSpec
@@ -41,13 +41,17 @@ __all__: list[str] = []
 def _cond(machine: Machine, pred: Value, yes: Value, no: Value, operands: Value) -> Value:
     call = _Call(machine, "cond")
     given = unpack(machine, operands)
-    if not isinstance(pred, TensorValue):  # a bool, an int or a float
+    if pred.python_type(machine) in (bool, int, float):
         return (yes if pred.truth(machine) else no).realize(machine).call(machine, given, {})
+    leaves, _ = tree_flatten(lower_structure(machine, operands, call.name, lambda value: Slot(0)))
+    if not isinstance(pred, TensorValue) or not all(isinstance(leaf, Slot) for leaf in leaves):
+        call.refuse("the predicate or an operand is not a tensor")
     if pred.meta.numel() != 1:
         call.refuse("the predicate has several elements")
     true, false = (call.trace(function, lambda region: given) for function in (yes, no))
-    if true.structure != false.structure:
-        call.refuse("its results differ between the branches")
+    leaves, _ = tree_flatten(true.structure)
+    if true.structure != false.structure or not all(isinstance(x, Slot | int) for x in leaves):
+        call.refuse("its results differ between the branches, or are not tensors and ints")
     call.check_alike(true.specs, false.specs, "the branches")
     return call.record([pred], [true, false], true.structure)
 
@@ -89,8 +93,8 @@ def _associative_scan(machine: Machine, combine: Value, xs: Value, additional: V
     formula = machine.frame.globals.store.get("generic_associative_scan")
     if formula is None:
         _Call(machine, "associative_scan").refuse("the operator is called by itself")
-    named = {"additional_inputs": additional}
-    return formula.realize(machine).call(machine, [combine, xs], named)
+    function: Value = formula.realize(machine)
+    return function.call(machine, [combine, xs], {"additional_inputs": additional})
 
 
 def _over_rows(
@@ -195,6 +199,8 @@ class _Call:
         return _Traced(body, captured, specs, structure, draws)
 
     def _check_memory(self, region: BodyBuilder, nodes: Sequence[Node]) -> None:
+        if not nodes:
+            self.refuse("it returns no tensor")
         memory = [storage_of(node) for node in nodes]
         if len({*memory}) < len(memory) or {*memory} & {*map(storage_of, region.inputs)}:
             self.refuse("a result shares memory with an input or with another result")
@@ -261,7 +267,8 @@ def _feeding(traced: _Traced, captured: Sequence[Node]) -> Body:
     """Return the body with the indices of its captured tensors among those of all bodies."""
     places = [captured.index(node) for node in traced.captured]
     feeds = [(group, places[n] if group == "captured" else n) for group, n in traced.body.feeds]
-    return replace(traced.body, feeds=tuple(feeds))
+    reaches = tuple(places[n] for n in traced.body.reaches)
+    return replace(traced.body, feeds=tuple(feeds), reaches=reaches)
 
 
 # -- side effects ----------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 `ControlFlow` is the target of such a node. It takes the values that the first graph starts from
 ("given") and then the tensors that the graphs capture, and returns one flat tuple. It runs the
 graphs as plain Python would run the functions they were traced from, so autograd differentiates
-what has run. Which branch is taken, and how often a graph runs, is read from data: the node runs
-between the partitions of the graph around it (symbolic/data_split.py), and its graphs are compiled
-like graphs of their own. On meta tensors each graph runs once.
+what has run. Which branch is taken, and how often a graph runs, is read from data. So the node runs
+between the partitions of the graph around it (graph/symbolic/data_split.py), and its graphs are
+compiled like graphs of their own. On meta tensors no graph runs, since their results are known.
 
 As with torch's operators, the gradients of a branch that was not taken are zeros, not None: whether
 a result requires grad does not depend on data.
@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ..torch_types import Executable
-from .regions import FunctionCall
-from .transforms import is_transform
+from ...torch_types import Executable
+from ..regions import FunctionCall
+from ..transforms import is_transform
 
 __all__ = ["PLACES", "Body", "ControlFlow", "control_flow_in", "has_graphs"]
 
@@ -39,12 +39,14 @@ PLACES = {
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
     """One graph of a node. `feeds`: for each input, the group ("given" or "captured") and the index
-    in it. `returns`: the output index of each result. `run`: the executable, once it is compiled.
+    in it. `returns`: the output index of each result. `reaches`: the indices of captured tensors to
+    which the results give gradients. `run`: the executable, once it is compiled.
     """
 
     graph: GraphModule
     feeds: tuple[tuple[str, int], ...]
     returns: tuple[int, ...]
+    reaches: tuple[int, ...] = ()
     run: Executable | None = None
 
     def __call__(self, given: Tensors, captured: Tensors) -> tuple[torch.Tensor, ...]:
@@ -53,6 +55,11 @@ class Body:
         groups = {"given": given, "captured": captured}
         outputs = run(*[groups[group][n] for group, n in self.feeds])
         return tuple(outputs[n] for n in self.returns)
+
+    def results_on_meta(self) -> tuple[torch.Tensor, ...]:
+        """Return the results as the trace has found them."""
+        outputs: Any = self.graph.graph.output_node().args[0]
+        return tuple(outputs[n].meta["val"] for n in self.returns)
 
 
 class ControlFlow:
@@ -80,7 +87,7 @@ class ControlFlow:
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given, captured = tensors[: self.given], tensors[self.given :]
         if any(tensor.is_meta for tensor in tensors):
-            return self._on_meta(given, captured)
+            return self._on_meta(tensors)
         body, results = _RUN[self.kind](self, given, captured)
         if not (any(self.differentiable) and torch.is_grad_enabled()):
             return results
@@ -94,18 +101,17 @@ class ControlFlow:
     def _with_history(
         self, results: tuple[torch.Tensor, ...], tensors: Tensors, body: Body | None
     ) -> tuple[torch.Tensor, ...]:
-        """Make the results require grad as they do in the trace, and link inputs of the other
-        branch; `body`: the branch that was taken.
+        """Make the results require grad as they do in the trace, and give zeros to inputs that only
+        the other branch differentiates. `body`: the branch that was taken.
         """
         pairs = zip(results, self.differentiable, strict=True)
-        missing = [n for n, (one, wanted) in enumerate(pairs) if wanted and not one.requires_grad]
-        read = set() if body is None else {self.given + n for _, n in body.feeds}
-        sources = [one for one in tensors if one.requires_grad]
-        if body is not None:
-            others = [one for n, one in enumerate(tensors) if one.requires_grad and n not in read]
-            sources = others or (sources if missing else [])
-        elif not missing:
+        missing = any(wanted and not one.requires_grad for one, wanted in pairs)
+        if body is None and not missing:
             return results
+        reached = set() if body is None else {self.given + n for n in body.reaches}
+        sources = [x for n, x in enumerate(tensors) if x.requires_grad and n not in reached]
+        if missing and not sources:
+            sources = [x for x in tensors if x.requires_grad]
         if not sources:
             return results
         linked = [n for n, wanted in enumerate(self.differentiable) if wanted]
@@ -113,21 +119,28 @@ class ControlFlow:
         known = dict(zip(linked, made, strict=True))
         return tuple(known.get(n, one) for n, one in enumerate(results))
 
-    def _on_meta(self, given: Tensors, captured: Tensors) -> tuple[torch.Tensor, ...]:
+    def _on_meta(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """Return the results as meta tensors, with a history if any graph gives them one."""
-        carry, rows = given[: self.carried], given[self.carried :]
-        if self.kind == "cond":
-            made = [body((), captured) for body in self.bodies]
-        elif self.kind == "while_loop":
-            made = [carry, self.bodies[1](carry, captured)]
-        else:
-            step = self.bodies[0]((*carry, *(row.select(0, 0) for row in rows)), captured)
-            count = rows[0].shape[0]
-            stacked = [_stacked(part, count) for part in step[self.carried :]]
-            made = [(*step[: self.carried], *stacked)]
-        sources = [one for ones in made for one in ones if one.requires_grad]
-        results: tuple[torch.Tensor, ...] = _Results.apply(made[-1], self.differentiable, *sources)
+        made = self.bodies[-1].results_on_meta()
+        if self.kind in ("scan", "map"):
+            count = tensors[self.carried].shape[0]
+            stacked = (_stacked(part, count) for part in made[self.carried :])
+            made = (*made[: self.carried], *stacked)
+        sources = [one for one in tensors if one.requires_grad]
+        results: tuple[torch.Tensor, ...] = _Results.apply(made, self.differentiable, *sources)
         return results
+
+    def first_carry(self, given: Tensors) -> Tensors:
+        """Return what the first step gets. Graphs are compiled for what requires grad in the second
+        step, which may be more than in the first.
+        """
+        if not torch.is_grad_enabled():
+            return given[: self.carried]
+        pairs = zip(given[: self.carried], self.differentiable, strict=False)
+        return tuple(
+            x.detach().requires_grad_() if wanted and not x.requires_grad else x
+            for x, wanted in pairs
+        )
 
     def __repr__(self) -> str:
         return self.kind
@@ -187,15 +200,15 @@ def _choose(flow: ControlFlow, given: Tensors, captured: Tensors) -> Run:
 
 def _repeat(flow: ControlFlow, given: Tensors, captured: Tensors) -> Run:
     test, body = flow.bodies
-    carry: Tensors = given
+    first = carry = flow.first_carry(given)
     while test(carry, captured)[0]:
         carry = body(carry, captured)
     # A loop that does not run returns copies, as torch's does: results share no memory with inputs.
-    return None, tuple(one.clone() for one in carry) if carry is given else tuple(carry)
+    return None, tuple(one.clone() for one in given) if carry is first else tuple(carry)
 
 
 def _scan(flow: ControlFlow, given: Tensors, captured: Tensors) -> Run:
-    body, carry = flow.bodies[0], given[: flow.carried]
+    body, carry = flow.bodies[0], flow.first_carry(given)
     stacked = []
     for rows in zip(*(xs.unbind(0) for xs in given[flow.carried :]), strict=True):
         made = body((*carry, *rows), captured)
