@@ -5,13 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import jitmagic
 from jitmagic.api import handle_of
@@ -94,8 +101,8 @@ def under_autocast(x: Tensor) -> Tensor:
 
 
 FOLLOWED = [
-    inside, in_segments, outside, with_dropout, with_keywords, nested_regions, in_place_inside,
-    under_autocast,
+    reentrant, inside, in_segments, outside, with_dropout, with_keywords, nested_regions,
+    in_place_inside, under_autocast,
 ]  # fmt: skip
 
 
@@ -332,3 +339,138 @@ def test_a_region_reads_tensors_as_they_are_when_backward_runs(target, write, pr
             gradients += torch.autograd.grad(made.exp().sum(), (x, block.weight))
         shown.append(gradients)
     torch.testing.assert_close(*shown)
+
+
+# -- selective checkpointing -----------------------------------------------------------------------
+
+MM, SCALE = torch.ops.aten.mm.default, [2.0]
+
+
+def two_products(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sigmoid((x @ y).sin() @ y) * y * SCALE[0]
+
+
+def saves_products(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    assert not context.is_recompute
+    is_square = op is MM and args[0].shape == args[1].shape
+    return CheckpointPolicy.MUST_SAVE if is_square else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def every_second_product() -> Any:
+    seen = []
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        seen.extend([op] if op is MM else [])
+        return op is MM and len(seen) % 2 == 0
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def of_products(context_fn: Callable[[], Any], x: Tensor, y: Tensor) -> Tensor:
+    made = checkpoint(two_products, x, y, use_reentrant=False, context_fn=context_fn)
+    return made.square().sum()
+
+
+OPERATORS_TO_SAVE = [MM]
+POLICIES = {  # each with the number of products in the backward, of which 4 are gradients
+    "a function": (partial(create_selective_checkpoint_contexts, saves_products), 4),
+    "a list": (partial(create_selective_checkpoint_contexts, OPERATORS_TO_SAVE), 4),
+    "a count": (every_second_product, 5),
+    "nothing": (lambda: create_selective_checkpoint_contexts(lambda *call, **named: False), 6),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("options", [{}, {"backend": "aot_eager"}, {"backend": "eager"}])
+def test_a_policy_saves_what_it_names(policy: str, options: dict[str, Any]) -> None:
+    context_fn, left = POLICIES[policy]
+    compiled = jitmagic.jit(partial(of_products, context_fn), fullgraph=True, **options)
+    for _ in range(2):
+        x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+        made, wanted = compiled(x, y), of_products(context_fn, x, y)
+        found = torch.autograd.grad(made, (x, y))
+        torch.testing.assert_close(found, torch.autograd.grad(wanted, (x, y)))
+    for record in handle_of(compiled).journal:
+        if (parts := record.result("partition")) is not None:
+            assert products(parts.backward) == left
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+@pytest.mark.parametrize("policy", ["a function", "a count"])
+def test_a_region_with_a_policy_runs_again_if_facts_changed(policy: str) -> None:
+    context_fn, _ = POLICIES[policy]
+    shown = []
+    for run in (jitmagic.jit(partial(of_products, context_fn)), partial(of_products, context_fn)):
+        x, y = (torch.linspace(-1, 1, 16).view(4, 4).requires_grad_() for _ in range(2))
+        made = run(x, y)
+        SCALE[0] = 3.0
+        try:
+            shown.append(torch.autograd.grad(made, (x, y)))
+        finally:
+            SCALE[0] = 2.0
+    torch.testing.assert_close(*shown)
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+def test_a_policy_that_raises_runs_as_eager() -> None:
+    def fails(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        raise KeyError("of the policy")
+
+    context_fn = partial(create_selective_checkpoint_contexts, fails)
+    compiled = jitmagic.jit(partial(of_products, context_fn))
+    x = torch.randn(4, 4, requires_grad=True)
+    with pytest.raises(KeyError, match="of the policy"):
+        compiled(x, x)
+
+
+# -- the reentrant form ----------------------------------------------------------------------------
+
+
+def test_the_reentrant_form_refuses_grad() -> None:
+    x, message = torch.randn(2, 3, requires_grad=True), "use_reentrant=True"
+    for run in (jitmagic.jit(reentrant, fullgraph=True), reentrant):
+        with pytest.raises(RuntimeError, match=message):
+            torch.autograd.grad(run(x).sum(), x)
+        with pytest.raises(RuntimeError, match=message):
+            run(x).sum().backward(inputs=[x])
+
+
+def of_constants(x: Tensor) -> Tensor:
+    return checkpoint(block, x.detach(), use_reentrant=True) + x
+
+
+def with_other_result(x: Tensor) -> Tensor:
+    made, other = checkpoint(lambda q: (q.sin(), LAYER.bias.detach() * 2), x, use_reentrant=True)
+    return made + other
+
+
+def of_the_argument(x: Tensor) -> Tensor:
+    return checkpoint(lambda q: q.view(-1), x, use_reentrant=True).exp()
+
+
+def captures(x: Tensor) -> Tensor:
+    hidden = x.sin()
+    return checkpoint(lambda q: q * hidden, x, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("function", [of_constants, with_other_result, of_the_argument, captures])
+def test_other_reentrant_forms_are_as_eager(function: Callable[[Tensor], Tensor]) -> None:
+    shown = []
+    for run in (jitmagic.jit(function), function):
+        x, parameters = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_(), []
+        LAYER.zero_grad()
+        made = run(x)
+        try:
+            made.sum().backward()
+            parameters = [p.grad for p in LAYER.parameters()]
+        except RuntimeError as error:
+            parameters = [str(error)[:40]]
+        shown.append((made.detach(), made.requires_grad, x.grad, *parameters))
+    torch.testing.assert_close(shown[0][0], shown[1][0])
+    assert shown[0][1] == shown[1][1]
+    for ours, wanted in zip(shown[0][2:], shown[1][2:], strict=True):
+        if isinstance(wanted, Tensor):
+            torch.testing.assert_close(ours, wanted)
+        else:
+            assert ours == wanted
