@@ -176,9 +176,10 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
         f"Body({name}, {body.feeds!r}, {body.returns!r}, {body.reaches!r}), "
         for name, body in zip(names, flow.bodies, strict=True)
     )
-    made = f"ControlFlow({flow.kind!r}, ({bodies}), {flow.given}, {flow.carried}, "
-    lines = ["from jitmagic.graph.operators.control_flow import Body, ControlFlow", *graphs]
-    return _factory(key, "\n\n".join([*lines, f"return {made}{flow.differentiable!r})"]))
+    facts = f"{flow.given}, {flow.carried}, {flow.differentiable!r}, {flow.ints!r}"
+    made = f"return ControlFlow({flow.kind!r}, ({bodies}), {facts})"
+    head = "from jitmagic.graph.operators.control_flow import Body, ControlFlow"
+    return _factory(key, "\n\n".join([head, *graphs, made]))
 
 
 def _factory(key: str, body: str) -> str:

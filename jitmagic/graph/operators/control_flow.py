@@ -20,13 +20,17 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ...errors import SizesDiffer
+from ...symbols.interval import Interval
 from ...torch_types import Executable
 from ..regions import FunctionCall
 from ..transforms import is_transform
 
-__all__ = ["PLACES", "Body", "ControlFlow", "control_flow_in", "has_graphs"]
+__all__ = ["CARRIED", "PLACES", "Body", "ControlFlow", "control_flow_in", "has_graphs"]
 
 Tensors = Sequence[torch.Tensor]
+# The range of ints that a loop carries: products with small ints are in the range of int64.
+CARRIED = Interval(-(2**53), 2**53)
 # The name of each graph of a node, by its kind.
 PLACES = {
     "cond": ("true_fn", "false_fn"),
@@ -67,7 +71,8 @@ class ControlFlow:
 
     `kind` is "cond", "while_loop", "scan" or "map". `given`: the number of arguments before the
     captured tensors; the first `carried` of them are what a loop carries from one step to the next.
-    `differentiable`: for each result, whether any graph makes it require grad.
+    `differentiable`: for each result, whether any graph makes it require grad. `ints`: the carried
+    tensors that stand for ints of Python.
     """
 
     __module__ = __name__
@@ -79,10 +84,11 @@ class ControlFlow:
         given: int,
         carried: int,
         differentiable: Sequence[bool],
+        ints: Sequence[int] = (),
     ) -> None:
         self.__name__ = self.kind = kind
         self.bodies, self.given, self.carried = tuple(bodies), given, carried
-        self.differentiable = tuple(differentiable)
+        self.differentiable, self.ints = tuple(differentiable), tuple(ints)
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given, captured = tensors[: self.given], tensors[self.given :]
@@ -96,7 +102,9 @@ class ControlFlow:
     def with_runs(self, runs: Sequence[Executable]) -> ControlFlow:
         """Return the same node with compiled graphs."""
         bodies = [replace(body, run=run) for body, run in zip(self.bodies, runs, strict=True)]
-        return ControlFlow(self.kind, bodies, self.given, self.carried, self.differentiable)
+        return ControlFlow(
+            self.kind, bodies, self.given, self.carried, self.differentiable, self.ints
+        )
 
     def _with_history(
         self, results: tuple[torch.Tensor, ...], tensors: Tensors, body: Body | None
@@ -141,6 +149,12 @@ class ControlFlow:
             x.detach().requires_grad_() if wanted and not x.requires_grad else x
             for x, wanted in pairs
         )
+
+    def check_ints(self, carry: Tensors) -> None:
+        """Raise SizesDiffer for an int that a loop cannot carry; the frame then runs in eager."""
+        for place in self.ints:
+            if not CARRIED.has(number := int(carry[place])):
+                raise SizesDiffer(f"{number} is outside of the range of ints that loops carry")
 
     def __repr__(self) -> str:
         return self.kind
@@ -201,8 +215,10 @@ def _choose(flow: ControlFlow, given: Tensors, captured: Tensors) -> Run:
 def _repeat(flow: ControlFlow, given: Tensors, captured: Tensors) -> Run:
     test, body = flow.bodies
     first = carry = flow.first_carry(given)
+    flow.check_ints(carry)
     while test(carry, captured)[0]:
         carry = body(carry, captured)
+        flow.check_ints(carry)
     # A loop that does not run returns copies, as torch's does: results share no memory with inputs.
     return None, tuple(one.clone() for one in given) if carry is first else tuple(carry)
 

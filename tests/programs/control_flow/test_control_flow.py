@@ -152,6 +152,11 @@ def steps_from_data(op: Any, x: Tensor) -> Any:
     return op.while_loop(lambda x: x.sum() < 50, lambda x: (x * 1.5 + V.abs(),), (x,))
 
 
+def carried_ints(op: Any, x: Tensor) -> Any:
+    n, y = op.while_loop(lambda n, x: 2 * n < 9, lambda n, x: (n + 1, x * n + V), (0, x))
+    return n + 1, y[:n] * n
+
+
 def recurrence(op: Any, x: Tensor) -> Any:
     def step(c: Tensor, x: Tensor) -> Any:
         new = (c @ W + x).tanh()
@@ -201,8 +206,8 @@ def map_in_a_loop(op: Any, x: Tensor) -> Any:
     return op.while_loop(lambda x: x.sum() < 50, step, (x,))
 
 
-LOOPS = (steps, recurrence, scan_of_containers, scan_of_columns_backwards, rows, products,
-         branch_in_a_scan)  # fmt: skip
+LOOPS = [steps, carried_ints, recurrence, scan_of_containers, scan_of_columns_backwards]
+LOOPS += [rows, products, branch_in_a_scan]
 ENDED = POSITIVE.detach() * 100
 REPEATED = {
     **{loop: [(rand(n, 4),) for n in (5, 6, 8)] for loop in LOOPS},
@@ -261,6 +266,15 @@ def test_write_to_a_result_ends_the_graph_after_the_operator() -> None:
     for p in (YES, NO):
         assert_alike(program, compiled, (rand(3, 4), p), weights=(V,))
     assert "iadd" in breaks_of(compiled)[0]
+
+
+def test_int_beyond_the_range_of_carried_ints_runs_in_eager() -> None:
+    def program(op: Any, x: Tensor) -> Any:
+        return op.while_loop(lambda n, x: n < 2**60, lambda n, x: (n * 2**20, x + 1), (1, x))
+
+    found = jitmagic.jit(program)(TORCH, torch.zeros(2))
+    assert found[0] == 2**60
+    assert torch.equal(found[1], torch.full((2,), 3.0))
 
 
 def test_results_require_grad_whichever_branch_is_taken() -> None:

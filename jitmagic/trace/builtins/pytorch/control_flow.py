@@ -21,15 +21,20 @@ from ....compat.operators import ASSOCIATIVE_SCAN, COND, MAP, SCAN, WHILE_LOOP
 from ....compat.pytree import tree_flatten
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of, spec_on
-from ....graph.operators.control_flow import Body, ControlFlow
+from ....graph.operators.control_flow import CARRIED, Body, ControlFlow
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.transforms import Slot
 from ....spec import TensorSpec
+from ....symbols.symbolic_numbers import Symbol
 from ...breaks import BodyRefused, GraphBreak, TorchCallFailed
 from ...effects import EffectLog
 from ...region import BodyBuilder
 from ...structures import lower_structure, raise_structure
 from ...values.base import Args, Machine, ObservedError, Value
+from ...values.containers.sequences import ListValue, TupleValue
+from ...values.numbers.arithmetic import Scalar
+from ...values.numbers.number import NumberValue, scalar_of
+from ...values.numbers.tensor_numbers import Reading, number_of
 from ...values.objects.operators import unpack
 from ...values.tensors.tensor import TensorValue, lift
 from ..registry import handles
@@ -61,7 +66,11 @@ def _while_loop(
     machine: Machine, test: Value, step: Value, carried: Value, additional: Value
 ) -> Value:
     call = _Call(machine, "while_loop")
-    carry, rest = call.tensors(carried), unpack(machine, additional)
+    given, rest = unpack(machine, carried), unpack(machine, additional)
+    call.ints = frozenset(
+        n for n, value in enumerate(given) if value.realize(machine).python_type(machine) is int
+    )
+    carry = call.tensors(TupleValue([_as_tensor(machine, value) for value in given]))
     specs = [_spec(value) for value in carry]
     while True:
         made = [call.trace(one, call.with_inputs(specs, rest)) for one in (test, step)]
@@ -138,6 +147,7 @@ class _Call:
 
     def __init__(self, machine: Machine, kind: str) -> None:
         self.machine, self.kind, self.name = machine, kind, f"torch.{kind}"
+        self.ints: frozenset[int] = frozenset()  # the carried values that are ints of Python
 
     def refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BodyRefused.of(name=self.name, why=why))
@@ -166,9 +176,21 @@ class _Call:
 
         def arguments(region: BodyBuilder) -> list[Value]:
             nodes = [region.feed("given", n, spec) for n, spec in enumerate(specs)]
-            return [*(lift(self.machine, node) for node in nodes), *rest]
+            values = (self._int(one) if n in self.ints else lift(self.machine, one)
+                      for n, one in enumerate(nodes))  # fmt: skip
+            return [*values, *rest]
 
         return arguments
+
+    def _int(self, node: Node) -> Value:
+        """Return the int that a loop carries in a tensor; the loop checks its range."""
+        symbols = self.machine.symbols
+        origin = Reading(symbols.count_of(Reading))
+        if origin in symbols.constants:
+            self.refuse("it needs the value of an int that is carried")
+        symbol = Symbol(f"{self.kind} {origin.number}", int, CARRIED, origin)
+        symbols.add(symbol, None)
+        return NumberValue(Scalar(int, symbol, node))
 
     def trace(self, function: Value, arguments: Callable[[BodyBuilder], Args]) -> _Traced:
         machine = self.machine
@@ -178,6 +200,8 @@ class _Call:
         machine.notes, machine.effects = region.notes, log  # type: ignore[misc]
         try:
             answer = function.realize(machine).call(machine, arguments(region), {})
+            if self.ints:
+                answer = _as_tensor(machine, answer)
             returned: list[TensorValue] = []
 
             def slot(value: TensorValue) -> Slot:
@@ -240,7 +264,9 @@ class _Call:
         bodies = [_feeding(one, captured) for one in made]
         ends = [one.specs for one in (made if self.kind == "cond" else made[-1:])]
         differentiable = [any(s.requires_grad for s in alike) for alike in zip(*ends, strict=True)]
-        target = ControlFlow(self.kind, bodies, len(given), carried, differentiable)
+        target = ControlFlow(
+            self.kind, bodies, len(given), carried, differentiable, tuple(self.ints)
+        )
         nodes = [value.node for value in given] + captured
         device = device_of(made[-1].body.graph.graph.output_node().args[0][0])  # type: ignore[arg-type, index]
         try:
@@ -253,9 +279,26 @@ class _Call:
             node.meta["random"] = True
 
         def leaf(index: object) -> Value | None:
-            return lift(machine, results[index.index]) if isinstance(index, Slot) else None
+            if not isinstance(index, Slot):
+                return None
+            result = results[index.index]
+            if index.index not in self.ints:
+                return lift(machine, result)
+            return number_of(machine, result, "item") or self.refuse("it carries an int")
 
         return raise_structure(machine, structure, leaf)
+
+
+def _as_tensor(machine: Machine, value: Value) -> Value:
+    """Return the value with tensors in place of the ints and bools in it."""
+    value = value.realize(machine)
+    if type(value) in (TupleValue, ListValue):
+        items = [_as_tensor(machine, item) for item in unpack(machine, value)]
+        return ListValue(items) if isinstance(value, ListValue) else TupleValue(items)
+    if value.python_type(machine) not in (int, bool) or isinstance(value, TensorValue):
+        return value
+    scalar = value.scalar if isinstance(value, NumberValue) else scalar_of(machine, value)
+    return value if scalar is None else lift(machine, scalar.argument(machine, full=True))
 
 
 def _spec(value: TensorValue) -> TensorSpec:
