@@ -224,7 +224,7 @@ class TransformBuilder(_InnerBuilder):
         self,
         target: object,
         args: tuple[object, ...],
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         lines: tuple[UserLine, ...],
     ) -> tuple[object, ...]:
         return super().call_transform(target, map_nodes(args, self.local), device, lines)
@@ -273,7 +273,7 @@ class BodyBuilder(_InnerBuilder):
         self,
         target: object,
         args: tuple[object, ...],
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         lines: tuple[UserLine, ...],
     ) -> tuple[object, ...]:
         return super().call_transform(target, map_nodes(args, self.local), device, lines)

@@ -92,6 +92,10 @@ def containers_of_a_branch(op: Any, x: Tensor, p: Tensor) -> Any:
     return op.cond(p, yes, lambda x: torch.stack([x, x, x]), (x,))
 
 
+def rows_of_one(op: Any, x: Tensor, p: Tensor) -> Any:
+    return op.cond(p, lambda x: x[:, :1].t() * 2, lambda x: x[:, 0].view(1, 3) + 1, (x,)) * 2
+
+
 def one_after_another(op: Any, x: Tensor, p: Tensor) -> Any:
     a = op.cond(p, lambda x: x + 1, lambda x: x * 2, (x,))
     b = op.cond(a.sum() > 0, lambda x: x.sin(), lambda x: x * V, (a,))
@@ -135,6 +139,7 @@ BRANCHES = {
     without_gradients: PAIRS,
     no_grad_in_a_branch: PAIRS,
     containers_of_a_branch: PAIRS,
+    rows_of_one: PAIRS,
     one_after_another: PAIRS,
     writes_around: PAIRS,
     random_numbers: PAIRS,

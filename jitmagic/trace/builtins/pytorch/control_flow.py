@@ -235,7 +235,9 @@ class _Call:
         self, first: Sequence[TensorSpec], second: Sequence[TensorSpec], where: str
     ) -> None:
         def described(spec: TensorSpec) -> object:
-            return spec.shape, spec.stride, spec.dtype, spec.device
+            pairs = zip(spec.shape, spec.stride, strict=True)
+            steps = tuple(step for n, step in pairs if not (type(n) is int and n < 2))
+            return spec.shape, steps, spec.dtype, spec.device
 
         if list(map(described, first)) != list(map(described, second)):
             self.refuse(f"its results have other shapes, strides or dtypes in {where}")
@@ -268,9 +270,9 @@ class _Call:
             self.kind, bodies, len(given), carried, differentiable, tuple(self.ints)
         )
         nodes = [value.node for value in given] + captured
-        device = device_of(made[-1].body.graph.graph.output_node().args[0][0])  # type: ignore[arg-type, index]
+        devices = [spec.device for spec in made[-1].specs]
         try:
-            results = graph.call_transform(target, tuple(nodes), device, machine.lines())
+            results = graph.call_transform(target, tuple(nodes), devices, machine.lines())
         except (EagerRaises, DataDependent) as error:
             raise GraphBreak(TorchCallFailed.of(name=self.name, error=str(error))) from None
         node = next(n for n in reversed(graph.graph.nodes) if n.target is target)
