@@ -27,6 +27,8 @@ __all__ = [
     "WHILE_LOOP",
     "CustomOpDef",
     "DispatchKey",
+    "HigherOrderNamespace",
+    "HigherOrderOperator",
     "OpNamespace",
     "OpOverload",
     "OpOverloadPacket",
@@ -38,6 +40,8 @@ __all__ = [
     "resolve_overload",
 ]
 
+HigherOrderNamespace: type[Any] = private("torch._ops._HigherOrderNamespace")
+HigherOrderOperator: type[Any] = private("torch._ops.HigherOrderOperator")
 OpNamespace: type[Any] = private("torch._ops._OpNamespace")
 Ops: type[Any] = private("torch._ops._Ops")
 has_kernel: Callable[[str, Any], bool] = private("torch._C._dispatch_has_kernel_for_dispatch_key")

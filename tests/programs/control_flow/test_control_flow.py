@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
@@ -259,6 +260,31 @@ def test_module_gives_its_branches_parameters() -> None:
     for x in (POSITIVE, NEGATIVE, POSITIVE):
         assert_alike(module.forward, compiled, (x,), weights=[*module.parameters()])
     assert counts_of(compiled).breaks == 0
+
+
+def test_operators_are_called_by_their_names_in_torch_ops() -> None:
+    def program(op: Any, x: Tensor, p: Tensor) -> Any:
+        cond = torch.ops.higher_order.cond if op is TORCH else op.cond
+        return cond(p, lambda x: x * V, lambda x: x + V, (x,))
+
+    compiled = jitmagic.jit(program)
+    for args in PAIRS:
+        assert_alike(program, compiled, args, weights=(V,))
+    assert not breaks_of(compiled)
+
+
+def test_formula_of_the_pointwise_associative_scan() -> None:
+    def program(op: Any, x: Tensor) -> Any:
+        if op is PLAIN:
+            return x.cumprod(0)
+        return associative_scan_op(lambda a, b: a * b, [x], ())[0]
+
+    # The function of torch that calls the operator takes tensors on GPUs only; the operator's
+    # formula is a global of that function's module.
+    compiled = jitmagic.jit(program)
+    assert_alike(program, compiled, (rand(5, 4),))
+    assert generic_associative_scan is not None
+    assert not breaks_of(compiled)
 
 
 def test_write_to_a_result_ends_the_graph_after_the_operator() -> None:
