@@ -143,9 +143,10 @@ def _check_reentrant_results(args: Args, result: Value, made: Sequence[Node]) ->
             raise _refused("its reentrant form makes every result require grad")
     inside = set(made)
     for node in (source for one in made for source in one.all_input_nodes):
-        value = node.meta.get("val")
-        is_outside = node not in inside and node not in given and isinstance(value, torch.Tensor)
-        if is_outside and value.requires_grad and not value.is_leaf:
+        meta = node.meta.get("val")
+        if node in inside or node in given or not isinstance(meta, torch.Tensor):
+            continue
+        if meta.requires_grad and not meta.is_leaf:
             raise _refused("its reentrant form captures a tensor that the program has computed")
 
 
