@@ -25,7 +25,7 @@ from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on,
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
 from .operators.control_flow import has_graphs
 from .operators.raising import may_raise_on_data, takes_data_size
-from .operators.target_traits import draws, statistics_written
+from .operators.target_traits import draws, hidden_writes
 from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_torch
 
@@ -211,7 +211,7 @@ def _describe(node: Node) -> None:
     call.run()
     node.meta.update(val=call.value, spec=spec_on(call.value, call.placement.device))
     written = tuple(a for a in given if any(a.meta["val"] is t for t in call.changed))
-    written += statistics_written(call.target, node.args, {**node.kwargs}, written)
+    written += hidden_writes(call.target, node.args, {**node.kwargs}, written)
     node.meta.pop("mutates", None)
     node.meta.pop("random", None)
     if written:
