@@ -19,10 +19,17 @@ else:
     OpOverloadPacket = private("torch._ops.OpOverloadPacket")
 
 __all__ = [
+    "ASSOCIATIVE_SCAN",
+    "COND",
     "IMPLEMENTED",
+    "MAP",
     "OPERATOR_DEFINITIONS",
+    "SCAN",
+    "WHILE_LOOP",
     "CustomOpDef",
     "DispatchKey",
+    "HigherOrderNamespace",
+    "HigherOrderOperator",
     "OpNamespace",
     "OpOverload",
     "OpOverloadPacket",
@@ -35,6 +42,8 @@ __all__ = [
     "resolve_overload",
 ]
 
+HigherOrderNamespace: type[Any] = private("torch._ops._HigherOrderNamespace")
+HigherOrderOperator: type[Any] = private("torch._ops.HigherOrderOperator")
 OpNamespace: type[Any] = private("torch._ops._OpNamespace")
 Ops: type[Any] = private("torch._ops._Ops")
 has_kernel: Callable[[str, Any], bool] = private("torch._C._dispatch_has_kernel_for_dispatch_key")
@@ -51,3 +60,10 @@ fake_contexts: Callable[[Callable[[], object]], AbstractContextManager[None]] = 
 has_trivial_fake: Callable[[OpOverload], bool] = private(
     "torch._library.utils.can_generate_trivial_fake_impl"
 )
+
+# Operators that take functions; torch.cond and the like end in a call of one.
+COND: Any = private("torch.ops.higher_order.cond")
+WHILE_LOOP: Any = private("torch.ops.higher_order.while_loop")
+SCAN: Any = private("torch.ops.higher_order.scan")
+MAP: Any = private("torch.ops.higher_order.map_impl")
+ASSOCIATIVE_SCAN: Any = private("torch.ops.higher_order.associative_scan")

@@ -13,6 +13,7 @@ import torch
 from ..frame.handle import Handle
 from ..frame.ledger import Comparable
 from ..graph.node_meta import devices_in
+from ..graph.operators.control_flow import control_flow_in
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from ..trace.result import Break, Trace
@@ -33,6 +34,8 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
         return None  # it runs once, and timing it would suspend the timing of all its callees
     if not wanted or handle.resume_line is not None or torch.are_deterministic_algorithms_enabled():
         return None
+    if any(control_flow_in(traced.graph)):
+        return None  # in eager, torch.cond and the like call torch.compile
     accelerators = {device for device in devices_in(traced.graph) if device.type != "cpu"}
     if not accelerators:
         # The rest of the frame, after the break, may use an accelerator, on any of its devices.

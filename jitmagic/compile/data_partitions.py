@@ -5,13 +5,16 @@ callable. Calls that create a data-dependent size run in eager between the parti
 that uses such sizes has an executable for each size tuple (sizes.py), with one set of kernels,
 built for example sizes before the first call. Each partition is an autograd node, so gradients flow
 between them.
+
+A control-flow node (graph/operators/control_flow.py) runs in eager too, and calls the executables
+of its branches or loop bodies, each compiled like a graph of its own.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -19,9 +22,10 @@ from torch.fx import GraphModule, Node
 
 from ..autograd.nodes import node_spec, result_nodes
 from ..errors import OperationFailed
-from ..graph.node_meta import changes_mode, devices_in, specs_in
-from ..graph.operators.autocast import restoring_modes
-from ..graph.symbolic.data_split import DataPartition, DataPartitions
+from ..graph.node_meta import changes_mode, devices_in, specs_in, symbols_in
+from ..graph.operators.autocast import preserving_autocast, restoring_modes
+from ..graph.operators.control_flow import Body, ControlFlow
+from ..graph.symbolic.data_split import DataPartition, DataPartitions, split_at_data
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
@@ -33,7 +37,7 @@ from ..trace.varying.concrete import hints_of, places_of, with_hints
 from .sized_joint import Builders
 from .sizes import CompiledGraph, SizeCompiler
 
-__all__ = ["compile_partitions", "results_of", "trace_of"]
+__all__ = ["compile_partitions", "has_all_sizes", "results_of", "trace_of", "trace_of_body"]
 
 Compile = Callable[..., CompiledGraph]
 
@@ -47,25 +51,96 @@ def compile_partitions(
     record: Recording,
 ) -> CompiledGraph:
     """Return the executable that runs the partitions in order. Raises what a stage raises."""
+    compiler = _PartCompiler(compile_static, builders, options, record)
     specs = [entry.spec for entry in traced.inputs]
-    runs = []
+    runs: list[Executable | None] = []
+    eager: dict[int, Trace] = {}
     for piece in split.partitions:
-        part = piece.part
-        own = trace_of(traced, piece, [specs[slot] for slot in part.inputs])
+        own = trace_of(traced, piece, [specs[slot] for slot in piece.part.inputs])
         if piece.data_dependent:
-            run, made = _as_eager(own.graph), None
-        elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
-            # A CUDA graph is recorded for one size: one compile per data-dependent size never pays.
-            run, made = restoring_modes(own.graph, own.graph.forward), None
-        elif places_of(own):
-            run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
-        else:
-            inputs = partial(examples, [entry.spec for entry in own.inputs])
-            run, made, _ = compile_static(own, inputs, record, piece.asked)
-        runs.append(Step(run, part.inputs, part.outputs, part.dead))
+            eager[len(runs)] = own
+            runs.append(None)
+            specs += results_of(own)
+            continue
+        run, made, _ = compiler.compile(own, piece.asked)
+        runs.append(run)
         specs += results_of(own) if made is None else made
-    run = split_graph(len(traced.inputs), runs, split.outputs)
-    return CompiledGraph(run, in_parts=True)
+    # Bodies come last, as diagnostics expect (diagnostics/builds.py).
+    for place, own in eager.items():
+        _compile_bodies(own, compiler)
+        runs[place] = _as_eager(own.graph)
+    steps = [
+        Step(run, piece.part.inputs, piece.part.outputs, piece.part.dead)
+        for run, piece in zip(runs, split.partitions, strict=True)
+        if run is not None
+    ]
+    return CompiledGraph(split_graph(len(traced.inputs), steps, split.outputs), in_parts=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartCompiler:
+    """Compiles parts of a frame, for fixed sizes or for all."""
+
+    compile_static: Compile
+    builders: Builders
+    options: Options
+    record: Recording
+
+    def compile(self, own: Trace, asked: frozenset[int]) -> CompiledGraph:
+        if not places_of(own):
+            inputs = partial(examples, [entry.spec for entry in own.inputs])
+            return self.compile_static(own, inputs, self.record, asked)
+        if self.options.cuda_graphs and _is_on_gpu(own.graph):
+            # A CUDA graph is recorded for one size: one compile per data-dependent size never pays.
+            return CompiledGraph(restoring_modes(own.graph, own.graph.forward))
+        return CompiledGraph(
+            _for_all_sizes(
+                own, asked, self.compile_static, self.builders, self.options, self.record
+            )
+        )
+
+    def compile_body(self, own: Trace) -> Executable:
+        """Return the executable of a branch or loop body, whose results the program cannot
+        differentiate with respect to each other.
+        """
+        if (split := split_at_data(own.graph)) is not None:
+            parts = self.compile_static, self.builders, self.options, self.record
+            return compile_partitions(own, split, *parts).run
+        if not has_all_sizes(own):
+            return restoring_modes(own.graph, own.graph.forward)
+        return self.compile(own, frozenset()).run
+
+
+def _compile_bodies(own: Trace, compiler: _PartCompiler) -> None:
+    """Give each control-flow node of a part the executables of its graphs."""
+    # A CUDA graph returns the same memory each time, which the next step of a loop would overwrite.
+    options = replace(compiler.options, cuda_graphs=False)
+    static = partial(compiler.compile_static, options=options)
+    inner = replace(compiler, options=options, compile_static=static)
+    with torch.set_grad_enabled(torch.is_grad_enabled()), preserving_autocast():
+        for node in own.graph.graph.nodes:
+            if changes_mode(node):
+                node.target(*node.args)
+            elif isinstance(node.target, ControlFlow):
+                bodies = node.target.bodies
+                node.target = node.target.with_runs(
+                    [inner.compile_body(trace_of_body(own, body)) for body in bodies]
+                )
+
+
+def has_all_sizes(own: Trace) -> bool:
+    """Return whether each symbolic size in a body is one of its inputs' sizes."""
+    read = {symbol for node in own.graph.graph.nodes for symbol in symbols_in(node)}
+    return read <= places_of(own).keys()
+
+
+def trace_of_body(traced: Trace, body: Body) -> Trace:
+    """Return a branch or loop body as a Trace of its own."""
+    inputs = tuple(
+        GraphInput("in a body", NOWHERE, node.meta["spec"])
+        for node in body.graph.graph.find_nodes(op="placeholder")
+    )
+    return replace(traced, graph=body.graph, inputs=inputs, mutated=())
 
 
 def _is_on_gpu(gm: GraphModule) -> bool:
@@ -94,13 +169,13 @@ def results_of(own: Trace) -> list[TensorSpec]:
 
 def _for_all_sizes(
     own: Trace,
-    piece: DataPartition,
+    asked: frozenset[int],
     compile_static: Compile,
     builders: Builders,
     options: Options,
     record: Recording,
 ) -> Executable:
-    made = SizeCompiler(own, partial(compile_static, asked=piece.asked), builders, options, record)
+    made = SizeCompiler(own, partial(compile_static, asked=asked), builders, options, record)
     hints = hints_of(own)
     inputs = examples([entry.spec for entry in with_hints(own).inputs])
     if not made.is_expected(hints):

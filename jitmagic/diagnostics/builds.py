@@ -16,8 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
-from ..compile.data_partitions import results_of, trace_of
+from ..compile.data_partitions import has_all_sizes, results_of, trace_of, trace_of_body
 from ..errors import CompileFailed
+from ..graph.operators.control_flow import PLACES, control_flow_in
 from ..graph.operators.foreign import is_foreign
 from ..graph.subgraphs import Subgraph, split_if_possible
 from ..graph.symbolic.data_split import split_at_data
@@ -34,6 +35,7 @@ __all__ = [
     "MeasuredFrame",
     "MeasuredPart",
     "at_first_sizes",
+    "bodies_of",
     "builds_in_use",
     "builds_of",
     "by_variant",
@@ -111,9 +113,11 @@ def _with_backward(differentiated: list[Partition], build: Build) -> Partition |
     fitting = [part for part in differentiated if own <= _names(part.backward)]
     if not fitting:
         return None
+    # The smallest graph that has the names: a backward that only forwards gradients has none.
+    found = min(reversed(fitting), key=lambda part: len(_names(part.backward)))
     if len(fitting) > 1:
-        differentiated.remove(fitting[-1])
-    return fitting[-1]
+        differentiated.remove(found)
+    return found
 
 
 def _names(gm: GraphModule | None) -> set[str]:
@@ -231,12 +235,15 @@ class MeasuredFrame:
 
     @property
     def parts(self) -> list[MeasuredPart]:
-        """The parts in order. Raises CompileFailed if a part's executable cannot be identified."""
+        """The parts in order, then those of branches and loop bodies. Raises CompileFailed if a
+        part's executable cannot be identified.
+        """
         found: list[MeasuredPart] = []
         forwards = iter(build for build in self.builds if not build.is_backward)
-        for traced, data_dependent in parts_of(self.traced):
-            forward = None if data_dependent else next(forwards, None)
-            if forward is None and not data_dependent:
+        bodies = ((traced, is_eager) for _, traced, is_eager in bodies_of(self.traced))
+        for traced, is_eager in (*parts_of(self.traced), *bodies):
+            forward = None if is_eager else next(forwards, None)
+            if forward is None and not is_eager:
                 raise CompileFailed("a part of its graph has no executable for these sizes")
             backwards = [b for b in self.builds if b.is_backward and b.part is _part(forward)]
             found.append(MeasuredPart(traced, (*([forward] if forward else []), *backwards[:1])))
@@ -247,11 +254,13 @@ def _part(build: Build | None) -> Partition | object:
     return object() if build is None else build.part
 
 
-def parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
-    """Yield each part, and whether its output shapes are data-dependent."""
+def parts_of(traced: Trace, asked: frozenset[int] | None = None) -> Iterator[tuple[Trace, bool]]:
+    """Yield each part, and whether it runs in eager. `asked`: the indices of results that may be
+    differentiated; None: all.
+    """
     pieces = split_at_data(traced.graph)
     if pieces is None:
-        for part in _subgraphs_of(at_first_sizes(traced), None):
+        for part in _subgraphs_of(at_first_sizes(traced), asked):
             yield part, False
         return
     specs = [entry.spec for entry in traced.inputs]
@@ -263,6 +272,23 @@ def parts_of(traced: Trace) -> Iterator[tuple[Trace, bool]]:
             continue
         for part in _subgraphs_of(at_first_sizes(own), piece.asked):
             yield part, False
+
+
+def bodies_of(traced: Trace) -> Iterator[tuple[str, Trace, bool]]:
+    """Yield the parts of the branches and loop bodies in a graph, in the order in which they are
+    compiled, each with a name and whether it runs in eager.
+    """
+    eager = [part for part, is_eager in parts_of(traced) if is_eager]
+    flows = [flow for part in eager for _, flow in control_flow_in(part.graph)]
+    for flow in flows:
+        for place, body in zip(PLACES[flow.kind], flow.bodies, strict=True):
+            own = trace_of_body(traced, body)
+            if not has_all_sizes(own):
+                yield f"{flow.kind}.{place}", own, True
+                continue
+            for part, is_eager in parts_of(own, frozenset()):
+                yield f"{flow.kind}.{place}", part, is_eager
+            yield from bodies_of(own)
 
 
 def _subgraphs_of(traced: Trace, asked: frozenset[int] | None) -> list[Trace]:

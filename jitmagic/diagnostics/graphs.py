@@ -29,7 +29,7 @@ from ..records import CompileRecord
 from ..runtime.examples import examples
 from ..torch_types import AnyFunction
 from ..trace.result import Trace
-from .builds import inputs_of, newest_variants, operations_of, parts_of
+from .builds import bodies_of, inputs_of, newest_variants, operations_of, parts_of
 from .folder import write_folder
 from .words import Question, count, refuse_arguments
 
@@ -161,20 +161,25 @@ class Graphs(Sequence[StageGraphs]):
 
 
 def _of_frame(record: CompileRecord) -> Iterator[StageGraphs]:
-    """Yield the graphs of a compile: one, or one for each part that it was split into."""
+    """Yield the graphs of a compile: one, or one for each part that it was split into. Those of
+    branches and loop bodies follow.
+    """
     traced = record.result("trace")
     if not isinstance(traced, Trace) or not operations_of(traced.graph.graph):
         return
-    parts = list(parts_of(traced))
-    compiled = [part for part, is_data_dependent in parts if not is_data_dependent]
+    own = list(parts_of(traced))
+    named = [f"{record.name}, part {n}" for n in range(len(own))] if own[1:] else [record.name]
+    parts = [(name, *part) for name, part in zip(named, own, strict=True)]
+    bodies = bodies_of(traced)
+    parts += [(f"{record.name}, {name}", part, is_eager) for name, part, is_eager in bodies]
+    compiled = [part for _, part, is_eager in parts if not is_eager]
     results = [stage.result for stage in record.stages]
     # A stage that failed with symbolic sizes ran again: the last results are those in use.
     joints = [found for found in results if isinstance(found, Joint)][-len(compiled) :]
     halves = [found for found in results if isinstance(found, Partition)][-len(compiled) :]
     aten = iter(zip(joints, halves, strict=True))
-    for at, (part, is_data_dependent) in enumerate(parts):
-        joint, half = (None, None) if is_data_dependent else next(aten, (None, None))
-        name = record.name if len(parts) == 1 else f"{record.name}, part {at}"
+    for name, part, is_eager in parts:
+        joint, half = (None, None) if is_eager else next(aten, (None, None))
         yield StageGraphs(
             name,
             _copy_of(part.graph),

@@ -258,14 +258,16 @@ class GraphBuilder:
         self,
         target: Any,
         args: tuple[object, ...],
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         lines: tuple[UserLine, ...],
     ) -> tuple[Any, ...]:
-        """Record a call that runs graphs of its own (transforms.py) and writes to no argument;
-        return a node for each item of its flat result.
+        """Record a call that runs graphs of its own (transforms.py, operators/control_flow.py) and
+        writes to no argument; return a node for each item of its flat result. `device`: that of all
+        results, or of each.
         """
         outcome = self._run_on_history(target, args)
-        specs = tuple(spec_on(one, device) for one in outcome)
+        devices = [device] * len(outcome) if isinstance(device, torch.device) else device
+        specs = tuple(map(spec_on, outcome, devices))
         node = self._add(target, args, {}, outcome, specs, lines)
         self.root.work += 1
         self.unknown_strides.add(node)

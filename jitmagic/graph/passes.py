@@ -23,11 +23,11 @@ from .meta_calls import MetaCall, Modes
 from .nested import frozen, map_nodes, tensor_nodes_in
 from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on, tensors_in
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
+from .operators.control_flow import has_graphs
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, hidden_writes
-from .regions import FunctionCall, back_to_entry_mode
+from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_torch
-from .transforms import is_transform
 
 __all__ = [
     "GraphState",
@@ -177,9 +177,7 @@ def describe_edited(graph: Graph, before: GraphState) -> None:
 
 def _has_history(node: Node) -> bool:
     target = node.target
-    if target is gradients or isinstance(target, FunctionCall) or is_transform(target):
-        return True
-    return target == "requires_grad_"
+    return target is gradients or target == "requires_grad_" or has_graphs(target)
 
 
 def _check_arguments(node: Node, before: GraphState) -> None:

@@ -28,6 +28,7 @@ from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
+from .operators.control_flow import has_graphs
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule, takes_device
@@ -46,7 +47,6 @@ from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
-from .transforms import is_transform
 
 __all__ = [
     "DataDependent",
@@ -147,7 +147,7 @@ def call_on_meta(
     """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
     cannot run at symbolic sizes then raise.
     """
-    _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
+    _SHAPES.written, _SHAPES.names_devices = written, has_graphs(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
     attribution = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:

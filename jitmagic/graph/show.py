@@ -10,8 +10,9 @@ from ..compat.operators import OpOverload
 from ..operators import SCALARS
 from ..spec import TensorSpec
 from .node_meta import lines_of
+from .operators.control_flow import PLACES, control_flow_in, has_graphs
 from .regions import FunctionCall
-from .transforms import Transformed, is_transform
+from .transforms import Transformed
 
 __all__ = ["show"]
 
@@ -40,6 +41,11 @@ def show(module: GraphModule, name: str = "graph") -> str:
     regions = [(c.backward.graph, f"{c.__name__}.backward") for c in calls if c.backward]
     transforms = [node.target for node in nodes if isinstance(node.target, Transformed)]
     regions += [(one.region, f"{one.__name__}.function") for one in transforms]
+    regions += [
+        (body.graph, f"{flow.kind}.{place}")
+        for _, flow in control_flow_in(module)
+        for place, body in zip(PLACES[flow.kind], flow.bodies, strict=True)
+    ]
     return "\n\n".join([text, *(show(*region) for region in regions)])
 
 
@@ -61,7 +67,7 @@ def _call(node: Node) -> str:
             return f"{_text(args[0])}[{_index(args[1])}]"
         if name == "setitem":
             return f"{_text(args[0])}[{_index(args[1])}] = {_text(args[2])}"
-    if isinstance(node.target, FunctionCall) or is_transform(node.target):
+    if has_graphs(node.target):
         return f"{name}({_arguments(args, kwargs)})"
     if isinstance(node.target, OpOverload):
         return f"torch.ops.{node.target}({_arguments(args, kwargs)})"

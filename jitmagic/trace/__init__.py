@@ -31,7 +31,7 @@
     attempts        what the next attempt assumes after one that could not be finished
     knowledge       one Value for each live object
     graph_notes     facts about a graph under construction that only the tracer needs
-    region          graphs within a graph: backwards, functions under torch.func transforms
+    region          graphs within a graph: backwards, functions under torch.func, loop bodies
     input_memory    guards and breaks for in-place writes to graph inputs
     dead_calls      probes the kernels of calls that dead-code elimination would drop
     inventory       imports every module that registers handlers; new ones get their name there

@@ -21,6 +21,7 @@ from .result import BreakReason
 __all__ = [
     "ActiveMode",
     "BackwardRefused",
+    "BodyRefused",
     "CachedCall",
     "CachedCast",
     "Construction",
@@ -447,6 +448,14 @@ class TransformRefused(Reason):
     template = "the function under {name} is not supported: {why}"
     explanation = "A transform of torch.func is one node over the graph of the function."
     advice = "compute it from the arguments alone and return the result"
+
+
+class BodyRefused(Reason):
+    title = "A branch or loop body that is not supported"
+    hooks_callees = False  # torch.compile compiles them there
+    template = "a function that {name} takes is not supported: {why}"
+    explanation = "A control-flow operator of torch is one node over the graphs of its functions."
+    advice = "compute new tensors of the same shapes and dtypes from its arguments alone"
 
 
 class FailedOperation(Reason):

@@ -16,9 +16,9 @@ _NAMES = {
         "iterator_tools numbers objects operators ordering registered_calls set_methods texts"
     ),
     "builtins.pytorch": (
-        "attention autocast autograd_functions checkpointing checks composites differentiation "
-        "flex_attention functional numpy_calls optimizers process_state random_numbers recurrent "
-        "torch_calls"
+        "attention autocast autograd_functions checkpointing checks composites control_flow "
+        "differentiation flex_attention functional numpy_calls optimizers process_state "
+        "random_numbers recurrent torch_calls"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "

@@ -1,4 +1,5 @@
-"""Graphs nested in a node of another graph: backwards, functions under torch.func transforms.
+"""Graphs nested in a node of another graph: backwards, functions under torch.func transforms, and
+branches and loop bodies of control-flow operators.
 
 Calls are recorded as in any graph. Arguments that are nodes of an outer graph are captured. The
 result is the graph, the values that feed its inputs, and the captured nodes. Writes to tensors from
@@ -22,14 +23,15 @@ from ..errors import UserLine
 from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
+from ..graph.operators.control_flow import Body
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
-from .breaks import BackwardRefused, GraphBreak, TransformRefused
+from .breaks import BackwardRefused, BodyRefused, GraphBreak, TransformRefused
 from .graph_notes import EscapedNode, GraphNotes
 
-__all__ = ["RegionBuilder", "TransformBuilder"]
+__all__ = ["BodyBuilder", "RegionBuilder", "TransformBuilder"]
 
 
 class _InnerBuilder(GraphBuilder):
@@ -222,7 +224,7 @@ class TransformBuilder(_InnerBuilder):
         self,
         target: object,
         args: tuple[object, ...],
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         lines: tuple[UserLine, ...],
     ) -> tuple[object, ...]:
         return super().call_transform(target, map_nodes(args, self.local), device, lines)
@@ -238,3 +240,52 @@ class TransformBuilder(_InnerBuilder):
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(TransformRefused.of(name=self._name, why=why))
+
+
+class BodyBuilder(_InnerBuilder):
+    """Builds a branch or loop body of a control-flow operator. It runs as part of the program, in
+    the modes of the call: it may draw random numbers and set the grad mode.
+    """
+
+    def __init__(self, outer: GraphNotes, name: str) -> None:
+        super().__init__(outer, name, outer.graph.grad_enabled)
+        if outer.graph.modes_vary or isinstance(outer.graph, TransformBuilder):
+            self._refuse("it runs in a backward or under a transform of torch.func")
+        if outer.graph.default_dtype is not None:
+            self._refuse("the frame has changed the default dtype")
+        self.autocast = outer.graph.autocast
+        self.has_cast = self.autocast != OFF
+        self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
+
+    def close(self, answer: Sequence[Node]) -> tuple[Body, tuple[Node, ...]]:
+        """Return the finished graph, and the captured outer nodes in order."""
+        nodes = [self.local(node) for node in answer]
+        returns = tuple(map(self.output, nodes))
+        leaves = self.reachable_leaves([node for node in nodes if self.has_history(node)])
+        inputs = {self._captured[outer]: outer for outer in self._captured}
+        reached = {inputs[leaf] for leaf in leaves if leaf in inputs}
+        graph, feeds, captured = self.closed(self._name)
+        local = self._outer.graph.local
+        places = (captured.index(local(outer)) for outer in reached)
+        return Body(graph, feeds, returns, tuple(sorted(places))), captured
+
+    def call_transform(
+        self,
+        target: object,
+        args: tuple[object, ...],
+        device: torch.device | Sequence[torch.device],
+        lines: tuple[UserLine, ...],
+    ) -> tuple[object, ...]:
+        return super().call_transform(target, map_nodes(args, self.local), device, lines)
+
+    def call_function(self, *args: object) -> tuple[Node | None, ...]:
+        self._refuse("it calls an autograd function")
+
+    def differentiate(self, *args: object) -> tuple[Node | None, ...]:
+        self._refuse("it calls torch.autograd.grad")
+
+    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
+        self._refuse("it makes a leaf of the autograd graph")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise GraphBreak(BodyRefused.of(name=self._name, why=why))

@@ -2,10 +2,10 @@
 
 Input: a graph whose inputs are tensors, and their specs. Output: the text of a script with the
 graph as a plain function `repro`, which needs only torch and jitmagic, and inputs from
-`random_tensor`. Nodes that contain graphs (calls of autograd functions, transforms of torch.func)
-are built by code before that function. An object or operator of the user's program cannot be
-written as text and raises NotWritable. Scripts of minify call `check_agreement`, scripts of a
-report call `replay`.
+`random_tensor`. Nodes that contain graphs (calls of autograd functions, transforms of torch.func,
+control flow) are built by code before that function. An object or operator of the user's program
+cannot be written as text and raises NotWritable. Scripts of minify call `check_agreement`, scripts
+of a report call `replay`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.fx import Graph
 from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
+from ...graph.operators.control_flow import PLACES, ControlFlow
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
@@ -123,6 +124,8 @@ def _definition(key: str, value: object) -> str:
     if isinstance(value, Pull):
         settings, arguments = _literal(value.settings), _pattern(value.arguments)
         return _factory(key, f"{_TRANSFORMS}\nreturn Pull({settings}, {arguments})")
+    if isinstance(value, ControlFlow):
+        return _control_flow(key, value)
     if value is type(None):
         return f"{key} = type(None)"
     module, name = _home(value)
@@ -162,6 +165,21 @@ def _transformed(key: str, call: Transformed) -> str:
         f"return Transformed(transform, {_literal(call.settings)}, {call.takes_function!r}, "
         f"function, {call.feeds!r}, {_pattern(call.arguments)}, {_pattern(call.answer)})",
     )
+
+
+def _control_flow(key: str, flow: ControlFlow) -> str:
+    names = PLACES[flow.kind]
+    graphs = [
+        _function(body.graph.graph, name) for name, body in zip(names, flow.bodies, strict=True)
+    ]
+    bodies = "".join(
+        f"Body({name}, {body.feeds!r}, {body.returns!r}, {body.reaches!r}), "
+        for name, body in zip(names, flow.bodies, strict=True)
+    )
+    facts = f"{flow.given}, {flow.carried}, {flow.differentiable!r}, {flow.ints!r}"
+    made = f"return ControlFlow({flow.kind!r}, ({bodies}), {facts})"
+    head = "from jitmagic.graph.operators.control_flow import Body, ControlFlow"
+    return _factory(key, "\n\n".join([head, *graphs, made]))
 
 
 def _factory(key: str, body: str) -> str:

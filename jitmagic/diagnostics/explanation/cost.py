@@ -17,6 +17,7 @@ import torch
 from ...autograd.result import Partition
 from ...errors import ModulePath, UserLine
 from ...graph.node_meta import lines_of
+from ...graph.operators.control_flow import control_flow_in
 from ...graph.propagate import target_name
 from ...options import Options
 from ...records import CompileRecord
@@ -152,13 +153,17 @@ class _Costs:
             self.notes.append(f"{name}: lines have no times: {why}")
             return
         try:
+            # The graphs that a control-flow node runs are parts too, each measured for one run.
+            parts = [one for one in frame.parts if not any(control_flow_in(one.traced.graph))]
             with isolated():
-                measured = [self._measured(part) for part in frame.parts]
+                measured = [self._measured(part) for part in parts]
         except Exception as error:  # synthetic tensors are invalid for some graphs: indices, checks
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
             return
-        for part, (eager, compiled) in zip(frame.parts, measured, strict=True):
+        for part, (eager, compiled) in zip(parts, measured, strict=True):
             self._add(part, eager, compiled)
+        if any(control_flow_in(frame.traced.graph)):
+            self.notes.append(f"{name}: each branch and loop body is measured for one run")
 
     def _measured(self, part: MeasuredPart) -> tuple[OperationTimes, list[OperationTimes]]:
         """Return the times of a part as eager, and of each of its executables."""

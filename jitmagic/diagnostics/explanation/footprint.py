@@ -21,6 +21,7 @@ from ...figures import size
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
+from ...graph.operators.control_flow import control_flow_in
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls
@@ -72,7 +73,8 @@ def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
 
 
 def _why_not(frame: MeasuredFrame) -> str:
-    if len([build for build in frame.builds if not build.is_backward]) > 1:
+    is_split = len([build for build in frame.builds if not build.is_backward]) > 1
+    if is_split or any(control_flow_in(frame.traced.graph)):
         return "its graph is split, and the lifetimes of tensors between its parts are not known"
     return frame.why_not
 

@@ -21,6 +21,7 @@ from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..transforms import Transformed
+from .control_flow import ControlFlow
 from .target_traits import operation_of
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
@@ -34,6 +35,9 @@ def may_raise_on_data(node: Node) -> bool:
         return True
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))
+    if isinstance(node.target, ControlFlow):
+        graphs = (body.graph.graph for body in node.target.bodies)
+        return any(may_raise_on_data(inner) for graph in graphs for inner in graph.nodes)
     if node.target in (operator.getitem, operator.setitem):
         return _looks_up(node.args[1:2])
     spec = node.meta.get("spec")

@@ -260,7 +260,7 @@ def _required_by(ready: set[Node], left: Sequence[Node], needs: Needs | None) ->
 
 def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     """Return whether a partition may not write to a tensor of earlier partitions. It may if it has
-    no other input over that memory, and the tensor has no history.
+    no other input over that memory, and the tensor has no history or only that of an eager call.
     """
     memory = memory_of(target)
     before = [node for node, at in assigned.items() if at < here]
@@ -270,7 +270,8 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     return len(read) > 1 or any(
         tensor.requires_grad
         for one in earlier
-        if one.op != "placeholder"  # a leaf that is written to is refused elsewhere
+        # A leaf that is written to is refused elsewhere.
+        if one.op != "placeholder" and not assigned[one] % 2
         for tensor in tensors_in(value_of(one))
     )
 

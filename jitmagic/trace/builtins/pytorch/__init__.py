@@ -7,6 +7,7 @@ handle special cases. A call that they cannot reproduce exactly is a graph break
     composites                            composites of C++ that check their data
     autograd_functions, checkpointing     autograd.Function.apply, torch.utils.checkpoint
     differentiation, functional           grad, backward, zero_grad; torch.func
+    control_flow                          torch.cond, while_loop, scan, map
     optimizers                            wrappers of Optimizer.step, list operations
     attention, recurrent                  scaled dot-product attention, padded batches, RNNs
     autocast, process_state, checks       states and checks

@@ -72,6 +72,10 @@ def _assert(machine: Machine, name: str, condition: Value) -> None:
         raise GraphBreak(UnsupportedArguments.of(name=name, what=condition.describe()))
 
 
+# Modules of torch.cond, while_loop, scan, map and associative_scan (control_flow.py).
+_CONTROL_FLOW = [f"torch._higher_order_ops.{name}" for name in ("cond", "while_loop", "utils")]
+
+
 @handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def _is_compiling(machine: Machine) -> bool:
     """Return True, but False to torch's own code.
@@ -81,6 +85,8 @@ def _is_compiling(machine: Machine) -> bool:
     count steps in float32 there). After a library's branch has raised, all code gets False.
     """
     asking = machine.frame.globals.store.live.get("__name__")
+    if asking in _CONTROL_FLOW:
+        return True  # the other branch calls torch.compile
     is_torch = isinstance(asking, str) and belongs_to_torch(asking)
     answer = machine.assumed.is_compiling and not is_torch
     if answer:

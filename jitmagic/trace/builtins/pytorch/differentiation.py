@@ -98,7 +98,7 @@ def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | 
     if changed and any(isinstance(n.target, FunctionCall) for n in machine.graph.graph.nodes):
         raise _refused("it runs the program's own backward under another default dtype", name)
     if makers_in(list(machine.graph.graph.nodes)):  # its pieces are differentiated by the engine
-        raise _refused("the same graph has data-dependent sizes", name)
+        raise _refused("a part of the same graph runs in eager", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except DataDependent as why:

@@ -98,7 +98,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         _READS,
     ),
     **dict.fromkeys(
-        "compile cond while_loop vmap grad grad_and_value jacrev jacfwd functional_call".split(),
+        "compile vmap grad grad_and_value jacrev jacfwd functional_call".split(),
         _OUTER,
     ),
     **dict.fromkeys("lstsq linalg_lstsq is_nonzero equal allclose".split(), _DATA),

@@ -44,7 +44,7 @@ from .arithmetic import Scalar
 from .assertions import speculated_int
 from .number import NumberValue
 
-__all__ = ["NUMBERS", "decided_by_input", "number_of", "numbers_of", "read_counter"]
+__all__ = ["NUMBERS", "Reading", "decided_by_input", "number_of", "numbers_of", "read_counter"]
 
 NUMBERS = ("item", "__float__", "__int__")
 """Methods of tensors, and of arrays and scalars of numpy."""

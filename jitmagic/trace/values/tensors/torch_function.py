@@ -16,7 +16,15 @@ from typing import Any
 
 import torch
 
-from ....compat.operators import CustomOpDef, OpNamespace, OpOverload, OpOverloadPacket, Ops
+from ....compat.operators import (
+    CustomOpDef,
+    HigherOrderNamespace,
+    HigherOrderOperator,
+    OpNamespace,
+    OpOverload,
+    OpOverloadPacket,
+    Ops,
+)
 from ....graph.operators.foreign import (
     is_foreign,
     overloads_of,
@@ -246,6 +254,8 @@ class OperatorSpace(BuiltinValue):
             raise machine.error(AttributeError, *error.args) from None
         if isinstance(found, OpOverload):
             return OperatorValue(found)
+        if isinstance(found, HigherOrderOperator):
+            return BuiltinValue(found)
         return operators_of(found) or super().get_attr(machine, name)
 
     def _is_complete(self) -> bool:
@@ -316,13 +326,23 @@ def _call_for_numbers(
 
 def operators_of(obj: object) -> Value | None:
     """Return the value of torch.ops or a part of it; None for anything else."""
-    return OperatorSpace(obj) if isinstance(obj, Ops | OpNamespace | OpOverloadPacket) else None
+    return OperatorSpace(obj) if isinstance(obj, _SPACES) else None
 
 
-@wraps(Ops, OpNamespace, OpOverloadPacket)
+_SPACES = Ops, OpNamespace, HigherOrderNamespace, OpOverloadPacket
+
+
+@wraps(*_SPACES)
 def _wrap_space(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return OperatorSpace(obj, source)
+
+
+@wraps(HigherOrderOperator, subclasses=True)
+def _wrap_higher_order(machine: Machine, obj: object, source: Source) -> Value:
+    """Wrap torch.ops.higher_order.cond and the like, whose Python code is torch's dispatcher."""
+    machine.guard(IdentityIs(source, obj))
+    return BuiltinValue(obj, source)
 
 
 @wraps(OpOverload)
