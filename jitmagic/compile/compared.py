@@ -13,7 +13,7 @@ import torch
 from ..frame.handle import Handle
 from ..frame.ledger import Comparable
 from ..graph.node_meta import devices_in
-from ..graph.operators.control_flow import control_flow_in
+from ..graph.targets.control_flow import control_flow_in
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from ..trace.result import Break, Trace

@@ -6,7 +6,7 @@ that uses such sizes has an executable for each size tuple (sizes.py), with one 
 built for example sizes before the first call. Each partition is an autograd node, so gradients flow
 between them.
 
-A control-flow node (graph/operators/control_flow.py) runs in eager too, and calls the executables
+A control-flow node (graph/targets/control_flow.py) runs in eager too, and calls the executables
 of its branches or loop bodies, each compiled like a graph of its own.
 """
 
@@ -24,8 +24,8 @@ from ..autograd.nodes import node_spec, result_nodes
 from ..errors import OperationFailed
 from ..graph.node_meta import changes_mode, devices_in, specs_in, symbols_in
 from ..graph.operators.autocast import preserving_autocast, restoring_modes
-from ..graph.operators.control_flow import Body, ControlFlow
 from ..graph.symbolic.data_split import DataPartition, DataPartitions, split_at_data
+from ..graph.targets.control_flow import Body, ControlFlow
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples

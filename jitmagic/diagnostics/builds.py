@@ -18,10 +18,10 @@ from ..autograd.result import Partition
 from ..codegen.plan import KernelSource, Plan
 from ..compile.data_partitions import has_all_sizes, results_of, trace_of, trace_of_body
 from ..errors import CompileFailed
-from ..graph.operators.control_flow import PLACES, control_flow_in
 from ..graph.operators.foreign import is_foreign
 from ..graph.subgraphs import Subgraph, split_if_possible
 from ..graph.symbolic.data_split import split_at_data
+from ..graph.targets.control_flow import PLACES, control_flow_in
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..schedule.result import Schedule

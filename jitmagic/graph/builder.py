@@ -261,7 +261,7 @@ class GraphBuilder:
         device: torch.device | Sequence[torch.device],
         lines: tuple[UserLine, ...],
     ) -> tuple[Any, ...]:
-        """Record a call that runs graphs of its own (transforms.py, operators/control_flow.py) and
+        """Record a call that runs graphs of its own (transforms.py, targets/control_flow.py) and
         writes to no argument; return a node for each item of its flat result. `device`: that of all
         results, or of each.
         """

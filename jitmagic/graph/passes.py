@@ -23,11 +23,11 @@ from .meta_calls import MetaCall, Modes
 from .nested import frozen, map_nodes, tensor_nodes_in
 from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on, tensors_in
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
-from .operators.control_flow import has_graphs
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, hidden_writes
 from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_torch
+from .targets.control_flow import has_graphs
 
 __all__ = [
     "GraphState",

@@ -10,8 +10,8 @@ from ..compat.operators import OpOverload
 from ..operators import SCALARS
 from ..spec import TensorSpec
 from .node_meta import lines_of
-from .operators.control_flow import PLACES, control_flow_in, has_graphs
 from .regions import FunctionCall
+from .targets.control_flow import PLACES, control_flow_in, has_graphs
 from .transforms import Transformed
 
 __all__ = ["show"]

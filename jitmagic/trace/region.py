@@ -23,10 +23,10 @@ from ..errors import UserLine
 from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
-from ..graph.operators.control_flow import Body
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
+from ..graph.targets.control_flow import Body
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, BodyRefused, GraphBreak, TransformRefused
 from .graph_notes import EscapedNode, GraphNotes

@@ -26,9 +26,9 @@ from torch.fx import Graph
 from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
-from ...graph.operators.control_flow import PLACES, ControlFlow
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
+from ...graph.targets.control_flow import PLACES, ControlFlow
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
 from ...spec import TensorSpec, spec_of
 from ...torch_types import AnyFunction
@@ -178,7 +178,7 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
     )
     facts = f"{flow.given}, {flow.carried}, {flow.differentiable!r}, {flow.ints!r}"
     made = f"return ControlFlow({flow.kind!r}, ({bodies}), {facts})"
-    head = "from jitmagic.graph.operators.control_flow import Body, ControlFlow"
+    head = "from jitmagic.graph.targets.control_flow import Body, ControlFlow"
     return _factory(key, "\n\n".join([head, *graphs, made]))
 
 

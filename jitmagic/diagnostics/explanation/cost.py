@@ -17,8 +17,8 @@ import torch
 from ...autograd.result import Partition
 from ...errors import ModulePath, UserLine
 from ...graph.node_meta import lines_of
-from ...graph.operators.control_flow import control_flow_in
 from ...graph.propagate import target_name
+from ...graph.targets.control_flow import control_flow_in
 from ...options import Options
 from ...records import CompileRecord
 from ...runtime.examples import examples

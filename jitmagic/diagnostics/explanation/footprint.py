@@ -21,7 +21,7 @@ from ...figures import size
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
-from ...graph.operators.control_flow import control_flow_in
+from ...graph.targets.control_flow import control_flow_in
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls

@@ -18,7 +18,6 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     kernel_probing    shapes and image formats of results from the CPU kernel
     meta_functions    results of calls without a rule: by a kernel or torch's meta function
     device_layouts    layouts that differ on a GPU
-    control_flow      nodes over graphs: cond, while_loop, scan and map
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators

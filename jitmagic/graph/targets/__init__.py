@@ -1,4 +1,5 @@
 """Targets of nodes that call something else than a function or operator of torch.
 
 attention_kernels   attention with the kernels that the program has chosen
+control_flow        nodes over graphs: cond, while_loop, scan and map
 """

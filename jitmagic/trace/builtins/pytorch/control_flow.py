@@ -1,7 +1,7 @@
 """torch.cond, while_loop, scan and map: nodes over the graphs of the functions that they take.
 
 torch's own Python functions for them are inlined: they check and flatten the arguments and end in a
-call of a higher-order operator. That call becomes one node (graph/operators/control_flow.py). Each
+call of a higher-order operator. That call becomes one node (graph/targets/control_flow.py). Each
 function is traced once into a graph, in which the tensors that it reads from outside are captured.
 The predicate is not read by the trace, so one graph serves both branches and any number of steps.
 Whatever torch refuses (side effects, results that share memory with inputs, results that differ
@@ -21,8 +21,8 @@ from ....compat.operators import ASSOCIATIVE_SCAN, COND, MAP, SCAN, WHILE_LOOP
 from ....compat.pytree import tree_flatten
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of, spec_on
-from ....graph.operators.control_flow import CARRIED, Body, ControlFlow
 from ....graph.propagate import DataDependent, EagerRaises
+from ....graph.targets.control_flow import CARRIED, Body, ControlFlow
 from ....graph.transforms import Slot
 from ....spec import TensorSpec
 from ....symbols.symbolic_numbers import Symbol
