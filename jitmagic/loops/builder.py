@@ -293,6 +293,22 @@ class LoopBuilder:
         self.steps.append(Extern(self._step(name), op, args, {}, (None,), (memory,), reason))
         self._forget_copies(target)
 
+    def call_in_place(
+        self,
+        name: str,
+        op: OpOverload,
+        args: Sequence[Any],
+        targets: Sequence[TensorView | None],
+        reason: str,
+    ) -> None:
+        """Call an operator that returns nothing and writes to these arguments."""
+        made = map_leaves(tuple(args), self._argument)
+        writes = tuple(view.buffer for view in targets if view is not None)
+        self.steps.append(Extern(self._step(name), op, made, {}, (), writes, reason))
+        for view in targets:
+            if view is not None:
+                self._forget_copies(view)
+
     def _forget_copies(self, target: TensorView) -> None:
         """Drop cached copies of views of this memory: it is overwritten, so they are out of
         date.

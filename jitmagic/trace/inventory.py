@@ -33,7 +33,7 @@ _NAMES = {
         "class_statements enums exceptions functions instances namespaces torchscript "
         "weak_references"
     ),
-    "values.tensors": "tensor_hooks tensor_inputs torch_function",
+    "values.tensors": "tensor_hooks tensor_inputs torch_function triton_kernels",
 }
 
 MODULES: tuple[ModuleType, ...] = tuple(

@@ -20,8 +20,9 @@ import torch
 from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
-from ...graph.operators.operator_library import LIBRARY, is_registered
+from ...graph.operators.operator_library import IN_PLACE, LIBRARY, is_registered
 from ...graph.operators.shapes import infer
+from ...graph.operators.triton_launch import copy_with_strides
 from ...graph.operators.without_meta import only_writes
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
@@ -67,7 +68,9 @@ def functional_form(func: OpOverload) -> Functional:
     tags = tuple(tag for tag in func.tags if tag not in _OF_WRITES)
     LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
-    return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
+    made: OpOverload = getattr(torch.ops.jitmagic, name).default
+    IN_PLACE[made] = func
+    return Functional(made, slots, returns)
 
 
 def _is_written(argument: torch.Argument) -> bool:
@@ -93,9 +96,9 @@ def _kernel(
         written: list[torch.Tensor] = []
         for at, name in slots:
             if at < len(positional):
-                positional[at] = copy = map_tensors(positional[at], torch.clone)
+                positional[at] = copy = map_tensors(positional[at], copy_with_strides)
             elif name in named:
-                named[name] = copy = map_tensors(named[name], torch.clone)
+                named[name] = copy = map_tensors(named[name], copy_with_strides)
             else:
                 continue
             written += tensors_in(copy)

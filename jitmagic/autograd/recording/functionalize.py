@@ -27,6 +27,7 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
+from ...graph.operators.triton_launch import launch_of
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
@@ -34,6 +35,7 @@ from ..decompose import TABLE
 from .aten_call import AtenCall
 from .custom import TangentsByNode, tangents_by_node
 from .foreign_writes import functional_form
+from .launches import record_launch
 from .mutate import MUTATORS, functional_overload, overload_without, without_generator
 from .origins import origin_of
 from .recorder import Recorder, Sym
@@ -294,6 +296,10 @@ def _mutate_named(mode: Functionalizer, call: AtenCall) -> object:
     return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
+def _launch(mode: Functionalizer, call: AtenCall) -> object:
+    return record_launch(call, mode.traced, mode.read, mode.recorder)
+
+
 def _composite(mode: Functionalizer, call: AtenCall) -> object:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with BelowAutograd(), AutocastOff(), mode:
@@ -414,6 +420,8 @@ def _has_kernel(func: OpOverload, key: str) -> bool:
 
 
 def _foreign_handler(func: OpOverload) -> Handler:
+    if launch_of(func) is not None:
+        return _launch
     if _is_composite(func):
         return _composite
     if func._schema.is_mutable:

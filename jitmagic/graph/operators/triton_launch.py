@@ -1,0 +1,276 @@
+"""Defines an operator of jitmagic for each form of launch of a user-written Triton kernel.
+
+Input: a `Launch`: the kernel object, and for each parameter where its value comes from. Output: an
+operator `jitmagic::<kernel>_<n>(Tensor(a!) out, Tensor x, SymInt n, SymInt[] grid) -> ()`, whose
+schema shows what the kernel writes, so that graphs treat a launch like any custom operator that
+writes to its arguments. Running the operator calls `kernel[grid](...)`, by which Triton compiles,
+specialises and tunes as in eager. As in eager, autograd does not see what a launch writes.
+
+A kernel reads and writes memory, not tensors: through a pointer to a view it reaches the whole
+storage. The functionaliser therefore replaces views by their bases; `views` then has the sizes,
+strides and offset of each view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import torch
+
+from ...torch_types import OpOverload
+from .operator_library import LIBRARY, is_registered
+from .triton_writes import function_of
+
+__all__ = [
+    "Const", "Grid", "Launch", "Number", "Parameter", "Tensor", "launch_of", "layers", "operator_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The tensor argument at `slot`, or a view of it with `rank` dimensions."""
+
+    slot: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The number at `slot`, which may vary."""
+
+    slot: int
+    kind: str  # "SymInt" or "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant: a constexpr, a bool, None, or an option such as num_warps."""
+
+    value: object
+
+
+Source = Tensor | Number | Const
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of the launch; `name` is None for a positional one."""
+
+    name: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The grid of the launches whose metaparameters have these values; it has `rank` numbers."""
+
+    rank: int
+    when: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A form of launch: all but the tensors and numbers of one call."""
+
+    kernel: Any
+    parameters: tuple[Parameter, ...]
+    tensors: tuple[str, ...]  # a name for each slot
+    written: frozenset[int]  # slots
+    numbers: tuple[str, ...]
+    grids: tuple[Grid, ...]
+    _tuned: set[object] = field(default_factory=set, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel's Python function."""
+        return str(getattr(function_of(self.kernel), "__name__", "kernel"))
+
+    @property
+    def views(self) -> Iterator[Tensor]:
+        """The tensor parameters that are views of their argument, in order."""
+        for parameter in self.parameters:
+            if isinstance(parameter.source, Tensor) and parameter.source.rank is not None:
+                yield parameter.source
+
+    def over_bases(self, slots: Sequence[tuple[int, int | None]]) -> Launch:
+        """Return the launch whose tensor n is a view (of a rank) of the tensor at a new slot."""
+        parameters = tuple(
+            replace(one, source=Tensor(*slots[one.source.slot]))
+            if isinstance(one.source, Tensor)
+            else one
+            for one in self.parameters
+        )
+        names: dict[int, str] = {}
+        for name, (slot, _) in zip(self.tensors, slots, strict=True):
+            names.setdefault(slot, name)
+        written = frozenset(slots[slot][0] for slot in self.written)
+        tensors = tuple(names[n] for n in range(len(names)))
+        return replace(self, parameters=parameters, tensors=tensors, written=written, _tuned=set())
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that equal launches share."""
+        described = tuple(
+            (one.name, _described(one.source.value))
+            if isinstance(one.source, Const)
+            else (one.name, one.source)
+            for one in self.parameters
+        )
+        grids = tuple((g.rank, tuple((k, _described(v)) for k, v in g.when)) for g in self.grids)
+        return id(self.kernel), described, self.tensors, self.written, self.numbers, grids
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, *args: Any) -> None:
+        """Launch the kernel on the operator's arguments."""
+        tensors = list(args[: len(self.tensors)])
+        *numbers, grid, views = args[len(self.tensors) :]
+        if (tuner := next((one for one in layers(self.kernel) if _tunes(one)), None)) is not None:
+            self._tune_on_copies(tuner, tensors, numbers, grid, views)
+        self._launch(tensors, numbers, grid, views)
+
+    def _launch(
+        self, tensors: list[Any], numbers: list[Any], grid: Sequence[int], views: Sequence[int]
+    ) -> None:
+        positional: list[object] = []
+        named: dict[str, object] = {}
+        geometry = iter(views)
+        for parameter in self.parameters:
+            value = _value(parameter.source, tensors, numbers, geometry)
+            if parameter.name is None:
+                positional.append(value)
+            else:
+                named[parameter.name] = value
+        self.kernel[self._grid(grid)](*positional, **named)
+
+    def _grid(self, numbers: Sequence[int]) -> tuple[int, ...] | Callable[..., tuple[int, ...]]:
+        """Return the grid, or a function that returns that of the chosen metaparameters."""
+        remaining = iter(numbers)
+        made = [tuple(next(remaining) for _ in range(grid.rank)) for grid in self.grids]
+        if len(made) == 1:
+            return made[0]
+
+        def choose(meta: Mapping[str, object]) -> tuple[int, ...]:
+            for grid, size in zip(self.grids, made, strict=True):
+                if all(meta.get(name) == value for name, value in grid.when):
+                    return size
+            raise RuntimeError(f"{self.name}: no grid was computed for the configuration {meta}")
+
+        return choose
+
+    def _tune_on_copies(
+        self,
+        tuner: Any,
+        tensors: list[Any],
+        numbers: list[Any],
+        grid: Sequence[int],
+        views: Sequence[int],
+    ) -> None:
+        """Let Triton choose a configuration on copies of what the kernel writes: it launches the
+        kernel many times for that.
+        """
+        # These are what Triton's own key consists of: values of arguments, and dtypes.
+        key = (tuple(one.dtype for one in tensors), tuple(numbers))
+        if key in self._tuned or not self.written:
+            return
+        copies = [
+            copy_with_strides(one) if slot in self.written else one
+            for slot, one in enumerate(tensors)
+        ]
+        self._launch(copies, numbers, grid, views)
+        self._tuned.add(key)
+
+
+def _described(value: object) -> object:
+    if value is None or type(value) in (int, bool, str, torch.dtype):
+        return type(value), value
+    return (float, repr(value)) if type(value) is float else id(value)  # the launch holds it
+
+
+def _value(
+    source: Source, tensors: Sequence[Any], numbers: Sequence[Any], views: Iterator[int]
+) -> object:
+    match source:
+        case Const(value=value):
+            return value
+        case Number(slot=slot):
+            return numbers[slot]
+    base, rank = tensors[source.slot], source.rank
+    if rank is None:
+        return base
+    shape, stride = ([next(views) for _ in range(rank)] for _ in range(2))
+    return base.as_strided(shape, stride, base.storage_offset() + next(views))
+
+
+def copy_with_strides(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, gaps and overlaps included."""
+    shape, stride = tensor.shape, tensor.stride()
+    if tensor.is_meta or not tensor.numel():
+        return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    memory = tensor.as_strided((extent,), (1,), tensor.storage_offset()).clone()
+    return memory.as_strided(shape, stride, 0)
+
+
+def layers(kernel: Any) -> Iterator[Any]:
+    """Yield the decorated kernel and those inside it, the innermost last."""
+    while kernel is not None and not isinstance(kernel, type(function_of)):
+        yield kernel
+        kernel = getattr(kernel, "fn", None)
+
+
+def _tunes(layer: Any) -> bool:
+    return len(getattr(layer, "configs", ())) > 1
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+_OPERATORS: dict[tuple[object, ...], OpOverload] = {}
+_LAUNCHES: dict[OpOverload, Launch] = {}
+
+
+def launch_of(target: object) -> Launch | None:
+    """Return the launch that an operator stands for."""
+    return _LAUNCHES.get(target) if isinstance(target, OpOverload) else None
+
+
+def operator_of(launch: Launch) -> OpOverload:
+    """Return the operator of a launch; equal launches share one."""
+    key = launch.key
+    if key not in _OPERATORS:
+        _OPERATORS[key] = made = _define(launch)
+        _LAUNCHES[made] = launch
+    return _OPERATORS[key]
+
+
+def _define(launch: Launch) -> OpOverload:
+    name = next(
+        name for n in count() if not is_registered(name := f"triton_{launch.name.strip('_')}_{n}")
+    )
+    marks = iter("abcdefghijklmnopqrstuvwxyz" if len(launch.written) <= 26 else ())
+    tensors = [
+        f"Tensor({next(marks)}!) {one}" if slot in launch.written else f"Tensor {one}"
+        for slot, one in enumerate(launch.tensors)
+    ]
+    kinds = {p.source.slot: p.source.kind for p in launch.parameters if _is_number(p)}
+    numbers = [f"{kinds[slot]} {one}" for slot, one in enumerate(launch.numbers)]
+    arguments = ", ".join((*tensors, *numbers, "SymInt[] launch_grid", "SymInt[] launch_views"))
+    LIBRARY.define(f"{name}({arguments}) -> ()")
+    LIBRARY.impl(name, launch.run, "CompositeExplicitAutograd")
+    LIBRARY.impl(name, _nothing, "Meta")
+    # Without these torch would warn in backward that the operator has no autograd formula.
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
+        LIBRARY.impl(name, torch.library.fallthrough_kernel, key)
+    made: OpOverload = getattr(torch.ops.jitmagic, name).default
+    return made
+
+
+def _is_number(parameter: Parameter) -> bool:
+    return isinstance(parameter.source, Number)
+
+
+def _nothing(*args: object) -> None:
+    """Do nothing: tensors without data have nothing to write to."""

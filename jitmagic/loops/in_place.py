@@ -1,0 +1,140 @@
+"""Lowers functional forms of operators that write to their arguments to calls of the operators.
+
+In: a call of a functional form (autograd/recording/foreign_writes.py), which would copy what it
+writes. Out: one Extern step that writes in place. It writes to the argument itself where no later
+step reads the old value, else to a copy, which is a nest that may fuse with the argument's producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.operators.operator_library import IN_PLACE
+from ..graph.operators.raising import may_raise_on_data
+from ..spec import TensorSpec
+from ..symbols.size import hint_of, is_same
+from .builder import LOOP_DTYPES, LoopBuilder, Out
+from .ir import BufferRef
+from .tensor_view import NumberView, TensorView
+
+__all__ = ["lower_in_place"]
+
+aten = torch.ops.aten
+
+
+def lower_in_place(
+    builder: LoopBuilder, node: Node, env: Mapping[Node, object], args: Sequence[Any]
+) -> list[TensorView | None] | None:
+    """Return the values written, or None if the call must stay functional: the operator returns
+    other tensors as well, or the copy of a written argument is no nest.
+    """
+    op = IN_PLACE.get(node.target)  # type: ignore[arg-type]
+    if op is None or op._schema.returns or node.kwargs:
+        return None
+    slots = [n for n, declared in enumerate(op._schema.arguments) if is_written(declared)]
+    if not all(n < len(args) and isinstance(args[n], TensorView) for n in slots):
+        return None
+    own = {n for n in slots if _may_overwrite(builder, node, n, args, env)}
+    specs = {n: builder.spec_of(node.args[n]) for n, arg in enumerate(args) if is_view(arg)}
+    if not all(n in own or _can_copy(builder, specs[n]) for n in slots):
+        return None
+    given = list(args)
+    for n in slots:
+        if n not in own:
+            given[n] = _copied(builder, f"{node.name}_{n}", specs[n], args[n])
+    for n, spec in specs.items():
+        if n not in slots:  # the operator takes strides as numbers
+            given[n] = BufferRef(builder.memory(args[n], spec.stride))
+    targets: list[TensorView | None] = [given[n] for n in slots]
+    builder.call_in_place(node.name, op, given, targets, "it writes to its arguments")
+    return targets
+
+
+def is_written(declared: torch.Argument) -> bool:
+    return declared.alias_info is not None and declared.alias_info.is_write
+
+
+def is_view(arg: object) -> bool:
+    return isinstance(arg, TensorView)
+
+
+def _may_overwrite(
+    builder: LoopBuilder, node: Node, slot: int, args: Sequence[Any], env: Mapping[Node, object]
+) -> bool:
+    """Return whether no other argument and no later step reads the memory of an argument."""
+    view, argument = args[slot], node.args[slot]
+    assert isinstance(argument, Node)
+    buffer = builder.buffers[view.buffer]
+    same = (*map(is_same, buffer.stride, builder.spec_of(argument).stride),)
+    if builder.memory(view) != view.buffer or not all(same) or view.buffer in builder.bases:
+        return False
+    shared = [
+        other
+        for n, other in enumerate(args)
+        if n != slot and view.buffer in _buffers(builder, other)
+    ]
+    if shared or buffer.role not in ("temp", "input"):
+        return False
+    holders = [one for one, value in env.items() if view.buffer in _buffers(builder, value)]
+    later = [user for one in holders for user in one.users if user not in env and user is not node]
+    if buffer.role == "temp":
+        return not later
+    return _ends_in(node, slot, argument, later) and not _raises_later(node)
+
+
+def _buffers(builder: LoopBuilder, value: object) -> set[str]:
+    """Return the buffers that own the memory of a value of the graph."""
+    if isinstance(value, NumberView):
+        value = value.view
+    if isinstance(value, TensorView):
+        return {builder.root(value.buffer)}
+    if isinstance(value, list | tuple):
+        return {name for part in value for name in _buffers(builder, part)}
+    return set()
+
+
+def _ends_in(node: Node, slot: int, argument: Node, later: Sequence[Node]) -> bool:
+    """Return whether the new value of an input is what the graph writes to it at its end, and the
+    old value is not read any more.
+    """
+    op = IN_PLACE[node.target]  # type: ignore[index]
+    index = [n for n, one in enumerate(op._schema.arguments) if is_written(one)].index(slot)
+    new = [user for user in node.users if user.args[1] == index]
+    return len(later) == len(new) == 1 and (
+        later[0].target is aten.copy_.default and later[0].args[:2] == (argument, new[0])
+    )
+
+
+def _raises_later(node: Node) -> bool:
+    """Return whether a later call may raise; a frame that raises runs again as eager, for which
+    inputs must not have been written.
+    """
+    following = node.next
+    while following.op != "output":
+        if may_raise_on_data(following):
+            return True
+        following = following.next
+    return False
+
+
+def _can_copy(builder: LoopBuilder, spec: TensorSpec) -> bool:
+    """Return whether a nest can copy a tensor with its strides: without gaps and overlaps."""
+    if spec.dtype not in LOOP_DTYPES or spec.device != builder.kernel_device:
+        return False
+    expected: int = 1
+    dimensions = zip(spec.shape, spec.stride, strict=True)
+    for size, stride in sorted(dimensions, key=lambda pair: hint_of(pair[1])):
+        if not is_same(size, 1):
+            if not is_same(stride, expected):
+                return False
+            expected = expected * size
+    return True
+
+
+def _copied(builder: LoopBuilder, name: str, spec: TensorSpec, view: TensorView) -> TensorView:
+    builder.device = spec.device
+    return builder.pointwise(Out(name, (spec,)), lambda point: builder.load(view, point))

@@ -1,0 +1,307 @@
+"""Models user-written Triton kernels: `kernel[grid](x, out, n, BLOCK=128)` is one node of the graph.
+
+Input: an object of triton.jit, triton.autotune or triton.heuristics, guarded by identity, together
+with the functions that its code calls. Output: a call of an operator of jitmagic that stands for the
+launch (graph/operators/triton_launch.py). Tensors and numbers are its arguments, so that sizes may
+vary; constexprs and options belong to the operator. A grid that is computed from metaparameters is
+traced once for each configuration of the kernel, because tuning chooses one when the graph runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ....graph.operators.triton_launch import (
+    Const,
+    Grid,
+    Launch,
+    Number,
+    Parameter,
+    Tensor,
+    layers,
+    operator_of,
+)
+from ....graph.operators.triton_launch import Source as Origin
+from ....graph.operators.triton_writes import WriteAnalysis, function_of
+from ....guards.guard import IdentityIs, NameFact, NamespaceFacts, StateRead
+from ....guards.source import Item, InstanceDict, Source
+from ...breaks import GraphBreak, RefusedTorchCall
+from ...result import Recipe
+from ...wrap import by_identity, wraps_named
+from ..base import Args, Builder, CannotRebuild, Kwargs, Lazy, Machine, Value
+from ..containers.mappings import DictValue
+from ..containers.sequences import ListValue, SequenceValue
+from ..objects.callables import BuiltinValue
+from ..objects.constants import ATOMS
+from .tensor import TensorValue, record
+
+__all__ = ["KernelValue"]
+
+
+class KernelValue(BuiltinValue):
+    """A Triton kernel, or one decorated by triton.autotune or triton.heuristics."""
+
+    __slots__ = ()
+    obj: Any
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return _Launcher(self, key)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        self.refuse(machine, "a call")  # Triton raises RuntimeError
+
+    def describe(self) -> str:
+        return f"Triton kernel {_name(self.obj)}"
+
+
+wraps_named("triton.runtime.jit", "KernelInterface")(by_identity(KernelValue))
+
+
+def _name(kernel: object) -> str:
+    return str(getattr(function_of(kernel), "__name__", kernel))
+
+
+def _refused(kernel: object, why: str) -> GraphBreak:
+    return GraphBreak(RefusedTorchCall.of(name=f"{_name(kernel)}[grid]", why=why))
+
+
+class _Launcher(Value):
+    """`kernel[grid]`."""
+
+    __slots__ = ("grid", "kernel")
+
+    def __init__(self, kernel: KernelValue, grid: Value) -> None:
+        super().__init__()
+        self.kernel, self.grid = kernel, grid
+
+    def parts(self) -> Iterator[Value]:
+        yield self.kernel
+        yield self.grid
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        _guard_code(machine, self.kernel)
+        call = _Call(machine, self.kernel, args, kwargs)
+        grids, sizes = call.grids(self.grid.realize(machine))
+        launch = Launch(
+            self.kernel.obj,
+            tuple(call.parameters),
+            tuple(call.tensors.values()),
+            call.written(),
+            tuple(call.numbers),
+            grids,
+        )
+        given = [*call.given_tensors, *call.given_numbers, ListValue(sizes), ListValue([])]
+        record(machine, operator_of(launch), given)
+        return _Launched(machine, self.kernel.obj)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        get = builder.constant(_launcher)
+        return builder.call(get, builder(self.kernel), builder(self.grid))
+
+
+def _launcher(kernel: Any, grid: object) -> object:
+    return kernel[grid]
+
+
+class _Launched(Value):
+    """The result of a launch: Triton's compiled kernel, which exists once the graph has run."""
+
+    __slots__ = ("created_at_step", "name")
+
+    def __init__(self, machine: Machine, kernel: object) -> None:
+        super().__init__()
+        self.created_at_step, self.name = machine.step, _name(kernel)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise CannotRebuild(f"the compiled kernel of {self.name}", self.created_at_step)
+
+
+def _guard_code(machine: Machine, kernel: KernelValue) -> None:
+    """Guard the chain of decorators and the code of the kernel, which a private method changes."""
+    source: Source | None = kernel.source
+    for layer in layers(kernel.obj):
+        if layer is not kernel.obj and source is not None:
+            source = Item(InstanceDict(source), "fn")
+            machine.guard(IdentityIs(source, layer))
+        if isinstance(getattr(layer, "src", None), str):
+            read = _CodeOf(layer)
+            machine.guard(StateRead(read, read()))
+
+
+class _CodeOf:
+    """Reads the source text of a kernel."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.__name__ = kernel, f"{_name(kernel)}.src"
+
+    def __call__(self) -> object:
+        return self.kernel.src
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _CodeOf) and other.kernel is self.kernel
+
+    def __hash__(self) -> int:
+        return id(self.kernel)
+
+
+class _Call:
+    """The arguments of one launch, in the order in which they are passed."""
+
+    def __init__(self, machine: Machine, kernel: KernelValue, args: Args, kwargs: Kwargs) -> None:
+        self.machine, self.kernel = machine, kernel
+        function = function_of(kernel.obj)
+        if function is None:
+            raise _refused(kernel.obj, "its Python function is unknown")
+        self.signature = inspect.signature(function).parameters
+        self.parameters: list[Parameter] = []
+        self.meta: dict[str, Value] = {}  # what a grid function receives
+        self.tensors: dict[Any, str] = {}  # node -> its first parameter
+        self.given_tensors: list[Value] = []
+        self.numbers: list[str] = []
+        self.given_numbers: list[Value] = []
+        self.constants: dict[str, object] = {
+            name: one.default for name, one in self.signature.items() if one.default is not one.empty
+        }
+        self.tensor_names: dict[str, int] = {}
+        names = list(self.signature)
+        if len(args) > len(names) or not set(names[: len(args)]).isdisjoint(kwargs):
+            raise _refused(kernel.obj, "its arguments do not fit its parameters")
+        for name, arg in zip(names, args, strict=False):
+            self.add(None, name, arg)
+        for name, arg in kwargs.items():
+            self.add(name, name, arg)
+
+    def add(self, keyword: str | None, name: str, arg: Value) -> None:
+        origin = self.origin(name, arg)
+        self.parameters.append(Parameter(keyword, origin))
+        if name in self.signature:
+            self.meta[name] = arg
+
+    def origin(self, name: str, arg: Value) -> Origin:
+        is_option = name not in self.signature
+        if is_option or "constexpr" in str(self.signature[name].annotation):
+            return self.constant(name, arg)
+        arg = arg.realize(self.machine).operand(self.machine)
+        if isinstance(arg, TensorValue):
+            if arg.node not in self.tensors:
+                self.tensors[arg.node] = name
+                self.given_tensors.append(arg)
+            self.tensor_names[name] = slot = [*self.tensors].index(arg.node)
+            return Tensor(slot)
+        kind = arg.python_type(self.machine)
+        if kind in (int, float):
+            self.numbers.append(name)
+            self.given_numbers.append(arg)
+            return Number(len(self.numbers) - 1, "SymInt" if kind is int else "float")
+        return self.constant(name, arg)
+
+    def constant(self, name: str, arg: Value) -> Const:
+        value = _constant(self.machine, arg)
+        if value is _UNKNOWN:
+            raise _refused(self.kernel.obj, f"argument {name} is a {arg.describe()}")
+        self.constants[name] = value
+        return Const(value)
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def written(self) -> frozenset[int]:
+        """Return the slots of the tensors that the kernel, or a hook of its tuning, may write."""
+        tensors = frozenset(self.tensor_names)
+        analysis = WriteAnalysis()
+        found = analysis.written(self.kernel.obj, tensors, self.constants)
+        for layer in layers(self.kernel.obj):
+            found |= tensors if _has_hooks(layer) else _reset_by(layer) & tensors
+        for namespace, name, value in analysis.globals_read:
+            self.machine.guard(NamespaceFacts(namespace, (NameFact(name, value),)))
+        return frozenset(self.tensor_names[name] for name in found)
+
+    # -- the grid --------------------------------------------------------------------------------
+
+    def grids(self, grid: Value) -> tuple[tuple[Grid, ...], list[Value]]:
+        """Return the grids that the launch may have, and all their numbers in order."""
+        if isinstance(grid, SequenceValue):
+            return (Grid(len(grid.items)),), list(grid.items)
+        grids: list[Grid] = []
+        sizes: list[Value] = []
+        for when, meta in self.configurations():
+            pairs = [(self.machine.constant(name), value) for name, value in meta.items()]
+            made = grid.call(self.machine, [DictValue.of(self.machine, pairs)], {})
+            made = made.realize(self.machine)
+            if not isinstance(made, SequenceValue):
+                raise _refused(self.kernel.obj, "its grid function returns no sequence")
+            grids.append(Grid(len(made.items), when))
+            sizes += made.items
+        return tuple(grids), sizes
+
+    def configurations(self) -> list[tuple[tuple[tuple[str, object], ...], dict[str, Value]]]:
+        """Return the tuned metaparameters and all metaparameters of each configuration."""
+        defaults = {
+            name: self.machine.constant(one.default)
+            for name, one in self.signature.items()
+            if name not in self.meta and type(one.default) in ATOMS
+        }
+        found: list[tuple[tuple[tuple[str, object], ...], dict[str, Value]]] = [((), self.meta)]
+        source = self.kernel.source
+        for layer in layers(self.kernel.obj):
+            if layer is not self.kernel.obj and source is not None:
+                source = Item(InstanceDict(source), "fn")
+            if configs := getattr(layer, "configs", None):
+                found = [
+                    ((*when, *config.kwargs.items()), self.with_constants(meta, config.kwargs))
+                    for when, meta in found
+                    for config in configs
+                ]
+            elif isinstance(values := getattr(layer, "values", None), dict):
+                found = [(when, self.with_heuristics(meta, values, source)) for when, meta in found]
+        return [(when, {**defaults, **meta}) for when, meta in found]
+
+    def with_constants(
+        self, meta: dict[str, Value], given: Mapping[str, object]
+    ) -> dict[str, Value]:
+        return {**meta, **{name: self.machine.constant(value) for name, value in given.items()}}
+
+    def with_heuristics(
+        self, meta: dict[str, Value], functions: Mapping[str, object], source: Source | None
+    ) -> dict[str, Value]:
+        """Trace the functions that compute metaparameters from the arguments."""
+        machine = self.machine
+        meta = dict(meta)
+        for name, function in functions.items():
+            if source is None:
+                raise _refused(self.kernel.obj, "its heuristics are not reachable")
+            path = Item(Item(InstanceDict(source), "values"), name)
+            pairs = [(machine.constant(key), value) for key, value in meta.items()]
+            call = machine.lazy(function, path).realize(machine)
+            meta[name] = call.call(machine, [DictValue.of(machine, pairs)], {})
+        return meta
+
+
+_UNKNOWN = object()
+
+
+def _constant(machine: Machine, arg: Value) -> object:
+    """Return the Python object of an argument that is no tensor and no number; it is guarded."""
+    if isinstance(arg, Lazy) and type(arg.obj).__module__.startswith("triton."):
+        assert arg.source is not None  # tl.float32, for example
+        machine.guard(IdentityIs(arg.source, arg.obj))
+        return arg.obj
+    arg = arg.realize(machine)
+    if arg.is_constant(machine):
+        return arg.as_constant(machine)
+    return arg.obj if isinstance(arg, KernelValue) else _UNKNOWN
+
+
+def _has_hooks(layer: Any) -> bool:
+    configs = getattr(layer, "configs", None) or ()
+    hooks = ("user_defined_pre_hook", "user_defined_post_hook", "pre_run_hooks")
+    return any(getattr(layer, name, None) for name in hooks) or any(
+        getattr(config, "pre_hook", None) for config in configs
+    )
+
+
+def _reset_by(layer: Any) -> frozenset[str]:
+    """Return the arguments that tuning sets to zero or restores."""
+    names = (getattr(layer, name, None) or () for name in ("reset_to_zero", "restore_value"))
+    return frozenset(one for some in names for one in some if isinstance(one, str))
