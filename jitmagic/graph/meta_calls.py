@@ -18,6 +18,7 @@ from .memory import storage_under
 from .operators.autocast import Autocast, CastCache, cast_result
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
+from .operators.triton_launch import launch_of
 from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
@@ -100,7 +101,8 @@ def _copy_moved(call: MetaCall) -> None:
 
 
 def _check_kernels(call: MetaCall) -> None:
-    if not call.is_cast:  # else the calls inside it were checked
+    # Calls inside a cast were checked; a launch is recorded on whole storages.
+    if not call.is_cast and launch_of(call.target) is None:
         placed = call.placement
         check_as_kernels_do(call.name, placed.args, placed.kwargs, call.changed, placed.device)
 

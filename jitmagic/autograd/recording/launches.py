@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import CompileFailed
-from ...graph.operators.triton_launch import launch_of, operator_of
+from ...graph.operators.triton_launch import Tensor, launch_of, operator_of
 from .aten_call import AtenCall
 from .foreign_writes import functional_form
 from .recorder import Recorder
@@ -42,14 +42,13 @@ def record_launch(
         if tensor.cell not in cells:
             cells.append(tensor.cell)
     bases = [Traced.make(cell.value, cell, (), False) for cell in cells]
-    slots: list[tuple[int, int | None]] = []
+    given: list[Tensor] = []
     views: list[Any] = []
     for tensor in tensors:
         slot = cells.index(tensor.cell)
-        is_base = not tensor.path
-        slots.append((slot, None if is_base else tensor.dim()))
-        views += [] if is_base else _geometry(tensor, bases[slot])
-    merged = launch.over_bases(slots)
+        given.append(Tensor(slot, tensor.dim(), len(views)) if tensor.path else Tensor(slot))
+        views += _geometry(tensor, bases[slot]) if tensor.path else []
+    merged = launch.with_tensors(given)
     form = functional_form(operator_of(merged))
     values = recorder.emit(form.op, *map(read, bases), *map(read, numbers), read(grid), views)
     for slot, value in zip(sorted(merged.written), values, strict=True):

@@ -31,10 +31,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The tensor argument at `slot`, or a view of it with `rank` dimensions."""
+    """The tensor argument at `slot`, or a view of it: its sizes, strides and offset start at
+    `start` of the views, and it has `rank` dimensions.
+    """
 
     slot: int
     rank: int | None = None
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +91,16 @@ class Launch:
         """The name of the kernel's Python function."""
         return str(getattr(function_of(self.kernel), "__name__", "kernel"))
 
-    @property
-    def views(self) -> Iterator[Tensor]:
-        """The tensor parameters that are views of their argument, in order."""
-        for parameter in self.parameters:
-            if isinstance(parameter.source, Tensor) and parameter.source.rank is not None:
-                yield parameter.source
-
-    def over_bases(self, slots: Sequence[tuple[int, int | None]]) -> Launch:
-        """Return the launch whose tensor n is a view (of a rank) of the tensor at a new slot."""
+    def with_tensors(self, given: Sequence[Tensor]) -> Launch:
+        """Return the launch whose tensor n is given[n], at a slot of the new launch."""
         parameters = tuple(
-            replace(one, source=Tensor(*slots[one.source.slot]))
-            if isinstance(one.source, Tensor)
-            else one
+            replace(one, source=given[one.source.slot]) if isinstance(one.source, Tensor) else one
             for one in self.parameters
         )
         names: dict[int, str] = {}
-        for name, (slot, _) in zip(self.tensors, slots, strict=True):
-            names.setdefault(slot, name)
-        written = frozenset(slots[slot][0] for slot in self.written)
+        for name, one in zip(self.tensors, given, strict=True):
+            names.setdefault(one.slot, name)
+        written = frozenset(given[slot].slot for slot in self.written)
         tensors = tuple(names[n] for n in range(len(names)))
         return replace(self, parameters=parameters, tensors=tensors, written=written, _tuned=set())
 
@@ -137,9 +131,8 @@ class Launch:
     ) -> None:
         positional: list[object] = []
         named: dict[str, object] = {}
-        geometry = iter(views)
         for parameter in self.parameters:
-            value = _value(parameter.source, tensors, numbers, geometry)
+            value = _value(parameter.source, tensors, numbers, views)
             if parameter.name is None:
                 positional.append(value)
             else:
@@ -191,7 +184,7 @@ def _described(value: object) -> object:
 
 
 def _value(
-    source: Source, tensors: Sequence[Any], numbers: Sequence[Any], views: Iterator[int]
+    source: Source, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
 ) -> object:
     match source:
         case Const(value=value):
@@ -201,8 +194,9 @@ def _value(
     base, rank = tensors[source.slot], source.rank
     if rank is None:
         return base
-    shape, stride = ([next(views) for _ in range(rank)] for _ in range(2))
-    return base.as_strided(shape, stride, base.storage_offset() + next(views))
+    middle, end = source.start + rank, source.start + 2 * rank
+    offset = base.storage_offset() + views[end]
+    return base.as_strided(views[source.start : middle], views[middle:end], offset)
 
 
 def copy_with_strides(tensor: torch.Tensor) -> torch.Tensor:
