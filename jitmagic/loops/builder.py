@@ -293,6 +293,13 @@ class LoopBuilder:
         self.steps.append(Extern(self._step(name), op, args, {}, (None,), (memory,), reason))
         self._forget_copies(target)
 
+    def drop_nest(self, buffer: str) -> None:
+        """Remove the nest that stores to this buffer alone, if there is one."""
+        for step in reversed(self.steps):
+            if isinstance(step, Nest) and {store.buffer for store in step.stores} == {buffer}:
+                self.steps.remove(step)
+                return
+
     def call_in_place(
         self,
         name: str,

@@ -44,7 +44,9 @@ def lower_in_place(
         return None
     given = list(args)
     for n in slots:
-        if n not in own:
+        if n in own:
+            _drop_fill(builder, node, n, args[n])
+        else:
             given[n] = _copied(builder, f"{node.name}_{n}", specs[n], args[n])
     for n, spec in specs.items():
         if n not in slots:  # the operator takes strides as numbers
@@ -84,6 +86,14 @@ def _may_overwrite(
     if buffer.role == "temp":
         return not later
     return _ends_in(node, slot, argument, later) and not _raises_later(node)
+
+
+def _drop_fill(builder: LoopBuilder, node: Node, slot: int, view: TensorView) -> None:
+    """Remove the nest that fills a tensor of torch.empty, which only this call reads."""
+    argument = node.args[slot]
+    assert isinstance(argument, Node)
+    if str(argument.target).startswith("aten.empty") and {*argument.users} == {node}:
+        builder.drop_nest(view.buffer)
 
 
 def _buffers(builder: LoopBuilder, value: object) -> set[str]:
