@@ -2,7 +2,7 @@
 
 In: a call of a functional form (autograd/recording/foreign_writes.py), which would copy what it
 writes. Out: one Extern step that writes in place. It writes to the argument itself where no later
-step reads the old value, else to a copy, which is a nest that may fuse with the argument's producer.
+step reads the old value, else to a copy: a nest, which may fuse with the argument's producer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch.fx import Node
 
 from ..graph.operators.operator_library import IN_PLACE
 from ..graph.operators.raising import may_raise_on_data
+from ..graph.operators.triton_launch import kernel_name
 from ..spec import TensorSpec
 from ..symbols.size import hint_of, is_same
+from ..torch_types import OpOverload
 from .builder import LOOP_DTYPES, LoopBuilder, Out
 from .ir import BufferRef
 from .tensor_view import NumberView, TensorView
@@ -32,14 +34,18 @@ def lower_in_place(
     """Return the values written, or None if the call must stay functional: the operator returns
     other tensors as well, or the copy of a written argument is no nest.
     """
-    op = IN_PLACE.get(node.target)  # type: ignore[arg-type]
+    op = IN_PLACE.get(node.target) if isinstance(node.target, OpOverload) else None
     if op is None or op._schema.returns or node.kwargs:
         return None
     slots = [n for n, declared in enumerate(op._schema.arguments) if is_written(declared)]
     if not all(n < len(args) and isinstance(args[n], TensorView) for n in slots):
         return None
     own = {n for n in slots if _may_overwrite(builder, node, n, args, env)}
-    specs = {n: builder.spec_of(node.args[n]) for n, arg in enumerate(args) if is_view(arg)}
+    specs = {
+        n: builder.spec_of(source)
+        for n, (source, arg) in enumerate(zip(node.args, args, strict=True))
+        if isinstance(source, Node) and isinstance(arg, TensorView)
+    }
     if not all(n in own or _can_copy(builder, specs[n]) for n in slots):
         return None
     given = list(args)
@@ -52,16 +58,16 @@ def lower_in_place(
         if n not in slots:  # the operator takes strides as numbers
             given[n] = BufferRef(builder.memory(args[n], spec.stride))
     targets: list[TensorView | None] = [given[n] for n in slots]
-    builder.call_in_place(node.name, op, given, targets, "it writes to its arguments")
+    builder.call_in_place(node.name, op, given, targets, _reason(op))
     return targets
+
+
+def _reason(op: OpOverload) -> str:
+    return "it writes to its arguments" if kernel_name(op) is None else "the program calls it"
 
 
 def is_written(declared: torch.Argument) -> bool:
     return declared.alias_info is not None and declared.alias_info.is_write
-
-
-def is_view(arg: object) -> bool:
-    return isinstance(arg, TensorView)
 
 
 def _may_overwrite(

@@ -297,7 +297,8 @@ def _mutate_named(mode: Functionalizer, call: AtenCall) -> object:
 
 
 def _launch(mode: Functionalizer, call: AtenCall) -> object:
-    return record_launch(call, mode.traced, mode.read, mode.recorder)
+    record_launch(call, mode.traced, mode.read, mode.recorder)
+    return None
 
 
 def _composite(mode: Functionalizer, call: AtenCall) -> object:

@@ -1,7 +1,7 @@
 """Records launches of user-written Triton kernels on the memory of their tensors.
 
-In: a call of a launch's operator (graph/operators/triton_launch.py) on traced tensors. Out: nodes of
-its functional form. A kernel sees addresses: it may read and write all of a storage through a
+In: a call of a launch's operator (graph/operators/triton_launch.py) on traced tensors. Out: a node
+of its functional form. A kernel sees addresses: it may read and write all of a storage through a
 pointer to a view, with strides that the program passes as numbers. Each view is therefore replaced
 by its base, with its sizes, strides and offset as further arguments; several arguments in one
 storage share that base, and the values written are those of whole storages. autograd does not see

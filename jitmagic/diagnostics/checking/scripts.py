@@ -27,6 +27,7 @@ from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
+from ...graph.operators.triton_launch import kernel_name
 from ...graph.regions import FunctionCall
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
 from ...spec import TensorSpec, spec_of
@@ -99,6 +100,8 @@ def _function(graph: Graph, name: str) -> str:
     for node in graph.nodes:
         if node.op == "get_attr":
             raise NotWritable("a graph inside it holds a tensor")
+        if (kernel := kernel_name(node.target)) is not None:
+            raise NotWritable(f"it launches the Triton kernel {kernel}")
         if is_foreign(node.target):
             raise NotWritable(f"it calls the custom operator {name_of(node.target)}")
     source, names = source_of(graph, name)

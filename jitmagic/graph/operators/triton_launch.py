@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from ...torch_types import OpOverload
-from .operator_library import LIBRARY, is_registered
+from .operator_library import IN_PLACE, LIBRARY, is_registered
 from .triton_writes import function_of
 
 __all__ = [
-    "Const", "Grid", "Launch", "Number", "Parameter", "Tensor", "launch_of", "layers", "operator_of",
+    "Const", "Grid", "Launch", "Number", "Origin", "Parameter", "Tensor", "copy_with_strides",
+    "kernel_name", "launch_of", "layers", "operator_of",
 ]  # fmt: skip
 
 
@@ -55,7 +56,7 @@ class Const:
     value: object
 
 
-Source = Tensor | Number | Const
+Origin = Tensor | Number | Const
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Parameter:
     """An argument of the launch; `name` is None for a positional one."""
 
     name: str | None
-    source: Source
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Launch:
     def with_tensors(self, given: Sequence[Tensor]) -> Launch:
         """Return the launch whose tensor n is given[n], at a slot of the new launch."""
         parameters = tuple(
-            replace(one, source=given[one.source.slot]) if isinstance(one.source, Tensor) else one
+            replace(one, origin=given[one.origin.slot]) if isinstance(one.origin, Tensor) else one
             for one in self.parameters
         )
         names: dict[int, str] = {}
@@ -108,9 +109,9 @@ class Launch:
     def key(self) -> tuple[object, ...]:
         """A key that equal launches share."""
         described = tuple(
-            (one.name, _described(one.source.value))
-            if isinstance(one.source, Const)
-            else (one.name, one.source)
+            (one.name, _described(one.origin.value))
+            if isinstance(one.origin, Const)
+            else (one.name, one.origin)
             for one in self.parameters
         )
         grids = tuple((g.rank, tuple((k, _described(v)) for k, v in g.when)) for g in self.grids)
@@ -132,7 +133,7 @@ class Launch:
         positional: list[object] = []
         named: dict[str, object] = {}
         for parameter in self.parameters:
-            value = _value(parameter.source, tensors, numbers, views)
+            value = _value(parameter.origin, tensors, numbers, views)
             if parameter.name is None:
                 positional.append(value)
             else:
@@ -184,7 +185,7 @@ def _described(value: object) -> object:
 
 
 def _value(
-    source: Source, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
+    source: Origin, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
 ) -> object:
     match source:
         case Const(value=value):
@@ -231,6 +232,13 @@ def launch_of(target: object) -> Launch | None:
     return _LAUNCHES.get(target) if isinstance(target, OpOverload) else None
 
 
+def kernel_name(target: object) -> str | None:
+    """Return the name of the kernel that an operator, or its functional form, launches."""
+    known = IN_PLACE.get(target, target) if isinstance(target, OpOverload) else target
+    launch = launch_of(known)
+    return None if launch is None else launch.name
+
+
 def operator_of(launch: Launch) -> OpOverload:
     """Return the operator of a launch; equal launches share one."""
     key = launch.key
@@ -249,7 +257,8 @@ def _define(launch: Launch) -> OpOverload:
         f"Tensor({next(marks)}!) {one}" if slot in launch.written else f"Tensor {one}"
         for slot, one in enumerate(launch.tensors)
     ]
-    kinds = {p.source.slot: p.source.kind for p in launch.parameters if _is_number(p)}
+    origins = [one.origin for one in launch.parameters]
+    kinds = {origin.slot: origin.kind for origin in origins if isinstance(origin, Number)}
     numbers = [f"{kinds[slot]} {one}" for slot, one in enumerate(launch.numbers)]
     arguments = ", ".join((*tensors, *numbers, "SymInt[] launch_grid", "SymInt[] launch_views"))
     LIBRARY.define(f"{name}({arguments}) -> ()")
@@ -260,10 +269,6 @@ def _define(launch: Launch) -> OpOverload:
         LIBRARY.impl(name, torch.library.fallthrough_kernel, key)
     made: OpOverload = getattr(torch.ops.jitmagic, name).default
     return made
-
-
-def _is_number(parameter: Parameter) -> bool:
-    return isinstance(parameter.source, Number)
 
 
 def _nothing(*args: object) -> None:

@@ -2,9 +2,9 @@
 
 Input: a kernel (an object of triton.jit), the names of the parameters that are tensors, the values
 of constexpr parameters. Output: the tensors that may be written; all of them if the code does not
-show it. A pointer keeps the set of parameters that it may be computed from: through
-arithmetic, block pointers, descriptors and calls of other kernels. The analysis ignores the order of
-statements and the conditions of branches, so it names too many parameters rather than too few.
+show it. A pointer keeps the set of parameters that it may be computed from: through arithmetic,
+block pointers, descriptors and calls of other kernels. The analysis ignores the order of statements
+and the conditions of branches, so it names too many parameters rather than too few.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class _Flow:
             case ast.Compare():
                 self.all_of(ast.iter_child_nodes(node))
                 return _NONE
-            case ast.Lambda() | ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
+            case ast.Lambda() | ast.comprehension():
                 raise _Unknown
         return self.all_of(ast.iter_child_nodes(node))
 
@@ -235,11 +235,10 @@ class _Flow:
         if None in named or any(isinstance(arg, ast.Starred) for arg in node.args):
             raise _Unknown
         parameters = list(inspect.signature(function).parameters)
-        given = {**dict(zip(parameters, args, strict=False)), **named}
-        expressions = {
-            **dict(zip(parameters, node.args, strict=False)),
-            **{keyword.arg: keyword.value for keyword in node.keywords},
-        }
+        given: dict[str | None, Names] = dict(zip(parameters, args, strict=False))
+        given |= named
+        expressions: dict[str | None, ast.expr] = dict(zip(parameters, node.args, strict=False))
+        expressions |= {keyword.arg: keyword.value for keyword in node.keywords}
         constants = {
             str(name): value
             for name, expression in expressions.items()

@@ -140,9 +140,7 @@ def heuristic_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + offsets, tl.load(x + offsets, mask=mask) * 3, mask=mask)
 
 
-@triton.autotune(
-    [triton.Config({"ROWS": rows}) for rows in (1, 2)], key=["n"], do_bench=measured
-)
+@triton.autotune([triton.Config({"ROWS": rows}) for rows in (1, 2)], key=["n"], do_bench=measured)
 @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
 @triton.jit
 def tuned_heuristic_kernel(x, out, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, EVEN: tl.constexpr):

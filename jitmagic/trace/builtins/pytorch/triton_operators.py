@@ -110,9 +110,7 @@ def _class_for(name: str, definition: CustomOpDef, body: FunctionType) -> type:
 
 
 def _parts_of(cls: type) -> dict[str, Any]:
-    return {
-        key: part.__func__ for key, part in vars(cls).items() if isinstance(part, staticmethod)
-    }
+    return {key: part.__func__ for key, part in vars(cls).items() if isinstance(part, staticmethod)}
 
 
 def _nothing_saved(ctx: object, inputs: object, output: object) -> None:

@@ -1,10 +1,10 @@
-"""Models user-written Triton kernels: `kernel[grid](x, out, n, BLOCK=128)` is one node of the graph.
+"""Models user-written Triton kernels: `kernel[grid](x, out, n, BLOCK=128)` is one node.
 
 Input: an object of triton.jit, triton.autotune or triton.heuristics, guarded by identity, together
-with the functions that its code calls. Output: a call of an operator of jitmagic that stands for the
-launch (graph/operators/triton_launch.py). Tensors and numbers are its arguments, so that sizes may
-vary; constexprs and options belong to the operator. A grid that is computed from metaparameters is
-traced once for each configuration of the kernel, because tuning chooses one when the graph runs.
+with the functions that its code calls. Output: a call of an operator of jitmagic that stands for
+the launch (graph/operators/triton_launch.py). Tensors and numbers are its arguments, so that sizes
+may vary; constexprs and options belong to the operator. A grid that is computed from metaparameters
+is traced once for each configuration of the kernel: tuning chooses one when the graph runs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ....graph.operators.triton_launch import (
     Grid,
     Launch,
     Number,
+    Origin,
     Parameter,
     Tensor,
     layers,
     operator_of,
 )
-from ....graph.operators.triton_launch import Source as Origin
 from ....graph.operators.triton_writes import WriteAnalysis, function_of
 from ....guards.guard import IdentityIs, NameFact, NamespaceFacts, StateRead
-from ....guards.source import Item, InstanceDict, Source
+from ....guards.source import InstanceDict, Item, Source
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...result import Recipe
 from ...wrap import by_identity, wraps_named
@@ -162,7 +162,9 @@ class _Call:
         self.numbers: list[str] = []
         self.given_numbers: list[Value] = []
         self.constants: dict[str, object] = {
-            name: one.default for name, one in self.signature.items() if one.default is not one.empty
+            name: one.default
+            for name, one in self.signature.items()
+            if one.default is not one.empty
         }
         self.tensor_names: dict[str, int] = {}
         names = list(self.signature)
