@@ -8,7 +8,7 @@ would give it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -287,34 +287,23 @@ class LoopBuilder:
 
     def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """Overwrite existing memory by ATen's copy_."""
-        memory = self.memory(target)
-        args = BufferRef(memory), BufferRef(self.memory(value))
-        op = torch.ops.aten.copy_.default
-        self.steps.append(Extern(self._step(name), op, args, {}, (None,), (memory,), reason))
-        self._forget_copies(target)
-
-    def drop_nest(self, buffer: str) -> None:
-        """Remove the nest that stores to this buffer alone, if there is one."""
-        for step in reversed(self.steps):
-            if isinstance(step, Nest) and {store.buffer for store in step.stores} == {buffer}:
-                self.steps.remove(step)
-                return
+        self.call_in_place(name, torch.ops.aten.copy_.default, (target, value), (target,), reason)
 
     def call_in_place(
         self,
         name: str,
         op: OpOverload,
         args: Sequence[Any],
-        targets: Sequence[TensorView | None],
+        targets: Sequence[TensorView],
         reason: str,
     ) -> None:
-        """Call an operator that returns nothing and writes to these arguments."""
+        """Call an operator that writes to these arguments and returns nothing new."""
         made = map_leaves(tuple(args), self._argument)
-        writes = tuple(view.buffer for view in targets if view is not None)
-        self.steps.append(Extern(self._step(name), op, made, {}, (), writes, reason))
+        writes = tuple(self.memory(view) for view in targets)
+        results = (None,) * len(op._schema.returns)
+        self.steps.append(Extern(self._step(name), op, made, {}, results, writes, reason))
         for view in targets:
-            if view is not None:
-                self._forget_copies(view)
+            self._forget_copies(view)
 
     def _forget_copies(self, target: TensorView) -> None:
         """Drop cached copies of views of this memory: it is overwritten, so they are out of

@@ -20,7 +20,7 @@ from ..spec import TensorSpec
 from ..symbols.size import hint_of, is_same
 from ..torch_types import OpOverload
 from .builder import LOOP_DTYPES, LoopBuilder, Out
-from .ir import BufferRef
+from .ir import BufferRef, Nest
 from .tensor_view import NumberView, TensorView
 
 __all__ = ["lower_in_place"]
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 def lower_in_place(
     builder: LoopBuilder, node: Node, env: Mapping[Node, object], args: Sequence[Any]
-) -> list[TensorView | None] | None:
+) -> list[TensorView] | None:
     """Return the values written, or None if the call must stay functional: the operator returns
     other tensors as well, or the copy of a written argument is no nest.
     """
@@ -57,7 +57,7 @@ def lower_in_place(
     for n, spec in specs.items():
         if n not in slots:  # the operator takes strides as numbers
             given[n] = BufferRef(builder.memory(args[n], spec.stride))
-    targets: list[TensorView | None] = [given[n] for n in slots]
+    targets: list[TensorView] = [given[n] for n in slots]
     builder.call_in_place(node.name, op, given, targets, _reason(op))
     return targets
 
@@ -99,7 +99,13 @@ def _drop_fill(builder: LoopBuilder, node: Node, slot: int, view: TensorView) ->
     argument = node.args[slot]
     assert isinstance(argument, Node)
     if str(argument.target).startswith("aten.empty") and {*argument.users} == {node}:
-        builder.drop_nest(view.buffer)
+        fills = [
+            step
+            for step in builder.steps
+            if isinstance(step, Nest) and {store.buffer for store in step.stores} == {view.buffer}
+        ]
+        for step in fills:
+            builder.steps.remove(step)
 
 
 def _buffers(builder: LoopBuilder, value: object) -> set[str]:
