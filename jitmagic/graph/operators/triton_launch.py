@@ -25,8 +25,8 @@ from .operator_library import IN_PLACE, LIBRARY, is_registered
 from .triton_writes import function_of
 
 __all__ = [
-    "Const", "Grid", "Launch", "Number", "Origin", "Parameter", "Tensor", "copy_with_strides",
-    "kernel_name", "launch_of", "layers", "operator_of",
+    "Const", "Grid", "Items", "Launch", "Number", "Origin", "Parameter", "Tensor",
+    "copy_with_strides", "kernel_name", "launch_of", "layers", "operator_of",
 ]  # fmt: skip
 
 
@@ -56,7 +56,14 @@ class Const:
     value: object
 
 
-Origin = Tensor | Number | Const
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A tuple of such values."""
+
+    parts: tuple[Origin, ...]
+
+
+Origin = Tensor | Number | Const | Items
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,7 @@ class Launch:
     def with_tensors(self, given: Sequence[Tensor]) -> Launch:
         """Return the launch whose tensor n is given[n], at a slot of the new launch."""
         parameters = tuple(
-            replace(one, origin=given[one.origin.slot]) if isinstance(one.origin, Tensor) else one
-            for one in self.parameters
+            replace(one, origin=_replaced(one.origin, given)) for one in self.parameters
         )
         names: dict[int, str] = {}
         for name, one in zip(self.tensors, given, strict=True):
@@ -108,12 +114,7 @@ class Launch:
     @property
     def key(self) -> tuple[object, ...]:
         """A key that equal launches share."""
-        described = tuple(
-            (one.name, _described(one.origin.value))
-            if isinstance(one.origin, Const)
-            else (one.name, one.origin)
-            for one in self.parameters
-        )
+        described = tuple((one.name, _key_of(one.origin)) for one in self.parameters)
         grids = tuple((g.rank, tuple((k, _described(v)) for k, v in g.when)) for g in self.grids)
         return id(self.kernel), described, self.tensors, self.written, self.numbers, grids
 
@@ -178,6 +179,31 @@ class Launch:
         self._tuned.add(key)
 
 
+def _replaced(origin: Origin, given: Sequence[Tensor]) -> Origin:
+    match origin:
+        case Tensor(slot=slot):
+            return given[slot]
+        case Items(parts=parts):
+            return Items(tuple(_replaced(part, given) for part in parts))
+    return origin
+
+
+def _key_of(origin: Origin) -> object:
+    match origin:
+        case Const(value=value):
+            return _described(value)
+        case Items(parts=parts):
+            return tuple(map(_key_of, parts))
+    return origin
+
+
+def _numbers_in(origin: Origin) -> Iterator[Number]:
+    if isinstance(origin, Number):
+        yield origin
+    for part in origin.parts if isinstance(origin, Items) else ():
+        yield from _numbers_in(part)
+
+
 def _described(value: object) -> object:
     if value is None or type(value) in (int, bool, str, torch.dtype):
         return type(value), value
@@ -185,19 +211,21 @@ def _described(value: object) -> object:
 
 
 def _value(
-    source: Origin, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
+    origin: Origin, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
 ) -> object:
-    match source:
+    match origin:
         case Const(value=value):
             return value
         case Number(slot=slot):
             return numbers[slot]
-    base, rank = tensors[source.slot], source.rank
+        case Items(parts=parts):
+            return tuple(_value(part, tensors, numbers, views) for part in parts)
+    base, rank = tensors[origin.slot], origin.rank
     if rank is None:
         return base
-    middle, end = source.start + rank, source.start + 2 * rank
+    middle, end = origin.start + rank, origin.start + 2 * rank
     offset = base.storage_offset() + views[end]
-    return base.as_strided(views[source.start : middle], views[middle:end], offset)
+    return base.as_strided(views[origin.start : middle], views[middle:end], offset)
 
 
 def copy_with_strides(tensor: torch.Tensor) -> torch.Tensor:
@@ -257,8 +285,8 @@ def _define(launch: Launch) -> OpOverload:
         f"Tensor({next(marks)}!) {one}" if slot in launch.written else f"Tensor {one}"
         for slot, one in enumerate(launch.tensors)
     ]
-    origins = [one.origin for one in launch.parameters]
-    kinds = {origin.slot: origin.kind for origin in origins if isinstance(origin, Number)}
+    given = [one for parameter in launch.parameters for one in _numbers_in(parameter.origin)]
+    kinds = {number.slot: number.kind for number in given}
     numbers = [f"{kinds[slot]} {one}" for slot, one in enumerate(launch.numbers)]
     arguments = ", ".join((*tensors, *numbers, "SymInt[] launch_grid", "SymInt[] launch_views"))
     LIBRARY.define(f"{name}({arguments}) -> ()")

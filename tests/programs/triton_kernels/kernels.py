@@ -151,3 +151,62 @@ def tuned_heuristic_kernel(x, out, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, E
         else:
             mask = offsets < n
             tl.store(out + offsets, tl.load(x + offsets, mask=mask) - 1, mask=mask)
+
+
+@triton.jit
+def add_pair_kernel(pair, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    total = tl.load(pair[0] + offsets, mask=mask) + tl.load(pair[1] + offsets, mask=mask)
+    tl.store(out + offsets, total, mask=mask)
+
+
+@triton.jit
+def cast_kernel(x, out, n, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(out + offsets, tl.load(x + offsets, mask=mask).to(DTYPE), mask=mask)
+
+
+FACTOR = tl.constexpr(3)
+
+
+@triton.jit
+def global_factor_kernel(x, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(x + offsets, tl.load(x + offsets, mask=mask) * FACTOR, mask=mask)
+
+
+@triton.jit
+def double_kernel(x, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(x + offsets, tl.load(x + offsets, mask=mask) * 2, mask=mask)
+
+
+@triton.jit
+def triple_kernel(x, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(x + offsets, tl.load(x + offsets, mask=mask) * 3, mask=mask)
+
+
+@triton.jit
+def stores_in_second(pointers, others, values, mask):
+    tl.store(others, values, mask=mask)
+
+
+@triton.jit
+def stores_in_first(pointers, others, values, mask):
+    tl.store(pointers, values, mask=mask)
+
+
+store_helper = stores_in_first
+
+
+@triton.jit
+def replaced_helper_kernel(x, y, n, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < n
+    store_helper(x + offsets, y + offsets, tl.load(x + offsets, mask=mask) + 1, mask)

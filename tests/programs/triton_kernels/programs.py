@@ -11,12 +11,15 @@ from functools import partial
 
 import torch
 import triton
+import triton.language as tl
+from torch.utils.checkpoint import checkpoint
 
 import jitmagic
 from tests.programs.counts import breaks_of, counts_of
 from tests.programs.harness import Program, check
 
 from . import kernels as k
+from . import operators
 
 
 def rows(*shape, grad=False, seed=0):
@@ -282,6 +285,80 @@ def no_elements(x):
     return y
 
 
+def in_a_loop(x):
+    y = x.clone()
+    for number in range(3):
+        k.scale_kernel[(2,)](y, 50, float(number + 1), BLOCK=32)
+        y = y + 1
+    return y
+
+
+def launcher_used_twice(x):
+    y = x + 1
+    launch = k.scale_kernel[(2,)]
+    launch(y, 50, 2.0, BLOCK=32)
+    launch(y, 50, 3.0, BLOCK=32)
+    return y
+
+
+def rows_of_a_result(x):
+    out = torch.zeros(3, 50)
+    for number in range(3):
+        k.squares_kernel[(2,)](x, out[number], 50, BLOCK=32)
+    return out
+
+
+def tuple_of_tensors(x, y):
+    out = torch.empty_like(x)
+    k.add_pair_kernel[(2,)]((x, y), out, 50, BLOCK=32)
+    return out
+
+
+def dtype_as_constant(x):
+    out = torch.empty(50, dtype=torch.int32)
+    k.cast_kernel[(2,)](x * 10, out, 50, DTYPE=tl.int32, BLOCK=32)
+    return out
+
+
+def constant_of_the_module(x):
+    y = x + 1
+    k.global_factor_kernel[(2,)](y, 50, BLOCK=32)
+    return y
+
+
+def half_precision(x):
+    y = x.half()
+    k.scale_kernel[(2,)](y, 50, 2.0, BLOCK=32)
+    return y
+
+
+def size_from_data(x, n):
+    y = x + 1
+    count = n.item()
+    k.scale_kernel[(triton.cdiv(count, 32),)](y, count, 2.0, BLOCK=32)
+    return y
+
+
+def checkpointed(x):
+    return checkpoint(lambda t: Squares.apply(t.sin()).cos(), x, use_reentrant=False)
+
+
+class Holder(torch.nn.Module):
+    """Has a kernel as an attribute, which writes to a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = k.scale_kernel
+        self.weight = torch.nn.Parameter(rows(8, 8))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.kernel[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](
+                self.weight, n=self.weight.numel(), factor=2.0, BLOCK=32
+            )
+        return x @ self.weight
+
+
 def one(function, *calls, **expected):
     expected = {"graphs": 1, "exact": True, **expected}
     return Program(function.__name__, lambda: function, lambda: [c() for c in calls], **expected)
@@ -334,6 +411,17 @@ PROGRAMS = [
     one(count_as_argument, *[partial(lambda n: (rows(90), n), n) for n in (90, 64, 33, 1, 16)]),
     one(between_pointwise, *[inputs(n, count=2) for n in (100, 64, 33, 1, 16, 128)], exact=False),
     one(no_elements, inputs(0, 3)),
+    one(in_a_loop, inputs(50)),
+    one(launcher_used_twice, inputs(50)),
+    one(rows_of_a_result, inputs(50)),
+    one(tuple_of_tensors, inputs(50, count=2)),
+    one(dtype_as_constant, inputs(50)),
+    one(constant_of_the_module, inputs(50)),
+    one(half_precision, inputs(50)),
+    one(size_from_data, *[partial(lambda n: (rows(50), torch.tensor(n)), n) for n in (50, 33)]),
+    one(checkpointed, inputs(50, grad=True), exact=False),
+    Program("Holder", Holder, lambda: [inputs(3, 8)()], graphs=1),
+    *operators.PROGRAMS,
 ]
 
 
@@ -369,7 +457,103 @@ def probing_a_number_runs_no_kernel():
     assert len(seen) == 2, seen
 
 
-TESTS = [numbers_vary_without_new_graphs, probing_a_number_runs_no_kernel]
+def a_new_kernel_recompiles():
+    def scaled(x):
+        y = x + 1
+        kernel[(2,)](y, 50, BLOCK=32)
+        return y
+
+    compiled = jitmagic.jit(scaled)
+    for factor, kernel in ((2, k.double_kernel), (3, k.triple_kernel), (2, k.double_kernel)):
+        assert torch.equal(compiled(rows(50)), (rows(50) + 1) * factor)
+
+
+def a_replaced_helper_recompiles():
+    """What a kernel writes depends on the functions that its code names."""
+
+    def run(x):
+        y, z = x + 1, x + 2
+        k.replaced_helper_kernel[(1,)](y, z, 50, BLOCK=64)
+        return y, z
+
+    compiled = jitmagic.jit(run)
+    for helper in (k.stores_in_first, k.stores_in_second, k.stores_in_first):
+        k.store_helper = helper
+        for mine, other in zip(compiled(rows(50)), run(rows(50)), strict=True):
+            assert torch.equal(mine, other)
+
+
+def arguments_that_share_memory_run_as_eager():
+    def scaled(x, y):
+        k.scale_kernel[(2,)](x, 50, 2.0, BLOCK=32)
+        return y + 1
+
+    compiled = jitmagic.jit(scaled)
+    for start in (0, 10):
+        memory, copy = rows(100), rows(100)
+        found = compiled(memory[:50], memory[start : start + 50])
+        wanted = scaled(copy[:50], copy[start : start + 50])
+        assert torch.equal(found, wanted)
+        assert torch.equal(memory, copy)
+
+
+def tuning_launches_on_copies_once():
+    """Eager multiplies in each launch that it measures; `restore_value` names no tensor here."""
+    kernel = triton.autotune(
+        [triton.Config({"BLOCK": block}) for block in (32, 64)], ["n"], do_bench=k.measured
+    )(k.double_kernel)
+
+    def scaled(x):
+        n = x.numel()
+        kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, n)
+        return x + 1
+
+    compiled = jitmagic.jit(scaled)
+    for _ in range(2):
+        x = rows(100)
+        assert torch.equal(compiled(x), rows(100) * 2 + 1)
+        assert torch.equal(x, rows(100) * 2)
+    assert len(kernel.cache) == 1
+
+
+def kernels_are_shown_with_their_lines():
+    compiled = jitmagic.jit(between_pointwise)
+    compiled(rows(50), rows(50))
+    text = str(jitmagic.explain(compiled)(rows(50), rows(50)))
+    assert "add_kernel (your Triton kernel)" in text
+    assert "1 graph, no breaks" in text
+
+
+def no_copy_is_made_where_nothing_reads_the_old_value():
+    """A copy would be a nest of its own."""
+    for function, nests in ((add, 0), (between_pointwise, 2), (written_argument, 1)):
+        compiled = jitmagic.jit(function)
+        compiled(*[rows(50)] * (1 + (function is not written_argument)))
+        assert counts_of(compiled).kernels == nests, counts_of(compiled)
+
+
+def backends_without_kernels_launch_too():
+    for backend in ("eager", "aot_eager"):
+        compiled = jitmagic.jit(two_views_of_one_tensor, backend=backend)
+        found, wanted = compiled(rows(4, 10)), two_views_of_one_tensor(rows(4, 10))
+        assert all(map(torch.equal, found, wanted)), backend
+    for tier in ("numba", "aten"):
+        compiled = jitmagic.jit(gaps, options={"cpu_tier": tier})
+        assert all(map(torch.equal, compiled(*padded()), gaps(*padded()))), tier
+
+
+TESTS = [
+    numbers_vary_without_new_graphs,
+    probing_a_number_runs_no_kernel,
+    a_new_kernel_recompiles,
+    a_replaced_helper_recompiles,
+    arguments_that_share_memory_run_as_eager,
+    tuning_launches_on_copies_once,
+    kernels_are_shown_with_their_lines,
+    no_copy_is_made_where_nothing_reads_the_old_value,
+    backends_without_kernels_launch_too,
+    operators.a_new_formula_recompiles,
+]
 
 
 def main() -> None:

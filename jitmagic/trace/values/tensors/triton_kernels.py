@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from typing import Any
 
 from ....graph.operators.triton_launch import (
     Const,
     Grid,
+    Items,
     Launch,
     Number,
     Origin,
@@ -59,6 +61,11 @@ class KernelValue(BuiltinValue):
 wraps_named("triton.runtime.jit", "KernelInterface")(by_identity(KernelValue))
 
 
+def _is_interpreted(kernel: object) -> bool:
+    """Return whether Triton's interpreter runs the kernel: a launch then returns None."""
+    return any(type(layer).__module__ == "triton.runtime.interpreter" for layer in layers(kernel))
+
+
 def _name(kernel: object) -> str:
     return str(getattr(function_of(kernel), "__name__", kernel))
 
@@ -94,6 +101,8 @@ class _Launcher(Value):
         )
         given = [*call.given_tensors, *call.given_numbers, ListValue(sizes), ListValue([])]
         record(machine, operator_of(launch), given)
+        if _is_interpreted(self.kernel.obj):
+            return machine.constant(None)
         return _Launched(machine, self.kernel.obj)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -115,7 +124,9 @@ class _Launched(Value):
         self.created_at_step, self.name = machine.step, _name(kernel)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild(f"the compiled kernel of {self.name}", self.created_at_step)
+        why = "its result, Triton's compiled kernel, is used"
+        reason = RefusedTorchCall.of(name=f"{self.name}[grid]", why=why)
+        raise CannotRebuild("a compiled kernel", self.created_at_step, reason)
 
 
 def _guard_code(machine: Machine, kernel: KernelValue) -> None:
@@ -166,7 +177,7 @@ class _Call:
             for name, one in self.signature.items()
             if one.default is not one.empty
         }
-        self.tensor_names: dict[str, int] = {}
+        self.slots: dict[str, set[int]] = {}  # parameter -> the tensors that it points into
         names = list(self.signature)
         if len(args) > len(names) or not set(names[: len(args)]).isdisjoint(kwargs):
             raise _refused(kernel.obj, "its arguments do not fit its parameters")
@@ -185,19 +196,32 @@ class _Call:
         is_option = name not in self.signature
         if is_option or "constexpr" in str(self.signature[name].annotation):
             return self.constant(name, arg)
-        arg = arg.realize(self.machine).operand(self.machine)
+        return self.value(name, arg.realize(self.machine))
+
+    def value(self, name: str, arg: Value) -> Origin:
+        """Return where a tensor, a number, a constant or a tuple of these comes from."""
+        arg = arg.operand(self.machine)
+        if isinstance(arg, SequenceValue):
+            return Items(tuple(self.value(name, one.realize(self.machine)) for one in arg.items))
         if isinstance(arg, TensorValue):
             if arg.node not in self.tensors:
-                self.tensors[arg.node] = name
+                self.tensors[arg.node] = self.unused(name)
                 self.given_tensors.append(arg)
-            self.tensor_names[name] = slot = [*self.tensors].index(arg.node)
+            slot = [*self.tensors].index(arg.node)
+            self.slots.setdefault(name, set()).add(slot)
             return Tensor(slot)
         kind = arg.python_type(self.machine)
         if kind in (int, float):
-            self.numbers.append(name)
+            self.numbers.append(self.unused(name))
             self.given_numbers.append(arg)
             return Number(len(self.numbers) - 1, "SymInt" if kind is int else "float")
         return self.constant(name, arg)
+
+    def unused(self, name: str) -> str:
+        """Return a name of an argument of the operator: several may come from one tuple."""
+        taken = {*self.tensors.values(), *self.numbers}
+        numbered = (f"{name}_{n}" for n in count(1))
+        return next(one for one in chain((name,), numbered) if one not in taken)
 
     def constant(self, name: str, arg: Value) -> Const:
         value = _constant(self.machine, arg)
@@ -210,14 +234,14 @@ class _Call:
 
     def written(self) -> frozenset[int]:
         """Return the slots of the tensors that the kernel, or a hook of its tuning, may write."""
-        tensors = frozenset(self.tensor_names)
+        tensors = frozenset(self.slots)
         analysis = WriteAnalysis()
         found = analysis.written(self.kernel.obj, tensors, self.constants)
         for layer in layers(self.kernel.obj):
             found |= tensors if _has_hooks(layer) else _reset_by(layer) & tensors
         for namespace, name, value in analysis.globals_read:
             self.machine.guard(NamespaceFacts(namespace, (NameFact(name, value),)))
-        return frozenset(self.tensor_names[name] for name in found)
+        return frozenset(slot for name in found for slot in self.slots[name])
 
     # -- the grid --------------------------------------------------------------------------------
 
