@@ -11,7 +11,8 @@ import pytest
 
 from tests.processes import ROOT, child_environment
 
-from .programs import PROGRAMS, TESTS
+from .behaviours import TESTS
+from .programs import PROGRAMS
 
 pytest.importorskip("triton")
 
@@ -19,7 +20,7 @@ pytest.importorskip("triton")
 @cache
 def outcomes() -> dict[str, str]:
     """Run all programs in one process: Triton interprets kernels only if it is set at import."""
-    command = [sys.executable, "-m", "tests.programs.triton_kernels.programs"]
+    command = [sys.executable, "-m", "tests.programs.triton_kernels.behaviours"]
     env = child_environment(TRITON_INTERPRET="1")
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
