@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..graph.operators.foreign import is_foreign
 from ..graph.operators.operator_library import IN_PLACE
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.operators.triton_launch import kernel_name
@@ -91,7 +92,7 @@ def _may_overwrite(
     later = [user for one in holders for user in one.users if user not in env and user is not node]
     if buffer.role == "temp":
         return not later
-    return _ends_in(node, slot, argument, later) and not _raises_later(node)
+    return _ends_in(node, slot, argument, later) and _writes_last(node)
 
 
 def _drop_fill(builder: LoopBuilder, node: Node, slot: int, view: TensorView) -> None:
@@ -131,16 +132,15 @@ def _ends_in(node: Node, slot: int, argument: Node, later: Sequence[Node]) -> bo
     )
 
 
-def _raises_later(node: Node) -> bool:
-    """Return whether a later call may raise; a frame that raises runs again as eager, for which
-    inputs must not have been written.
+def _writes_last(node: Node) -> bool:
+    """Return whether a launch may write an input at once: eager repeats the frame if a call of the
+    graph raises on data, and no such call, nor one that is unknown, may follow.
     """
-    following = node.next
-    while following.op != "output":
-        if may_raise_on_data(following):
-            return True
-        following = following.next
-    return False
+    nodes = list(node.graph.nodes)
+    following = nodes[nodes.index(node) + 1 :]
+    if kernel_name(node.target) is None or not any(map(may_raise_on_data, nodes)):
+        return kernel_name(node.target) is not None
+    return not any(may_raise_on_data(one) or is_foreign(one.target) for one in following)
 
 
 def _can_copy(builder: LoopBuilder, spec: TensorSpec) -> bool:

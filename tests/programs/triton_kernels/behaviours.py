@@ -139,7 +139,27 @@ def backends_without_kernels_launch_too():
         assert all(map(torch.equal, compiled(*padded()), gaps(*padded()))), tier
 
 
+def an_error_of_a_launch_repeats_no_write():
+    def two_launches(x, y):
+        k.scale_kernel[(2,)](x, 50, 2.0, BLOCK=32)
+        k.failing_kernel[(1,)](y, 50, BLOCK=16)
+        return y
+
+    compiled = jitmagic.jit(two_launches)
+    for run in (two_launches, compiled):
+        x, y = rows(50), rows(50)
+        try:
+            run(x, y)
+        except Exception as error:
+            assert "the block is too large" in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert torch.equal(x, rows(50) * 2)
+        assert torch.equal(y, rows(50))
+
+
 TESTS = [
+    an_error_of_a_launch_repeats_no_write,
     numbers_vary_without_new_graphs,
     probing_a_number_runs_no_kernel,
     a_new_kernel_recompiles,

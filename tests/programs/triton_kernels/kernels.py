@@ -210,3 +210,10 @@ def replaced_helper_kernel(x, y, n, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     mask = offsets < n
     store_helper(x + offsets, y + offsets, tl.load(x + offsets, mask=mask) + 1, mask)
+
+
+@triton.jit
+def failing_kernel(x, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK < 16, "the block is too large")
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x + offsets, tl.load(x + offsets) + 1)

@@ -130,31 +130,31 @@ class _Launched(Value):
 
 
 def _guard_code(machine: Machine, kernel: KernelValue) -> None:
-    """Guard the chain of decorators and the code of the kernel, which a private method changes."""
+    """Guard the chain of decorators, and in each the parts that can be changed in place."""
     source: Source | None = kernel.source
     for layer in layers(kernel.obj):
         if layer is not kernel.obj and source is not None:
             source = Item(InstanceDict(source), "fn")
             machine.guard(IdentityIs(source, layer))
-        if isinstance(getattr(layer, "src", None), str):
-            read = _CodeOf(layer)
-            machine.guard(StateRead(read, read()))
+        read = _Parts(layer)
+        machine.guard(StateRead(read, read()))
 
 
-class _CodeOf:
-    """Reads the source text of a kernel."""
+class _Parts:
+    """Reads the source text of a kernel, or the configurations between which tuning chooses."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel, self.__name__ = kernel, f"{_name(kernel)}.src"
+    def __init__(self, layer: Any) -> None:
+        self.layer, self.__name__ = layer, f"the code of {_name(layer)}"
 
-    def __call__(self) -> object:
-        return self.kernel.src
+    def __call__(self) -> tuple[object, ...]:
+        configs = getattr(self.layer, "configs", None) or ()
+        return (getattr(self.layer, "src", None), *configs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _CodeOf) and other.kernel is self.kernel
+        return isinstance(other, _Parts) and other.layer is self.layer
 
     def __hash__(self) -> int:
-        return id(self.kernel)
+        return id(self.layer)
 
 
 class _Call:
