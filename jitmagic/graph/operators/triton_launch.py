@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -120,33 +121,38 @@ class Launch:
 
     # -- running ---------------------------------------------------------------------------------
 
+    @cached_property
+    def _tuner(self) -> object | None:
+        """The decorator that chooses between several configurations, if there is one."""
+        return next((one for one in layers(self.kernel) if _tunes(one)), None)
+
+    @cached_property
+    def _passed(self) -> tuple[tuple[Origin, ...], tuple[tuple[str, Origin], ...]]:
+        """The positional arguments and the named ones."""
+        positional = tuple(one.origin for one in self.parameters if one.name is None)
+        return positional, tuple((one.name, one.origin) for one in self.parameters if one.name)
+
     def run(self, *args: Any) -> None:
         """Launch the kernel on the operator's arguments."""
-        tensors = list(args[: len(self.tensors)])
-        *numbers, grid, views = args[len(self.tensors) :]
-        if (tuner := next((one for one in layers(self.kernel) if _tunes(one)), None)) is not None:
-            self._tune_on_copies(tuner, tensors, numbers, grid, views)
-        self._launch(tensors, numbers, grid, views)
+        if self._tuner is not None:
+            self._tune_on_copies(args)
+        self._launch(args)
 
-    def _launch(
-        self, tensors: list[Any], numbers: list[Any], grid: Sequence[int], views: Sequence[int]
-    ) -> None:
-        positional: list[object] = []
-        named: dict[str, object] = {}
-        for parameter in self.parameters:
-            value = _value(parameter.origin, tensors, numbers, views)
-            if parameter.name is None:
-                positional.append(value)
-            else:
-                named[parameter.name] = value
-        self.kernel[self._grid(grid)](*positional, **named)
+    def _launch(self, args: Sequence[Any]) -> None:
+        positional, named = self._passed
+        count = len(self.tensors)
+        call = self.kernel[self._grid(args[-2])]
+        call(
+            *[_value(origin, args, count) for origin in positional],
+            **{name: _value(origin, args, count) for name, origin in named},
+        )
 
     def _grid(self, numbers: Sequence[int]) -> tuple[int, ...] | Callable[..., tuple[int, ...]]:
         """Return the grid, or a function that returns that of the chosen metaparameters."""
+        if len(self.grids) == 1:
+            return tuple(numbers)
         remaining = iter(numbers)
         made = [tuple(next(remaining) for _ in range(grid.rank)) for grid in self.grids]
-        if len(made) == 1:
-            return made[0]
 
         def choose(meta: Mapping[str, object]) -> tuple[int, ...]:
             for grid, size in zip(self.grids, made, strict=True):
@@ -156,26 +162,21 @@ class Launch:
 
         return choose
 
-    def _tune_on_copies(
-        self,
-        tuner: Any,
-        tensors: list[Any],
-        numbers: list[Any],
-        grid: Sequence[int],
-        views: Sequence[int],
-    ) -> None:
+    def _tune_on_copies(self, args: Sequence[Any]) -> None:
         """Let Triton choose a configuration on copies of what the kernel writes: it launches the
         kernel many times for that.
         """
+        count = len(self.tensors)
         # These are what Triton's own key consists of: values of arguments, and dtypes.
-        key = (tuple(one.dtype for one in tensors), tuple(numbers))
+        key = (tuple(one.dtype for one in args[:count]), args[count:-2])
         if key in self._tuned or not self.written:
             return
-        copies = [
-            copy_with_strides(one) if slot in self.written else one
-            for slot, one in enumerate(tensors)
-        ]
-        self._launch(copies, numbers, grid, views)
+        self._launch(
+            [
+                copy_with_strides(one) if slot in self.written else one
+                for slot, one in enumerate(args)
+            ]
+        )
         self._tuned.add(key)
 
 
@@ -210,19 +211,20 @@ def _described(value: object) -> object:
     return (float, repr(value)) if type(value) is float else id(value)  # the launch holds it
 
 
-def _value(
-    origin: Origin, tensors: Sequence[Any], numbers: Sequence[Any], views: Sequence[int]
-) -> object:
-    match origin:
-        case Const(value=value):
-            return value
-        case Number(slot=slot):
-            return numbers[slot]
-        case Items(parts=parts):
-            return tuple(_value(part, tensors, numbers, views) for part in parts)
-    base, rank = tensors[origin.slot], origin.rank
-    if rank is None:
-        return base
+def _value(origin: Origin, args: Sequence[Any], tensors: int) -> object:
+    """Return a value from the arguments of the operator: tensors, numbers, the grid, views."""
+    if isinstance(origin, Tensor):
+        return args[origin.slot] if origin.rank is None else _view(origin, origin.rank, args)
+    if isinstance(origin, Const):
+        return origin.value
+    if isinstance(origin, Number):
+        return args[tensors + origin.slot]
+    return tuple(_value(part, args, tensors) for part in origin.parts)
+
+
+def _view(origin: Tensor, rank: int, args: Sequence[Any]) -> torch.Tensor:
+    base: torch.Tensor = args[origin.slot]
+    views: Sequence[int] = args[-1]
     middle, end = origin.start + rank, origin.start + 2 * rank
     offset = base.storage_offset() + views[end]
     return base.as_strided(views[origin.start : middle], views[middle:end], offset)
