@@ -28,6 +28,7 @@ from .programs import (
     padded,
     rows,
     scaled_by_argument,
+    softmax_rows,
     two_views_of_one_tensor,
     written_argument,
 )
@@ -139,6 +140,18 @@ def backends_without_kernels_launch_too():
         assert all(map(torch.equal, compiled(*padded()), gaps(*padded()))), tier
 
 
+def block_sizes_are_guarded_by_ranges():
+    """One variant for each power of two, besides the first, whose sizes are constants."""
+    compiled = jitmagic.jit(softmax_rows)
+    for columns in (10, 12, 16, 9, 11, 20, 31, 17):
+        x = rows(4, columns)
+        torch.testing.assert_close(compiled(x), softmax_rows(x))
+    assert graphs_of(compiled) == 3
+    power = jitmagic.jit(lambda x, n: x * triton.next_power_of_2(n))
+    for n in (0, -3, 1, 2, 3, 8, 9, 1000, 1025):
+        assert torch.equal(power(rows(4), n), rows(4) * triton.next_power_of_2(n)), n
+
+
 def an_error_of_a_launch_repeats_no_write():
     def two_launches(x, y):
         k.scale_kernel[(2,)](x, 50, 2.0, BLOCK=32)
@@ -159,6 +172,7 @@ def an_error_of_a_launch_repeats_no_write():
 
 
 TESTS = [
+    block_sizes_are_guarded_by_ranges,
     an_error_of_a_launch_repeats_no_write,
     numbers_vary_without_new_graphs,
     probing_a_number_runs_no_kernel,

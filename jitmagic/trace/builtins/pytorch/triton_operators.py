@@ -18,12 +18,14 @@ import torch
 from ....compat.operators import OPERATOR_DEFINITIONS, CustomOpDef, OpOverload
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import ImportedModule, Item, ModuleAttr
+from ....symbols.expr import Integer
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...values.base import Args, Kwargs, Machine, Value
+from ...values.numbers.number import NumberValue
 from ...values.tensors.tensor import TensorValue
 from ...values.tensors.torch_function import traces_bodies
 from ...values.tensors.triton_kernels import KernelValue
-from ..registry import handles
+from ..registry import handles, handles_named
 from .autograd_functions import forward_alone
 
 __all__ = ["CLASSES"]
@@ -39,6 +41,26 @@ def _wrap_triton(machine: Machine, kernel: Value) -> Value:
     if not isinstance(kernel, KernelValue):
         raise _refused("torch.library.wrap_triton", f"{kernel.describe()} is no Triton kernel")
     return kernel
+
+
+@handles_named("triton", "next_power_of_2")
+def _next_power_of_2(machine: Machine, n: Value) -> Value:
+    """Guard the range of numbers with that power of two: most programs use it as a block size."""
+    if not isinstance(n, NumberValue) or not machine.symbols.has_hints((n.scalar.expr,)):
+        return machine.constant(_power_of_2(n.as_constant(machine)))
+    power = _power_of_2(int(machine.symbols.value_of(n.scalar.expr)))
+    for op, limit in ((">", power // 2), ("<=", power)):
+        if not machine.symbols.decide(op, n.scalar.expr, Integer(limit)):
+            n.refuse(machine, "next_power_of_2()")
+    return machine.constant(power)
+
+
+def _power_of_2(n: int) -> int:
+    """Do what Triton does, also for n < 1, whose result is no power of two."""
+    n -= 1
+    for shift in (1, 2, 4, 8, 16, 32):
+        n |= n >> shift
+    return n + 1
 
 
 def _refused(name: str, why: str) -> GraphBreak:

@@ -35,8 +35,9 @@ from ...wrap import by_identity, wraps_named
 from ..base import Args, Builder, CannotRebuild, Kwargs, Lazy, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, SequenceValue
+from ..numbers.number import NumberValue
 from ..objects.callables import BuiltinValue
-from ..objects.constants import ATOMS
+from ..objects.constants import ATOMS, ConstantValue
 from .tensor import TensorValue, record
 
 __all__ = ["KernelValue"]
@@ -250,16 +251,19 @@ class _Call:
         if isinstance(grid, SequenceValue):
             return (Grid(len(grid.items)),), list(grid.items)
         grids: list[Grid] = []
-        sizes: list[Value] = []
+        sizes: list[list[Value]] = []
         for when, meta in self.configurations():
             pairs = [(self.machine.constant(name), value) for name, value in meta.items()]
             made = grid.call(self.machine, [DictValue.of(self.machine, pairs)], {})
             made = made.realize(self.machine)
             if not isinstance(made, SequenceValue):
                 raise _refused(self.kernel.obj, "its grid function returns no sequence")
-            grids.append(Grid(len(made.items), when))
-            sizes += made.items
-        return tuple(grids), sizes
+            items = [item.realize(self.machine) for item in made.items]
+            grids.append(Grid(len(items), when))
+            sizes.append(items)
+        if len({tuple(map(_described, items)) for items in sizes}) == 1:
+            return (Grid(len(sizes[0])),), sizes[0]
+        return tuple(grids), [size for items in sizes for size in items]
 
     def configurations(self) -> list[tuple[tuple[tuple[str, object], ...], dict[str, Value]]]:
         """Return the tuned metaparameters and all metaparameters of each configuration."""
@@ -302,6 +306,13 @@ class _Call:
             call = machine.lazy(function, path).realize(machine)
             meta[name] = call.call(machine, [DictValue.of(machine, pairs)], {})
         return meta
+
+
+def _described(size: Value) -> object:
+    """Return a key that equal numbers of grids share."""
+    if isinstance(size, NumberValue):
+        return size.scalar.expr
+    return size.value if isinstance(size, ConstantValue) else size
 
 
 _UNKNOWN = object()
