@@ -60,6 +60,8 @@ class KernelValue(BuiltinValue):
 
 
 wraps_named("triton.runtime.jit", "KernelInterface")(by_identity(KernelValue))
+# Before Triton 3.5 this class has no base.
+wraps_named("triton.runtime.interpreter", "InterpretedFunction")(by_identity(KernelValue))
 
 
 def _is_interpreted(kernel: object) -> bool:
@@ -89,6 +91,8 @@ class _Launcher(Value):
         yield self.grid
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if machine.graph.is_transformed:  # eager raises: such tensors have no address
+            raise _refused(self.kernel.obj, "it runs under a transform of torch.func")
         _guard_code(machine, self.kernel)
         call = _Call(machine, self.kernel, args, kwargs)
         grids, sizes = call.grids(self.grid.realize(machine))
