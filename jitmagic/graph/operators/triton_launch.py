@@ -59,9 +59,14 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A tuple of such values."""
+    """A tuple or list of such values, or an object made of them: a tensor descriptor."""
 
     parts: tuple[Origin, ...]
+    kind: type = tuple
+
+    def made_of(self, values: Sequence[object]) -> object:
+        """Return the object for these values of the parts."""
+        return self.kind(values) if self.kind in (tuple, list) else self.kind(*values)
 
 
 Origin = Tensor | Number | Const | Items
@@ -184,8 +189,8 @@ def _replaced(origin: Origin, given: Sequence[Tensor]) -> Origin:
     match origin:
         case Tensor(slot=slot):
             return given[slot]
-        case Items(parts=parts):
-            return Items(tuple(_replaced(part, given) for part in parts))
+        case Items(parts=parts, kind=kind):
+            return Items(tuple(_replaced(part, given) for part in parts), kind)
     return origin
 
 
@@ -193,8 +198,8 @@ def _key_of(origin: Origin) -> object:
     match origin:
         case Const(value=value):
             return _described(value)
-        case Items(parts=parts):
-            return tuple(map(_key_of, parts))
+        case Items(parts=parts, kind=kind):
+            return kind, *map(_key_of, parts)
     return origin
 
 
@@ -219,7 +224,7 @@ def _value(origin: Origin, args: Sequence[Any], tensors: int) -> object:
         return origin.value
     if isinstance(origin, Number):
         return args[tensors + origin.slot]
-    return tuple(_value(part, args, tensors) for part in origin.parts)
+    return origin.made_of([_value(part, args, tensors) for part in origin.parts])
 
 
 def _view(origin: Tensor, rank: int, args: Sequence[Any]) -> torch.Tensor:

@@ -217,3 +217,8 @@ def failing_kernel(x, n, BLOCK: tl.constexpr):
     tl.static_assert(BLOCK < 16, "the block is too large")
     offsets = tl.arange(0, BLOCK)
     tl.store(x + offsets, tl.load(x + offsets) + 1)
+
+
+@triton.jit
+def descriptor_kernel(x, out):
+    out.store([0, 0], x.load([0, 0]) * 2)

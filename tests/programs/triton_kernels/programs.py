@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch.utils.checkpoint import checkpoint
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.programs.harness import Program
 
@@ -307,6 +308,15 @@ def tuple_of_tensors(x, y):
     return out
 
 
+def descriptors(x):
+    y = x + 1
+    out = torch.empty_like(y)
+    source = TensorDescriptor.from_tensor(y, [8, 8])
+    target = TensorDescriptor(out, list(out.shape), list(out.stride()), block_shape=[8, 8])
+    k.descriptor_kernel[(1,)](source, target)
+    return out + 1
+
+
 def dtype_as_constant(x):
     out = torch.empty(50, dtype=torch.int32)
     k.cast_kernel[(2,)](x * 10, out, 50, DTYPE=tl.int32, BLOCK=32)
@@ -408,6 +418,7 @@ PROGRAMS = [
     one(launcher_used_twice, inputs(50)),
     one(rows_of_a_result, inputs(50)),
     one(tuple_of_tensors, inputs(50, count=2)),
+    one(descriptors, inputs(8, 8)),
     one(dtype_as_constant, inputs(50)),
     one(constant_of_the_module, inputs(50)),
     one(half_precision, inputs(50)),

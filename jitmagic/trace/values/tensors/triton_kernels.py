@@ -37,6 +37,7 @@ from ..containers.mappings import DictValue
 from ..containers.sequences import ListValue, SequenceValue
 from ..numbers.number import NumberValue
 from ..objects.callables import BuiltinValue
+from ..objects.classes import ClassValue, constructs
 from ..objects.constants import ATOMS, ConstantValue
 from .tensor import TensorValue, record
 
@@ -75,6 +76,53 @@ def _name(kernel: object) -> str:
 
 def _refused(kernel: object, why: str) -> GraphBreak:
     return GraphBreak(RefusedTorchCall.of(name=f"{_name(kernel)}[grid]", why=why))
+
+
+class DescriptorValue(Value):
+    """A tensor descriptor that the program makes. Its class checks the tensor's address, so each
+    launch makes it anew, and raises what its class raises.
+    """
+
+    __slots__ = ("fields", "kind")
+
+    def __init__(self, kind: type, fields: dict[str, Value]) -> None:
+        super().__init__()
+        self.kind, self.fields = kind, fields
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in self.fields:
+            self.refuse(machine, f"attribute {name!r}")
+        return self.fields[name]
+
+    def parts(self) -> Iterator[Value]:
+        yield from self.fields.values()
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.call(builder.constant(self.kind), *map(builder, self.fields.values()))
+
+
+@constructs(
+    lambda kind: (
+        (kind.__module__, kind.__name__) == ("triton.tools.tensor_descriptor", "TensorDescriptor")
+    ),
+    before_others=True,
+)
+def _make_descriptor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        bound = inspect.signature(cls.live).bind(*args, **kwargs)
+    except TypeError as error:
+        raise GraphBreak(RefusedTorchCall.of(name=cls.live.__name__, why=error)) from None
+    bound.apply_defaults()
+    fields = {
+        name: value if isinstance(value, Value) else machine.constant(value)
+        for name, value in bound.arguments.items()
+    }
+    if not isinstance(fields["base"].realize(machine), TensorValue):
+        raise GraphBreak(RefusedTorchCall.of(name=cls.live.__name__, why="its base is no tensor"))
+    return DescriptorValue(cls.live, fields)
 
 
 class _Launcher(Value):
@@ -200,14 +248,23 @@ class _Call:
     def origin(self, name: str, arg: Value) -> Origin:
         is_option = name not in self.signature
         if is_option or "constexpr" in str(self.signature[name].annotation):
-            return self.constant(name, arg)
-        return self.value(name, arg.realize(self.machine))
+            constant = self.constant(name, arg)
+            self.constants[name] = constant.value
+            return constant
+        found = self.value(name, arg)
+        if isinstance(found, Const):
+            self.constants[name] = found.value
+        return found
 
     def value(self, name: str, arg: Value) -> Origin:
-        """Return where a tensor, a number, a constant or a tuple of these comes from."""
-        arg = arg.operand(self.machine)
+        """Return where a tensor, a number, a constant or an object made of these comes from."""
+        arg = arg.realize(self.machine).operand(self.machine)
         if isinstance(arg, SequenceValue):
-            return Items(tuple(self.value(name, one.realize(self.machine)) for one in arg.items))
+            parts = tuple(self.value(name, one) for one in arg.items)
+            return Items(parts, list if isinstance(arg, ListValue) else tuple)
+        if isinstance(arg, DescriptorValue):
+            fields = tuple(self.value(name, one) for one in arg.fields.values())
+            return Items(fields, arg.kind)
         if isinstance(arg, TensorValue):
             if arg.node not in self.tensors:
                 self.tensors[arg.node] = self.unused(name)
@@ -232,7 +289,6 @@ class _Call:
         value = _constant(self.machine, arg)
         if value is _UNKNOWN:
             raise _refused(self.kernel.obj, f"argument {name} is a {arg.describe()}")
-        self.constants[name] = value
         return Const(value)
 
     # -- writes ----------------------------------------------------------------------------------
