@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import UserLine
-from .devices import Placement, place
+from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .operators.autocast import Autocast, CastCache, cast_result
 from .operators.kernel_refusals import check_dtypes
@@ -58,7 +58,8 @@ class MetaCall:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
-        _STEPS.ask(self)
+        with kernels_on(self.placement.device):
+            _STEPS.ask(self)
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""

@@ -17,8 +17,8 @@ _NAMES = {
     ),
     "builtins.pytorch": (
         "attention autocast autograd_functions checkpointing checks composites differentiation "
-        "functional numpy_calls optimizers process_state random_numbers recurrent torch_calls "
-        "triton_operators"
+        "flex_attention functional numpy_calls optimizers process_state random_numbers recurrent "
+        "torch_calls triton_operators"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "
