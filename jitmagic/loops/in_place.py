@@ -38,7 +38,7 @@ def lower_in_place(
     op = IN_PLACE.get(node.target) if isinstance(node.target, OpOverload) else None
     if op is None or op._schema.returns or node.kwargs:
         return None
-    slots = [n for n, declared in enumerate(op._schema.arguments) if is_written(declared)]
+    slots = [n for n, declared in enumerate(op._schema.arguments) if _is_written(declared)]
     if not all(n < len(args) and isinstance(args[n], TensorView) for n in slots):
         return None
     own = {n for n in slots if _may_overwrite(builder, node, n, args, env)}
@@ -67,7 +67,7 @@ def _reason(op: OpOverload) -> str:
     return "it writes to its arguments" if kernel_name(op) is None else "the program calls it"
 
 
-def is_written(declared: torch.Argument) -> bool:
+def _is_written(declared: torch.Argument) -> bool:
     return declared.alias_info is not None and declared.alias_info.is_write
 
 
@@ -125,7 +125,7 @@ def _ends_in(node: Node, slot: int, argument: Node, later: Sequence[Node]) -> bo
     old value is not read any more.
     """
     op = IN_PLACE[node.target]  # type: ignore[index]
-    index = [n for n, one in enumerate(op._schema.arguments) if is_written(one)].index(slot)
+    index = [n for n, one in enumerate(op._schema.arguments) if _is_written(one)].index(slot)
     new = [user for user in node.users if user.args[1] == index]
     return len(later) == len(new) == 1 and (
         later[0].target is aten.copy_.default and later[0].args[:2] == (argument, new[0])
