@@ -210,6 +210,10 @@ class _Parts:
         return id(self.layer)
 
 
+_Configuration = tuple[tuple[tuple[str, object], ...], dict[str, Value]]
+"""The metaparameters that tuning chooses, and all that a grid function receives."""
+
+
 class _Call:
     """The arguments of one launch, in the order in which they are passed."""
 
@@ -220,7 +224,7 @@ class _Call:
             raise _refused(kernel.obj, "its Python function is unknown")
         self.signature = inspect.signature(function).parameters
         self.parameters: list[Parameter] = []
-        self.meta: dict[str, Value] = {}  # what a grid function receives
+        self.arguments: dict[str, Value] = {}  # what a grid function receives
         self.tensors: dict[Any, str] = {}  # node -> its first parameter
         self.given_tensors: list[Value] = []
         self.numbers: list[str] = []
@@ -243,7 +247,7 @@ class _Call:
         origin = self.origin(name, arg)
         self.parameters.append(Parameter(keyword, origin))
         if name in self.signature:
-            self.meta[name] = arg
+            self.arguments[name] = arg
 
     def origin(self, name: str, arg: Value) -> Origin:
         is_option = name not in self.signature
@@ -325,14 +329,14 @@ class _Call:
             return (Grid(len(sizes[0])),), sizes[0]
         return tuple(grids), [size for items in sizes for size in items]
 
-    def configurations(self) -> list[tuple[tuple[tuple[str, object], ...], dict[str, Value]]]:
+    def configurations(self) -> list[_Configuration]:
         """Return the tuned metaparameters and all metaparameters of each configuration."""
         defaults = {
             name: self.machine.constant(one.default)
             for name, one in self.signature.items()
-            if name not in self.meta and type(one.default) in ATOMS
+            if name not in self.arguments and type(one.default) in ATOMS
         }
-        found: list[tuple[tuple[tuple[str, object], ...], dict[str, Value]]] = [((), self.meta)]
+        found: list[_Configuration] = [((), self.arguments)]
         source = self.kernel.source
         for layer in layers(self.kernel.obj):
             if layer is not self.kernel.obj and source is not None:
