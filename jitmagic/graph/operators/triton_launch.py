@@ -237,6 +237,8 @@ def _view(origin: Tensor, rank: int, args: Sequence[Any]) -> torch.Tensor:
 
 def copy_with_strides(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides, gaps and overlaps included."""
+    if tensor.layout is not torch.strided:
+        return tensor.clone()
     shape, stride = tensor.shape, tensor.stride()
     if tensor.is_meta or not tensor.numel():
         return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
