@@ -17,7 +17,7 @@ from typing import Any
 from ..codegen.plan import Plan
 from ..compat.torch_compile import LOGS
 from ..errors import OptionError, UserLine
-from ..graph.operators.triton_launch import kernel_name
+from ..graph.triton.launches import kernel_name
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers

@@ -18,10 +18,10 @@ from .memory import storage_under
 from .operators.autocast import Autocast, CastCache, cast_result
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
-from .operators.triton_launch import launch_of
 from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
+from .triton.launches import launch_of
 
 __all__ = ["MetaCall", "Modes"]
 

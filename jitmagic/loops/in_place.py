@@ -16,7 +16,7 @@ from torch.fx import Node
 from ..graph.operators.foreign import is_foreign
 from ..graph.operators.operator_library import IN_PLACE
 from ..graph.operators.raising import may_raise_on_data
-from ..graph.operators.triton_launch import kernel_name
+from ..graph.triton.launches import kernel_name
 from ..spec import TensorSpec
 from ..symbols.size import hint_of, is_same
 from ..torch_types import OpOverload

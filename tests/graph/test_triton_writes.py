@@ -9,7 +9,7 @@ import pytest
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from jitmagic.graph.operators.triton_writes import WriteAnalysis  # noqa: E402
+from jitmagic.graph.triton.writes import WriteAnalysis  # noqa: E402
 
 TENSORS = frozenset(("x", "y", "out"))
 

@@ -21,9 +21,10 @@ from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
 from ...graph.operators.operator_library import IN_PLACE, LIBRARY, is_registered
+from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
-from ...graph.operators.triton_launch import copy_with_strides
 from ...graph.operators.without_meta import only_writes
+from ...graph.triton.launches import copy_with_strides
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
 
@@ -51,13 +52,19 @@ class Functional:
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
 
 
-@lru_cache(maxsize=256)
 def functional_form(func: OpOverload) -> Functional:
     """Define the functional form of `func`. Raises CompileFailed for schemas that say too
     little.
     """
+    return _functional_form(func, written_names(func))
+
+
+@lru_cache(maxsize=256)
+def _functional_form(func: OpOverload, undeclared: tuple[str, ...]) -> Functional:
     schema = func._schema
-    marks = [(n, a) for n, a in enumerate(schema.arguments) if _is_written(a)]
+    marks = [
+        (n, a) for n, a in enumerate(schema.arguments) if _is_written(a) or a.name in undeclared
+    ]
     slots = tuple((n, a.name) for n, a in marks)
     sets = [a.alias_info.before_set for _, a in marks if a.alias_info is not None]
     returns = tuple(_slot_of(func, returned, sets) for returned in schema.returns)
@@ -69,7 +76,8 @@ def functional_form(func: OpOverload) -> Functional:
     LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     made: OpOverload = getattr(torch.ops.jitmagic, name).default
-    IN_PLACE[made] = func
+    if not undeclared:  # else the schema does not show what a call in place writes
+        IN_PLACE[made] = func
     return Functional(made, slots, returns)
 
 

@@ -1,6 +1,6 @@
 """Records launches of user-written Triton kernels on the memory of their tensors.
 
-In: a call of a launch's operator (graph/operators/triton_launch.py) on traced tensors. Out: a node
+In: a call of a launch's operator (graph/triton/launches.py) on traced tensors. Out: a node
 of its functional form. A kernel sees addresses: it may read and write all of a storage through a
 pointer to a view, with strides that the program passes as numbers. Each view is therefore replaced
 by its base, with its sizes, strides and offset as further arguments; several arguments in one
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import CompileFailed
-from ...graph.operators.triton_launch import Tensor, launch_of, operator_of
+from ...graph.triton.launches import Tensor, launch_of, operator_of
 from .aten_call import AtenCall
 from .foreign_writes import functional_form
 from .recorder import Recorder

@@ -27,9 +27,9 @@ from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
-from ...graph.operators.triton_launch import kernel_name
 from ...graph.regions import FunctionCall
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
+from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, spec_of
 from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace

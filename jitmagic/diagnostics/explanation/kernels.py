@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
-from ...graph.operators.triton_launch import kernel_name
+from ...graph.triton.launches import kernel_name
 from ...loops.ir import Extern, Load, LoopProgram, Nest, run_time_values
 from ...schedule.dependencies import loads_of, reads_of, writes_of
 from ...schedule.score import buffer_bytes, extent_product, value_cost

@@ -21,8 +21,6 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
-    triton_launch     operators for launches of user-written Triton kernels
-    triton_writes     the parameters that such a kernel writes, from its code
     strictness        refuses calls that only real kernels refuse
     kernel_refusals   refuses dtypes and numbers that kernels, or tables, refuse
     overlap           refuses writes whose result depends on their order

@@ -41,8 +41,8 @@ from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
 from ..operators.kernel_probing import CPU, call_on_fresh
 from ..operators.kernel_refusals import kernel_accepts
-from ..operators.triton_launch import launch_of
 from ..propagate import Target, call_on_meta, target_name
+from ..triton.launches import launch_of
 
 __all__ = [
     "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number",

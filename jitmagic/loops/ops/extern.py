@@ -15,7 +15,7 @@ import torch
 from ...errors import VerifyError
 from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
-from ...graph.operators.triton_launch import kernel_name
+from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, contiguous_strides
 from ...torch_types import Args, Kwargs, OpOverload
 from ..builder import LoopBuilder, Out

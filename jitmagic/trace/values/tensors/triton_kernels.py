@@ -2,7 +2,7 @@
 
 Input: an object of triton.jit, triton.autotune or triton.heuristics, guarded by identity, together
 with the functions that its code calls. Output: a call of an operator of jitmagic that stands for
-the launch (graph/operators/triton_launch.py). Tensors and numbers are its arguments, so that sizes
+the launch (graph/triton/launches.py). Tensors and numbers are its arguments, so that sizes
 may vary; constexprs and options belong to the operator. A grid that is computed from metaparameters
 is traced once for each configuration of the kernel: tuning chooses one when the graph runs.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, count
 from typing import Any
 
-from ....graph.operators.triton_launch import (
+from ....graph.triton.launches import (
     Const,
     Grid,
     Items,
@@ -26,7 +26,7 @@ from ....graph.operators.triton_launch import (
     layers,
     operator_of,
 )
-from ....graph.operators.triton_writes import WriteAnalysis, function_of
+from ....graph.triton.writes import WriteAnalysis, function_of
 from ....guards.guard import IdentityIs, NameFact, NamespaceFacts, StateRead
 from ....guards.source import InstanceDict, Item, Source
 from ...breaks import GraphBreak, RefusedTorchCall

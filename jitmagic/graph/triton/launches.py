@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from ...torch_types import OpOverload
-from .operator_library import IN_PLACE, LIBRARY, is_registered
-from .triton_writes import function_of
+from ..operators.operator_library import IN_PLACE, LIBRARY, is_registered
+from .writes import function_of
 
 __all__ = [
     "Const", "Grid", "Items", "Launch", "Number", "Origin", "Parameter", "Tensor",
