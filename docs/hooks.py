@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jitmagic
 from jitmagic.trace import breaks
@@ -54,7 +56,11 @@ def outputs(markdown: str, name: str) -> list[str]:
     """Run the blocks of a page and return the output of each; errors show lines of `name`.py."""
     blocks = [match[2] for match in _BLOCK.finditer(markdown)]
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(printed),
+        mock.patch.dict(os.environ),  # a page may set variables
+    ):
         script = Path(folder, f"{name}.py")
         script.write_text(f"print({_MARK!r})\n".join(blocks))
         jitmagic.reset()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
-from ..loops.ops.extern import is_foreign
+from ..loops.ops.extern import runs_unknown_code
 from ..schedule.dependencies import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
@@ -125,7 +125,7 @@ class _Builder:
             return
         results = tuple(None if name is None else self.slot(name) for name in step.results)
         layouts = tuple(None if name is None else self.layout(name) for name in step.results)
-        foreign = is_foreign(step.op)
+        foreign = runs_unknown_code(step.op)
         self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts, foreign=foreign))
 
     def layout(self, name: str) -> Layout:

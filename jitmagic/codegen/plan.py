@@ -140,7 +140,7 @@ class Call(PlanStep):
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
     layouts: tuple[Layout | None, ...] = ()  # one per result; (): not checked
-    foreign: bool = False  # an operator registered outside of torch
+    foreign: bool = False  # an operator registered outside of torch, whose kernel is unknown
 
 
 @dataclass(frozen=True, slots=True)

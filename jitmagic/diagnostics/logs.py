@@ -17,6 +17,7 @@ from typing import Any
 from ..codegen.plan import Plan
 from ..compat.torch_compile import LOGS
 from ..errors import OptionError, UserLine
+from ..graph.triton.launches import kernel_name
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
@@ -188,7 +189,11 @@ def _hints(recording: Recording, stage: RunningStage) -> Messages:
     program = getattr(stage.result, "program", None)
     for step in program.steps if program is not None else ():
         if isinstance(step, Extern):
-            yield f"{recording.name}: {step.op} stays torch's own kernel: {step.reason}", None
+            kernel = kernel_name(step.op)
+            what = (
+                f"{step.op} stays torch's own kernel" if kernel is None else f"{kernel} is called"
+            )
+            yield f"{recording.name}: {what}: {step.reason}", None
 
 
 def _kernels(recording: Recording, stage: RunningStage) -> Messages:

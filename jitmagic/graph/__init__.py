@@ -2,7 +2,8 @@
 
 `GraphBuilder` runs every call on meta tensors as it is recorded, so shapes, aliasing and autograd
 history are known at once. `operators/` holds the facts about operators that torch's meta kernels do
-not give; `symbolic/` handles sizes and numbers that vary between calls.
+not give; `symbolic/` handles sizes and numbers that vary between calls; `triton/` has the launches
+of user-written Triton kernels.
 
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...

@@ -79,6 +79,7 @@ class GraphBuilder:
         self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
+        self.is_transformed = False  # whether it runs under a transform of torch.func
         self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # set if the program changed it

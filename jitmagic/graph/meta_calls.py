@@ -21,6 +21,7 @@ from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
+from .triton.launches import launch_of
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -101,7 +102,8 @@ def _copy_moved(call: MetaCall) -> None:
 
 
 def _check_kernels(call: MetaCall) -> None:
-    if not call.is_cast:  # else the calls inside it were checked
+    # Calls inside a cast were checked; a launch is recorded on whole storages.
+    if not call.is_cast and launch_of(call.target) is None:
         placed = call.placement
         check_as_kernels_do(call.name, placed.args, placed.kwargs, call.changed, placed.device)
 

@@ -287,11 +287,23 @@ class LoopBuilder:
 
     def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """Overwrite existing memory by ATen's copy_."""
-        memory = self.memory(target)
-        args = BufferRef(memory), BufferRef(self.memory(value))
-        op = torch.ops.aten.copy_.default
-        self.steps.append(Extern(self._step(name), op, args, {}, (None,), (memory,), reason))
-        self._forget_copies(target)
+        self.call_in_place(name, torch.ops.aten.copy_.default, (target, value), (target,), reason)
+
+    def call_in_place(
+        self,
+        name: str,
+        op: OpOverload,
+        args: Sequence[Any],
+        targets: Sequence[TensorView],
+        reason: str,
+    ) -> None:
+        """Call an operator that writes to these arguments and returns nothing new."""
+        made = map_leaves(tuple(args), self._argument)
+        writes = tuple(self.memory(view) for view in targets)
+        results = (None,) * len(op._schema.returns)
+        self.steps.append(Extern(self._step(name), op, made, {}, results, writes, reason))
+        for view in targets:
+            self._forget_copies(view)
 
     def _forget_copies(self, target: TensorView) -> None:
         """Drop cached copies of views of this memory: it is overwritten, so they are out of

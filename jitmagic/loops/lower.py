@@ -31,6 +31,7 @@ from ..torch_types import Args, Kwargs, OpOverload
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
+from .in_place import lower_in_place
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
 from .registered import registered_lowering
@@ -129,6 +130,8 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     op = _overload(node)
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
+    if (written := lower_in_place(builder, node, env, args)) is not None:
+        return written
     out = Out(node.name, _result_specs(builder, node))
     lowering = registered_lowering(op) or lowering_of(str(op))
     if not node.users and may_raise_on_data(node):

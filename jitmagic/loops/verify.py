@@ -114,9 +114,10 @@ class _Verifier:
 
     def extern(self, step: Extern) -> None:
         self.require(isinstance(step.op, OpOverload), f"{step.op!r} is not an ATen overload")
-        for name in (*step.references, *step.writes):
-            self.reads(name)
-        for result in step.results:
+        for name in step.references:
+            if name not in step.writes:  # what it writes may be memory of torch.empty
+                self.reads(name)
+        for result in (*step.results, *step.writes):
             if result is not None:
                 self.buffer(result)
                 self.defined.add(result)

@@ -172,18 +172,22 @@ def _separate(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) 
 
 
 def poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
-    """Return the temporaries written by nests (or by ops with `out=`) on the pool's device that are
-    not outputs.
+    """Return the temporaries on the pool's device, except for outputs, that nests write, or ops
+    with `out=` or in place.
     """
     leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
     made: set[str] = set()
+    taken: set[str] = set()  # results that bring their own memory
     for step in program.steps:
         writes_out = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
-        if writes_out or isinstance(step, Nest):
-            made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
+        written = writes_of(step) if writes_out or isinstance(step, Nest) else ()
+        if isinstance(step, Extern):
+            written = (*written, *step.writes)
+            taken.update(name for name in step.results if name is not None and not writes_out)
+        made.update(name for name in written if program.buffers[name].role == "temp")
     device = program.device
     made = {name for name in made if program.buffers[name].device == device}
-    return made - leaving - set(program.constants)
+    return made - taken - leaving - set(program.constants)
 
 
 def _are_same(some: Sequence[Dimension], others: Sequence[Dimension]) -> bool:

@@ -18,7 +18,7 @@ _NAMES = {
     "builtins.pytorch": (
         "attention autocast autograd_functions checkpointing checks composites control_flow "
         "differentiation flex_attention functional numpy_calls optimizers process_state "
-        "random_numbers recurrent torch_calls"
+        "random_numbers recurrent torch_calls triton_operators"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "
@@ -34,7 +34,7 @@ _NAMES = {
         "class_statements enums exceptions functions instances namespaces partials torchscript "
         "weak_references"
     ),
-    "values.tensors": "tensor_hooks tensor_inputs torch_function",
+    "values.tensors": "tensor_hooks tensor_inputs torch_function triton_kernels",
 }
 
 MODULES: tuple[ModuleType, ...] = tuple(

@@ -46,6 +46,7 @@ class _InnerBuilder(GraphBuilder):
     ) -> None:
         around = outer.graph
         super().__init__(grad_enabled, around.step)
+        self.is_transformed = around.is_transformed
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
         # Shared, because a write in this graph is one to the memory that the graph around it
@@ -185,6 +186,7 @@ class TransformBuilder(_InnerBuilder):
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
         reads = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
         super().__init__(outer, name, grad_enabled, reads)
+        self.is_transformed = True
         if outer.graph.default_dtype is not None:
             self._refuse("the frame has changed the default dtype")
         # Maps nodes of the root graph for floats that vary to their Values.

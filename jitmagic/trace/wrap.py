@@ -12,7 +12,7 @@ from ..guards.guard import IdentityIs
 from ..guards.source import Source
 from .values.base import Machine, Value
 
-__all__ = ["Wrapper", "by_identity", "intercepts", "wrap_object", "wraps"]
+__all__ = ["Wrapper", "by_identity", "intercepts", "wrap_object", "wraps", "wraps_named"]
 
 Wrapper = Callable[[Machine, object, Source], Value]
 Interceptor = Callable[[Machine, object, Source], Value | None]
@@ -20,6 +20,7 @@ _W = TypeVar("_W", bound=Callable[..., object])
 
 _EXACT: dict[type, Wrapper] = {}
 _SUBCLASSES: dict[type, Wrapper] = {}
+_NAMED: dict[tuple[str, str], Wrapper] = {}  # (module, class) of an optional package
 _INTERCEPTORS: dict[type, list[Interceptor]] = {}
 
 
@@ -29,6 +30,18 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[_W], _W]:
     def register(wrapper: _W) -> _W:
         table = _SUBCLASSES if subclasses else _EXACT
         table.update(dict.fromkeys(types, wrapper))  # type: ignore[arg-type]
+        return wrapper
+
+    return register
+
+
+def wraps_named(module: str, name: str) -> Callable[[Wrapper], Wrapper]:
+    """Register how instances of a class, and of its subclasses, become values. The class belongs
+    to an optional package, which is not imported here.
+    """
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        _NAMED[module, name] = wrapper
         return wrapper
 
     return register
@@ -66,6 +79,7 @@ def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
     if (wrapper := _EXACT.get(kind)) is not None:
         return wrapper(machine, obj, source)
     for base in kind.__mro__:
-        if (wrapper := _SUBCLASSES.get(base)) is not None:
+        wrapper = _SUBCLASSES.get(base) or _NAMED.get((base.__module__, base.__name__))
+        if wrapper is not None:
             return wrapper(machine, obj, source)
     raise LookupError(f"no wrapper for {kind!r}")

@@ -20,10 +20,11 @@ import torch
 from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
-from ...graph.operators.operator_library import LIBRARY, is_registered
+from ...graph.operators.operator_library import IN_PLACE, LIBRARY, is_registered
 from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
+from ...graph.triton.launches import copy_with_strides
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
 
@@ -74,7 +75,10 @@ def _functional_form(func: OpOverload, undeclared: tuple[str, ...]) -> Functiona
     tags = tuple(tag for tag in func.tags if tag not in _OF_WRITES)
     LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
-    return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
+    made: OpOverload = getattr(torch.ops.jitmagic, name).default
+    if not undeclared:  # else the schema does not show what a call in place writes
+        IN_PLACE[made] = func
+    return Functional(made, slots, returns)
 
 
 def _is_written(argument: torch.Argument) -> bool:
@@ -100,9 +104,9 @@ def _kernel(
         written: list[torch.Tensor] = []
         for at, name in slots:
             if at < len(positional):
-                positional[at] = copy = map_tensors(positional[at], torch.clone)
+                positional[at] = copy = map_tensors(positional[at], copy_with_strides)
             elif name in named:
-                named[name] = copy = map_tensors(named[name], torch.clone)
+                named[name] = copy = map_tensors(named[name], copy_with_strides)
             else:
                 continue
             written += tensors_in(copy)

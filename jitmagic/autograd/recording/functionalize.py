@@ -31,12 +31,14 @@ from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
 from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.triton.launches import launch_of
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
 from .aten_call import AtenCall
 from .custom import TangentsByNode, tangents_by_node
 from .foreign_writes import functional_form
+from .launches import record_launch
 from .mutate import MUTATORS, functional_overload, overload_without, without_generator
 from .origins import origin_of
 from .recorder import Recorder, Sym
@@ -324,6 +326,11 @@ def _mutate_named(mode: Functionalizer, call: AtenCall) -> object:
     return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
+def _launch(mode: Functionalizer, call: AtenCall) -> object:
+    record_launch(call, mode.traced, mode.read, mode.recorder)
+    return None
+
+
 def _composite(mode: Functionalizer, call: AtenCall) -> object:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with BelowAutograd(), AutocastOff(), mode:
@@ -468,6 +475,8 @@ def _has_kernel(func: OpOverload, key: str) -> bool:
 
 
 def _foreign_handler(func: OpOverload) -> Handler:
+    if launch_of(func) is not None:
+        return _launch
     if _is_composite(func):
         return _composite
     if func._schema.is_mutable:

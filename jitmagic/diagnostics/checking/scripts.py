@@ -30,6 +30,7 @@ from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
 from ...graph.targets.control_flow import PLACES, ControlFlow
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
+from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, spec_of
 from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
@@ -100,6 +101,8 @@ def _function(graph: Graph, name: str) -> str:
     for node in graph.nodes:
         if node.op == "get_attr":
             raise NotWritable("a graph inside it holds a tensor")
+        if (kernel := kernel_name(node.target)) is not None:
+            raise NotWritable(f"it launches the Triton kernel {kernel}")
         if is_foreign(node.target):
             raise NotWritable(f"it calls the custom operator {name_of(node.target)}")
     source, names = source_of(graph, name)

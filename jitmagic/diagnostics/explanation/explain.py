@@ -27,7 +27,6 @@ from ...frame.never_hooked import is_of_library_module
 from ...frame.timing.comparison import comparison_paused
 from ...guards.check import show_guard
 from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
-from ...loops.ir import Extern
 from ...options import Options
 from ...records import Compiled, CompileRecord
 from ...torch_types import AnyFunction
@@ -236,6 +235,7 @@ def explain_records(
     own, of_library = _guards(used)
     facts, other_facts = facts_of(dict.fromkeys(guard for t in traces for guard in t.guards))
     builds = [build for frame in newest_variants(records) for build in builds_in_use(frame)]
+    launched = _kernels(used)
     return Explanation(
         name=name or handle.label,
         source=handle.original.source_lines,
@@ -247,8 +247,8 @@ def explain_records(
         guards=(*own, *of_library),
         library_guards=len(of_library),
         compile_times=_times(records),
-        kernels=_kernels(used),
-        externs=tuple(extern for record in used for extern in _externs(record)),
+        kernels=tuple(kernel for kernel in launched if kernel.is_generated),
+        externs=tuple(kernel for kernel in launched if not kernel.is_generated),
         decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple((r.name, r.outcome) for r in records if not isinstance(r.outcome, Compiled)),
@@ -335,24 +335,13 @@ def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
 
 
 def _kernels(records: Sequence[CompileRecord]) -> tuple[KernelReport, ...]:
-    """Return the generated kernels that were loaded, in the order of the graphs."""
+    """Return all launches and calls of the executables, in the order of the graphs."""
     return tuple(
         kernel
         for (_, number), own in by_variant(records).items()
         for build in builds_of(own)
         for kernel in kernels_of(build, number)
-        if kernel.is_generated
     )
-
-
-def _externs(record: CompileRecord) -> list[tuple[str, str]]:
-    """Return name and reason of the ATen calls that are left after scheduling."""
-    return [
-        (str(step.op), step.reason)
-        for _, schedule in _stages(record, "schedule")
-        for step in schedule.program.steps
-        if isinstance(step, Extern)
-    ]
 
 
 def _trials(record: CompileRecord) -> list[TrialReport]:

@@ -56,7 +56,7 @@ class Findings:
     guards: tuple[str, ...]  # those about the user's code and values first
     compile_times: tuple[tuple[str, float], ...]
     kernels: tuple[KernelReport, ...]
-    externs: tuple[tuple[str, str], ...]  # ATen calls in the schedule, and the reason for each
+    externs: tuple[KernelReport, ...]  # calls of ATen, and of Triton kernels of the user
     decisions: tuple[str, ...]  # fusions made and refused, in words
     cache_hits: int
     library_guards: int = 0  # number of guards, at the end of `guards`, about installed packages

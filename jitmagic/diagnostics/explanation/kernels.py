@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
+from ...graph.triton.launches import kernel_name
 from ...loops.ir import Extern, Load, LoopProgram, Nest, run_time_values
 from ...schedule.dependencies import loads_of, reads_of, writes_of
 from ...schedule.score import buffer_bytes, extent_product, value_cost
@@ -64,6 +65,7 @@ class KernelReport:
     nbytes: int = 0
     is_arithmetic: bool = False
     why: str = ""
+    user: str = ""  # the language of a kernel that the user has written
 
     @property
     def is_generated(self) -> bool:
@@ -112,7 +114,9 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
         if isinstance(step, Nest):
             report = replace(report, is_arithmetic=_is_arithmetic(step, program))
         else:
-            report = replace(report, name=str(step.op), language="", text="", why=step.reason)
+            name = kernel_name(step.op) or str(step.op)
+            user = "Triton" if kernel_name(step.op) else ""
+            report = replace(report, name=name, language="", text="", why=step.reason, user=user)
         reports.append(report)
     return reports
 
@@ -128,6 +132,8 @@ def operations_in_words(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def _operation(node: Node) -> str:
+    if (kernel := kernel_name(node.target)) is not None:
+        return kernel
     lines = lines_of(node)
     packet = getattr(node.target, "overloadpacket", None)
     name = (lines[0].operation if lines else "") or getattr(packet, "__name__", node.name)

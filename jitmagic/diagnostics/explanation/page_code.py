@@ -14,7 +14,6 @@ from .cost import KernelCost
 from .findings import Findings
 from .gutter import Listing
 from .highlight import highlighted
-from .kernels import KernelReport
 from .module_tree import Branch
 from .page_model import Code, CodeRow, KernelBar, Module
 
@@ -62,11 +61,7 @@ def _costs_of_kernels(found: Findings) -> Sequence[KernelCost]:
     """Return the kernels and ATen calls, with no times if nothing was measured."""
     if found.costs:
         return found.costs.kernels
-    calls = [
-        KernelReport(op, "", "", (), "", operations=(op.removeprefix("aten."),), why=why)
-        for op, why in found.externs
-    ]
-    return [KernelCost(kernel, 0.0, ()) for kernel in (*found.kernels, *calls)]
+    return [KernelCost(kernel, 0.0, ()) for kernel in (*found.kernels, *found.externs)]
 
 
 def _seconds_of(group: Sequence[tuple[int, KernelCost]]) -> float:

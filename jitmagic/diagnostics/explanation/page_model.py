@@ -73,6 +73,8 @@ class KernelBar:
     def owner(self) -> str:
         """The language of a generated kernel, or the operator of an ATen call."""
         kernel = self.kernel
+        if kernel.user:
+            return f"your {kernel.user} kernel"
         name = kernel.name.removeprefix("aten.").removesuffix(".default")
         return kernel.language if kernel.is_generated else f"torch's {name}"
 

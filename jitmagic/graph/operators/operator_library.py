@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["LIBRARY", "is_registered"]
+from ...torch_types import OpOverload
+
+__all__ = ["IN_PLACE", "LIBRARY", "is_registered"]
 
 # Stored on torch.ops.jitmagic, which lives as long as the process: a Library unregisters its
 # operators when it is freed.
 LIBRARY: torch.library.Library = vars(torch.ops.jitmagic).setdefault(
     "_library", torch.library.Library("jitmagic", "FRAGMENT")
 )
+
+# functional form -> the operator that writes to its arguments (autograd/recording/foreign_writes)
+IN_PLACE: dict[OpOverload, OpOverload] = {}
 
 
 def is_registered(name: str) -> bool:

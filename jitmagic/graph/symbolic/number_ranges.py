@@ -42,6 +42,7 @@ from ..node_meta import tensors_in
 from ..operators.kernel_probing import CPU, call_on_fresh
 from ..operators.kernel_refusals import kernel_accepts
 from ..propagate import Target, call_on_meta, target_name
+from ..triton.launches import launch_of
 
 __all__ = [
     "READS_NUMBER", "Call", "add_number", "number_in", "range_of_number",
@@ -134,6 +135,8 @@ Call = Callable[[float], Arguments]
 
 def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) -> Interval | None:
     """Return the interval in which the call behaves as for `hint`; None if it may not vary."""
+    if launch_of(target) is not None:  # it is not run for a probe, and gets the number as it is
+        return ANY_FLOAT
     probe = _Probe(target, arguments, grad)
     tried = (probe.around(base) for base in _bases(hint))
     found = next((one for one in tried if one.found is not None and one.found.has(hint)), _NOWHERE)
@@ -143,7 +146,8 @@ def range_of_number(target: Target, arguments: Call, hint: float, grad: bool) ->
 
 def takes_float(target: Target, arguments: Call, number: int, grad: bool) -> bool:
     """Return whether the call of an int equals that of the float; never so for integer tensors."""
-    if not any(tensor.is_floating_point() for tensor in tensors_in(arguments(number))):
+    is_float = any(tensor.is_floating_point() for tensor in tensors_in(arguments(number)))
+    if not is_float or launch_of(target) is not None:  # to a kernel, an int has another type
         return False
     try:
         one, other = (_run(target, *arguments(n), grad) for n in (float(number), number))

@@ -15,12 +15,15 @@ import torch
 from ...errors import VerifyError
 from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
+from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, contiguous_strides
 from ...torch_types import Args, Kwargs, OpOverload
 from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["call_may_raise", "fallback_to_aten", "has_side_effects", "is_foreign", "returns_view"]
+__all__ = [
+    "call_may_raise", "fallback_to_aten", "has_side_effects", "returns_view", "runs_unknown_code",
+]  # fmt: skip
 
 
 def fallback_to_aten(
@@ -46,6 +49,11 @@ def _row_major(spec: TensorSpec) -> TensorSpec:
     view.
     """
     return replace(spec, stride=contiguous_strides(spec.shape), storage_offset=0)
+
+
+def runs_unknown_code(op: OpOverload) -> bool:
+    """Return whether it is a custom operator, which may do anything; a Triton kernel may not."""
+    return is_foreign(op) and kernel_name(op) is None
 
 
 @lru_cache(maxsize=1024)

@@ -259,8 +259,10 @@ def _named_handler(function: FunctionType) -> CallHandler | None:
     module, handler = _NAMED.get(function.__name__, ("", None))
     loaded = sys.modules.get(module)
     found = None if loaded is None else vars(loaded).get(function.__name__)
-    # torch.compile, once it has run, replaces some functions by wrappers.
-    within = found.__dict__.get("__wrapped__") if isinstance(found, FunctionType) else None
+    # torch.compile, once it has run, replaces some functions by wrappers; triton.constexpr_function
+    # makes objects.
+    inside = "__wrapped__" if isinstance(found, FunctionType) else "fn"
+    within = getattr(found, "__dict__", {}).get(inside)
     is_it = function is found or function is within
     # A user's function that has replaced the module's has the same place there, but globals of
     # another package.

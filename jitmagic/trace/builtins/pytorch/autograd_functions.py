@@ -40,7 +40,7 @@ from ...values.objects.functions import CellValue, FunctionValue
 from ...values.tensors.tensor import TensorValue, lift
 from ..registry import AS_GIVEN, handles, method
 
-__all__: list[str] = []
+__all__ = ["forward_alone"]
 
 _Function: Any = torch.autograd.Function
 _BASE = vars(PlainFunction)
@@ -63,6 +63,11 @@ if isinstance(vars(_Function)["apply"], classmethod):
     handles(_Function.apply.__func__)(
         lambda machine, args, kwargs: _apply(machine, args[0], args[1:], kwargs)
     )
+
+
+def forward_alone(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """Call the forward of an autograd function without gradients, and add no history."""
+    return _Call(machine, cls, args, kwargs).forward_without_gradients()
 
 
 def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
@@ -142,7 +147,7 @@ class _Call:
         last = next(iter(reversed(graph.graph.nodes)), None)
         mode = graph.grad_enabled
         differentiates = mode and any(n is not None and _requires_grad(n) for n in self.inputs)
-        output = self._forward_without_gradients()
+        output = self.forward_without_gradients()
         made = output.items if isinstance(output, TupleValue) else [output]
         results = [value.realize(machine) for value in made]
         returned = {node for node in self.inputs if node in map(_node, results)} - {None}
@@ -152,7 +157,7 @@ class _Call:
             results = self._give_history(results, differentiates)
         return TupleValue(results) if isinstance(output, TupleValue) else results[0]
 
-    def _forward_without_gradients(self) -> Value:
+    def forward_without_gradients(self) -> Value:
         machine, context = self.machine, self.context
         graph = machine.graph
         # In a backward (`varies`) the program may not switch the grad mode, so the region's setter

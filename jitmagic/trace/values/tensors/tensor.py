@@ -294,7 +294,7 @@ def record(
     except tuple(_FAILURES) as error:
         raise GraphBreak(_FAILURES[type(error)](call.name, error)) from None
     _AFTER.ask(call)
-    made = lift(machine, call.result)
+    made = lift(machine, None if call.result is _NOTHING else call.result)
     if call.makes_leaf:
         assert isinstance(made, TensorValue)
         return made.require_grad(machine, machine.constant(True))
@@ -344,10 +344,14 @@ def _replace_masks(call: _Call) -> None:
     call.target, call.given = masks_to_indices(call.machine, call.target, call.given, call.named)
 
 
+_NOTHING = object()  # the result of a recorded call that returns None, unlike a rule without one
+
+
 def _with_scalars(call: _Call) -> Any:
     if not any(isinstance(arg, Scalar) for arg in (*call.given, *call.named.values())):
         return None
-    return call_with_scalars(call.machine, call.target, call.given, call.named)
+    made = call_with_scalars(call.machine, call.target, call.given, call.named)
+    return _NOTHING if made is None else made
 
 
 def _check_inputs(call: _Call) -> None:

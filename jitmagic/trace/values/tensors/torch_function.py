@@ -67,6 +67,7 @@ __all__ = [
     "operators_of",
     "registers_inliner",
     "torch_function",
+    "traces_bodies",
 ]
 
 
@@ -270,6 +271,21 @@ class OperatorSpace(BuiltinValue):
         return OperatorValue(self.obj).call(machine, args, kwargs)
 
 
+BodyTracer = Callable[[Machine, OpOverload, Args, Kwargs], Value | None]
+_BODIES: list[BodyTracer] = []
+
+
+def traces_bodies(tracer: BodyTracer) -> BodyTracer:
+    """Register a function that traces the body of some operators; it returns None for others."""
+    _BODIES.append(tracer)
+    return tracer
+
+
+def _overload(op: OpOverload | OpOverloadPacket) -> OpOverload:
+    overload: OpOverload = op if isinstance(op, OpOverload) else getattr(op, op.overloads()[0])
+    return overload
+
+
 class OperatorValue(TorchFunctionValue):
     """An operator of torch or another library, or all its overloads: one node."""
 
@@ -286,6 +302,9 @@ class OperatorValue(TorchFunctionValue):
         if is_foreign(self.obj):
             read = registrations(packet_of(self.obj))
             machine.guard(StateRead(read, read()))
+            for trace_body in _BODIES:
+                if (made := trace_body(machine, _overload(self.obj), args, kwargs)) is not None:
+                    return made
             if (why := why_refused(self.obj)) is not None:
                 raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
             if (form := _tensor_form(self.obj)) is not None:

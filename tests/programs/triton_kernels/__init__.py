@@ -1,0 +1,1 @@
+"""User-written Triton kernels inside tagged functions, run by Triton's interpreter."""
