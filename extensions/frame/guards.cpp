@@ -294,6 +294,21 @@ bool cache_lacks(PyObject* wrapper, const Step& step) {
   return false;
 }
 
+// Whether `__tensor_flatten__()` names the same inner tensors and returns an equal context.
+bool flattens_to(PyObject* tensor, const Step& step) {
+  PyObject* now = PyObject_CallMethod(tensor, "__tensor_flatten__", nullptr);
+  bool same = false;
+  if (now && PyTuple_Check(now) && PyTuple_GET_SIZE(now) == 2) {
+    PyObject* names = PySequence_Tuple(PyTuple_GET_ITEM(now, 0));
+    same = names && PyObject_RichCompareBool(names, step.object, Py_EQ) == 1 &&
+           PyObject_RichCompareBool(PyTuple_GET_ITEM(now, 1), step.space, Py_EQ) == 1;
+    Py_XDECREF(names);
+  }
+  Py_XDECREF(now);
+  PyErr_Clear();
+  return same;
+}
+
 // Whether each of the first `number` objects differs from all others. A model has some hundreds of
 // modules, so more than a few objects are sorted.
 bool all_different(const Step& step, Registers& registers) {

@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..compat.autograd import current_node, run_backward
-from ..compat.modes import AutocastOff
+from ..compat.modes import AutocastOff, TorchFunctionOfSubclassesOff
 from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
@@ -115,6 +115,7 @@ def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(preserving_autocast())
+        stack.enter_context(TorchFunctionOfSubclassesOff())  # the trace has run them
         yield
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
@@ -28,6 +29,7 @@ from ..frame.never_hooked import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
+from ..graph.subclasses import Layout, Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import Eager, Recording
@@ -134,11 +136,46 @@ def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: 
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Backwards with guards need the wrapper even if the trace holds no objects: autograd nodes
     # check guards only in calls made through it.
-    if not traced.held and not any(later.guards for later in _backward_functions(traced)):
-        return run
-    count = len(traced.inputs)
-    interpreted = options.backend not in ("native", "aot_eager")
-    return _interpreted_holding(run, count) if interpreted else with_held_objects(run, count)
+    if traced.held or any(later.guards for later in _backward_functions(traced)):
+        count = len(traced.inputs)
+        interpreted = options.backend not in ("native", "aot_eager")
+        hold = _interpreted_holding if interpreted else with_held_objects
+        run = hold(run, count)
+    if options.backend not in ("native", "aot_eager") and _has_wrappers(traced):
+        run = _without_torch_functions(run)
+    return _taking_wrappers_apart(run, traced) if traced.wrappers else run
+
+
+def _has_wrappers(traced: Trace) -> bool:
+    """Return whether the graph computes with wrapper subclasses."""
+    return any(is_wrapper(node.meta.get("val")) for node in traced.graph.graph.nodes)
+
+
+def _without_torch_functions(run: Executable) -> Executable:
+    """Run a graph whose calls have been through `__torch_function__` when they were traced."""
+
+    def call(*args: object) -> tuple[object, ...]:
+        with TorchFunctionOfSubclassesOff():
+            return run(*args)
+
+    return call
+
+
+def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
+    """Pass inner tensors with the history of their wrapper in place of those without."""
+    places = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
+    count, wrappers = len(traced.inputs), traced.wrappers
+    taken = [(n, wrappers.index(source), index) for n, (source, index) in places]
+    last = count + len(wrappers)
+
+    def call(*args: Any) -> tuple[object, ...]:
+        inputs = list(args[:count])
+        parts = [Unwrap(Layout.of(wrapper))(wrapper) for wrapper in args[count:last]]
+        for place, wrapper, index in taken:
+            inputs[place] = parts[wrapper][index]
+        return run(*inputs, *args[last:])
+
+    return call
 
 
 def _interpreted_holding(run: Executable, count: int) -> Executable:
@@ -176,7 +213,7 @@ def make_entry(
     """
     alone = handle.resume_line is not None and handle.flat.release is not None
     template = template_of(traced) if traced.lock is None and not alone else None
-    sources = (*(entry.source for entry in traced.inputs), *traced.held)
+    sources = traced.sources
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)

@@ -35,18 +35,20 @@ from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
 from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
-from .operators.foreign import is_foreign
+from .operators.foreign import is_foreign, is_random_op
 from .operators.target_traits import draws, statistics_written
 from .passes import drop_dead_code
 from .propagate import (
     DataDependent,
     Target,
     input_meta,
+    noting_inner_calls,
     run_on_meta,
     strides_are_certain,
     target_name,
 )
 from .regions import FunctionCall
+from .subclasses import Layout, Rewrap, Unwrap
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
@@ -181,7 +183,11 @@ class GraphBuilder:
         self.cast_cache.note_written(call.changed, self._is_input)
         written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)
         written += statistics_written(target, args, kwargs, written)
-        if random := draws(target, args, kwargs):
+        random = draws(target, args, kwargs)
+        if call.inner is not None:
+            written = tuple(dict.fromkeys((*written, *self._written_inside(call.storages))))
+            random = random or any(is_random_op(inner.op) for inner in call.inner)
+        if random:
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
@@ -199,6 +205,43 @@ class GraphBuilder:
             node.meta["mutates"] = written
             self._note_writes(node, written)
         return self._unpack(node, value, call.placement.device, lines)
+
+    def rewrap(self, layout: Layout, inner: Sequence[Node], spec: TensorSpec) -> Node:
+        """Add the wrapper subclass around inner tensors that is an input of the program."""
+        values = [_value(node) for node in inner]
+        target = Rewrap(layout)
+        with torch.inference_mode(False), noting_inner_calls():
+            if spec.requires_grad and spec.is_leaf:
+                # For the program it is a leaf; when the graph runs, it has the history of the call.
+                value = layout.around([one.detach() for one in values]).requires_grad_()
+            else:
+                value = target(*values)
+        node = self._add(target, tuple(inner), {}, value, spec, ())
+        self._nodes[value] = node
+        return node
+
+    def unwrapped(self, node: Node) -> list[Node]:
+        """Return nodes for the inner tensors of a wrapper, in the order of their names."""
+        wrapper = _value(node)
+        layout = Layout.of(wrapper)
+        inner = layout.inner(wrapper)
+        if all(one in self._nodes for one in inner) and not wrapper.requires_grad:
+            return [self._nodes[one] for one in inner]
+        target = Unwrap(layout)
+        values = target(wrapper)
+        lines: tuple[UserLine, ...] = node.meta["lines"]
+        taken = self._add(target, (node,), {}, values, spec_on(values, device_of(node)), lines)
+        found: list[Node] = []
+        for index, value in enumerate(values):
+            item = self.graph.call_function(operator.getitem, (taken, index))
+            self._describe(item, value, spec_on(value, device_of(node)), lines)
+            self._nodes[value] = item
+            found.append(item)
+        return found
+
+    def _written_inside(self, storages: set[int]) -> list[Node]:
+        """Return the inputs whose memory a call on wrapper subclasses writes to."""
+        return [node for memory in storages for _, node in self._inputs_over.get(memory, ())]
 
     def _rewritten(
         self,

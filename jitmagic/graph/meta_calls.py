@@ -15,11 +15,20 @@ import torch
 from ..errors import UserLine
 from .devices import Placement, place
 from .memory import storage_under
-from .operators.autocast import Autocast, CastCache, cast_result
+from .operators.autocast import OFF, Autocast, CastCache, cast_result
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
-from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
+from .propagate import (
+    EagerRaises,
+    InnerCall,
+    Target,
+    allowing_data_sizes,
+    noting_inner_calls,
+    run_on_meta,
+    target_name,
+)
 from .rules import Rules
+from .subclasses import is_wrapper
 from .symbolic.data_sizes import NewSize
 
 __all__ = ["MetaCall", "Modes"]
@@ -50,6 +59,8 @@ class MetaCall:
     value: Any = field(init=False)
     is_cast: bool = field(init=False)  # whether autocast gave the result
     sizes: list[Any] = field(init=False)  # unbacked sizes that the call created
+    inner: list[InnerCall] | None = None  # calls on inner tensors, if an argument is a wrapper
+    storages: set[int] = field(default_factory=set)  # that the call writes to
     written: list[bool] = field(init=False)  # for each tensor argument
     changed: list[torch.Tensor] = field(init=False)  # the tensor arguments written to
 
@@ -57,7 +68,11 @@ class MetaCall:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
-        _STEPS.ask(self)
+        if not any(map(is_wrapper, self.tensors)):
+            _STEPS.ask(self)
+            return
+        with noting_inner_calls() as self.inner:
+            _STEPS.ask(self)
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""
@@ -71,7 +86,7 @@ def _check_before(call: MetaCall) -> None:
 def _run(call: MetaCall) -> None:
     """Run with the casts of autocast, else without; note which arguments are written to."""
     modes, placed = call.modes, call.placement
-    before, storages = [tensor._version for tensor in call.tensors], set[int]()
+    before, storages = [tensor._version for tensor in call.tensors], call.storages
     with allowing_data_sizes(modes.fresh_size) as call.sizes:
         call.value = cast_result(
             modes.autocast, modes.casts, call.target, call.args, call.kwargs, call.device_of,
@@ -81,8 +96,9 @@ def _run(call: MetaCall) -> None:
         if not call.is_cast:
             run = placed.method or call.target
             call.value = run_on_meta(
-                run, placed.args, placed.kwargs, modes.grad, storages, modes.line
-            )
+                run, placed.args, placed.kwargs, modes.grad, storages, modes.line,
+                guesses=call.inner is None,
+            )  # fmt: skip
     call.written = [
         tensor._version != version or storage_under(tensor) in storages
         for tensor, version in zip(call.tensors, before, strict=True)
@@ -99,15 +115,21 @@ def _copy_moved(call: MetaCall) -> None:
         call.value = run_on_meta("clone", (value,), {}, call.modes.grad)
 
 
+def _refuse_cast(call: MetaCall) -> None:
+    if call.inner is not None and call.modes.autocast != OFF:
+        raise EagerRaises(RuntimeError("tensor subclasses are not followed under autocast"))
+
+
 def _check_kernels(call: MetaCall) -> None:
-    if not call.is_cast:  # else the calls inside it were checked
+    if call.inner is None and not call.is_cast:  # else the calls inside it were checked
         placed = call.placement
         check_as_kernels_do(call.name, placed.args, placed.kwargs, call.changed, placed.device)
 
 
 def _check_out(call: MetaCall) -> None:
     placed = call.placement
-    if (targets := placed.kwargs.get("out")) is not None:
+    targets = placed.kwargs.get("out")
+    if targets is not None and call.inner is None:
         others = {name: value for name, value in placed.kwargs.items() if name != "out"}
         run = placed.method or call.target
         alone = run_on_meta(run, placed.args, others, call.modes.grad)
@@ -115,7 +137,10 @@ def _check_out(call: MetaCall) -> None:
 
 
 def _check_dtypes(call: MetaCall) -> None:
-    if not call.is_cast:  # the probe runs without autocast, on the dtypes before the casts
+    if call.inner is not None:
+        for op, args, kwargs in tuple(call.inner):
+            check_dtypes(op, op._opname, args, dict(kwargs), call.placement.device)
+    elif not call.is_cast:  # the probe runs without autocast, on the dtypes before the casts
         placed = call.placement
         run = placed.method or call.target
         check_dtypes(run, call.name, placed.args, placed.kwargs, placed.device)
@@ -123,6 +148,7 @@ def _check_dtypes(call: MetaCall) -> None:
 
 _STEPS: Rules[None] = Rules(
     _check_before,  # first: running such a call would end the process
+    _refuse_cast,
     _run,
     _copy_moved,
     _check_kernels,  # these three compare the call with its result and its writes

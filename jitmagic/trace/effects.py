@@ -264,6 +264,10 @@ class ExitBuilder:
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 
+    def unwrapped(self, node: Any) -> list[Any]:
+        """Return the nodes of the inner tensors of a wrapper subclass."""
+        return self._graph.unwrapped(node)
+
     def only_writes(self) -> bool:
         """Return whether no effect is a call of the program's, which might wait for a thread."""
         return all(_is_write(e.callee) for e in self._effects if isinstance(e, Perform))

@@ -257,6 +257,8 @@ class GraphInput:
     source: Source
     spec: TensorSpec
     kind: InputKind = InputKind.TENSOR
+    wrapper: tuple[Source, int] | None = None
+    """Of an inner tensor whose gradient is part of a wrapper subclass's: the wrapper, its place."""
 
     @property
     def is_scalar(self) -> bool:
@@ -386,6 +388,17 @@ class Trace:
         """Return the graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
+
+    @property
+    def wrappers(self) -> tuple[Source, ...]:
+        """The wrapper subclasses that get gradients, which the call passes after the inputs."""
+        found = (one.wrapper[0] for one in self.inputs if one.wrapper is not None)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of all values that the executable is called with."""
+        return (*(entry.source for entry in self.inputs), *self.wrappers, *self.held)
 
     @property
     def speculates(self) -> bool:

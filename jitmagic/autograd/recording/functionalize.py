@@ -9,7 +9,7 @@ runs as eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,7 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
+from ...graph.subclasses import is_wrapper_class
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
@@ -104,8 +105,15 @@ class Functionalizer(DispatchMode):
         return traced
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Values = (), kwargs: Kwargs | None = None
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: Values = (),
+        kwargs: Kwargs | None = None,
     ) -> object:
+        # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
+        if any(kind is not Traced and is_wrapper_class(kind) for kind in types):
+            return NotImplemented
         call = AtenCall(func, args, kwargs or {})
         if "generator" in call.kwargs:
             if call.kwargs["generator"] is not None:

@@ -24,6 +24,7 @@ from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ....graph.rules import Rules
+from ....graph.subclasses import is_wrapper
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
 from ....guards.source import InstanceDict
@@ -448,7 +449,8 @@ def lift(machine: Machine, result: object) -> Value:
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):
-            known = machine.notes.owners[result] = TensorValue(result)
+            kind = type(result.meta["val"]) if is_wrapper(result.meta["val"]) else torch.Tensor
+            known = machine.notes.owners[result] = TensorValue(result, kind)
         return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
         return machine.constant(result)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from ....compat.tensors import dispatch_keys, is_transformed
+from ....graph.subclasses import is_wrapper
 from ....guards.guard import TensorKind, TensorMatch, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
 from ....guards.source import Argument, Source, describe
@@ -21,6 +22,7 @@ from ...result import BreakReason
 from ...varying.symbolic_sizes import symbolic_shape
 from ...wrap import wraps
 from ..base import Machine, Value
+from .subclasses import why_not_taken_apart, wrapper_input
 from .tensor import TensorValue
 
 __all__ = ["input_value", "why_not_an_input"]
@@ -30,6 +32,8 @@ _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 def why_not_an_input(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor cannot be a graph input; None if it can."""
+    if is_wrapper(tensor):
+        return why_not_taken_apart(tensor)
     if type(tensor) not in _CLASSES:
         return f"it is of the subclass {type(tensor).__name__}"
     if is_transformed(tensor):
@@ -99,6 +103,8 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     if refused is not None:
         _guard_kind(machine, obj, source)
         raise GraphBreak(_refusal(machine, obj, refused))
+    if is_wrapper(obj):
+        return wrapper_input(machine, obj, source)
     return input_value(machine, obj, source, type(obj))
 
 

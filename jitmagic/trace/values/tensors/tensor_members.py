@@ -32,6 +32,7 @@ from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
 from ..objects.monkey_patches import TENSOR
 from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
+from .subclasses import wrapper_attribute
 from .tensor import ATTRIBUTES, TensorValue, record
 
 __all__ = ["TensorMethodValue"]
@@ -157,6 +158,7 @@ ATTRIBUTES.extend(
     Rule(lambda machine, tensor, name: _history(machine, tensor), ("grad_fn",)),
     _of_class,  # before the tensor's own entries, as in Python for methods and descriptors
     lambda machine, tensor, name: tensor.own_attribute(machine, name),
+    lambda machine, tensor, name: wrapper_attribute(machine, tensor, name),
 )
 
 
