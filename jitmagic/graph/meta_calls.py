@@ -28,7 +28,7 @@ from .propagate import (
     target_name,
 )
 from .rules import Rules
-from .subclasses import is_wrapper
+from .subclasses import is_wrapper, is_wrapper_class
 from .symbolic.data_sizes import NewSize
 
 __all__ = ["MetaCall", "Modes"]
@@ -68,7 +68,8 @@ class MetaCall:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
-        if not any(map(is_wrapper, self.tensors)):
+        makes_wrapper = isinstance(self.target, type) and is_wrapper_class(self.target)
+        if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
             _STEPS.ask(self)
             return
         with noting_inner_calls() as self.inner:

@@ -264,9 +264,14 @@ class ExitBuilder:
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 
-    def unwrapped(self, node: Any) -> list[Any]:
-        """Return the nodes of the inner tensors of a wrapper subclass."""
-        return self._graph.unwrapped(node)
+    def unwrapped(self, wrapper: Any) -> tuple[Recipe, ...]:
+        """Return the recipes of the inner tensors of a wrapper subclass."""
+        owners = self._machine.notes.owners
+        found = [
+            owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
+            for node in self._graph.unwrapped(wrapper.node)
+        ]
+        return tuple(map(self, found))
 
     def only_writes(self) -> bool:
         """Return whether no effect is a call of the program's, which might wait for a thread."""

@@ -85,8 +85,8 @@ class Builder(Protocol):
     def output(self, value: Value, node: Any) -> FromGraph:
         """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
-    def unwrapped(self, node: Any) -> Sequence[Any]:
-        """Return the nodes of the inner tensors of a wrapper subclass."""
+    def unwrapped(self, wrapper: Any) -> tuple[Recipe, ...]:
+        """Return the recipes of the inner tensors of a wrapper subclass."""
 
     def effect(self, effect: Effect) -> None: ...
     def only_writes(self) -> bool: ...  # whether no effect runs code of the program

@@ -43,22 +43,14 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
 def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     """Return the recipe of a TensorValue that the trace computed."""
     if is_wrapper(owner.meta):
-        return _rebuilt(builder, owner, owner.node)
+        layout = Layout.of(owner.meta)
+        return builder.invoke(Rewrap(layout), builder.unwrapped(owner))
     output = builder.output(owner, owner.node)
     if is_inference_result(owner.node):
         return builder.invoke(as_inference_tensor, (output,))
     if owner.live is None and owner.kind is not torch.Tensor:
         return builder.invoke(_of_class, (output, builder.constant(owner.kind)))
     return output
-
-
-def _rebuilt(builder: Builder, owner: TensorBase, node: Node) -> Recipe:
-    """Return the recipe that rebuilds a wrapper subclass around inner tensors of the graph."""
-    inner = [
-        _rebuilt(builder, owner, part) if is_wrapper(part.meta["val"]) else builder.output(owner, part)
-        for part in builder.unwrapped(node)
-    ]
-    return builder.invoke(Rewrap(Layout.of(node.meta["val"])), tuple(inner))
 
 
 def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:

@@ -27,13 +27,13 @@ from ....guards.source import InstanceDict, SlotAttr, Source, describe
 from ....spec import TensorSpec, spec_of
 from ....symbols.context import Specialize
 from ....symbols.symbolic_numbers import symbols_of
-from ...breaks import GraphBreak, UnsupportedAttribute, UnsupportedTensor
-from ..base import Machine, Value
+from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
+from ..base import Args, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
 from .tensor import TensorValue, record
 
-__all__ = ["why_not_taken_apart", "wrapper_attribute", "wrapper_input"]
+__all__ = ["make_wrapper", "why_not_taken_apart", "wrapper_attribute", "wrapper_input"]
 
 _METHODS = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__")
 
@@ -130,6 +130,21 @@ def _attribute(machine: Machine, obj: Any, source: Source, name: str) -> Value:
         raise GraphBreak(UnsupportedTensor.of(what=what))
     guard_not_shadowed(machine, kind, name, raw)
     return found
+
+
+def make_wrapper(machine: Machine, kind: type, args: Args, kwargs: Kwargs) -> Value:
+    """Record the construction of a wrapper; `__new__` and `__init__` run as `__torch_dispatch__`
+    does.
+    """
+    for name in ("__new__", "__init__", *_METHODS):
+        guarded_attribute(machine, kind, name)
+    made = record(machine, kind, args, kwargs)
+    wrapper = made.meta if isinstance(made, TensorValue) else None
+    why = None if wrapper is None else why_not_taken_apart(wrapper)
+    if wrapper is None or wrapper.requires_grad or why is not None:
+        why = why or "it makes a leaf that requires grad"
+        raise GraphBreak(RefusedTorchCall.of(name=kind.__name__, why=why))
+    return made
 
 
 def wrapper_attribute(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
