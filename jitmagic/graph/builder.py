@@ -42,13 +42,11 @@ from .propagate import (
     DataDependent,
     Target,
     input_meta,
-    noting_inner_calls,
     run_on_meta,
     strides_are_certain,
     target_name,
 )
 from .regions import FunctionCall
-from .subclasses import Layout, Rewrap, Unwrap
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
@@ -185,7 +183,8 @@ class GraphBuilder:
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         if call.inner is not None:
-            written = tuple(dict.fromkeys((*written, *self._written_inside(call.storages))))
+            inside = [n for memory in call.storages for _, n in self._inputs_over.get(memory, ())]
+            written = tuple(dict.fromkeys((*written, *inside)))
             random = random or any(is_random_op(inner.op) for inner in call.inner)
         if random:
             self._note_draw()
@@ -206,42 +205,19 @@ class GraphBuilder:
             self._note_writes(node, written)
         return self._unpack(node, value, call.placement.device, lines)
 
-    def rewrap(self, layout: Layout, inner: Sequence[Node], spec: TensorSpec) -> Node:
-        """Add the wrapper subclass around inner tensors that is an input of the program."""
-        values = [_value(node) for node in inner]
-        target = Rewrap(layout)
-        with torch.inference_mode(False), noting_inner_calls():
-            if spec.requires_grad and spec.is_leaf:
-                # For the program it is a leaf; when the graph runs, it has the history of the call.
-                value = layout.around([one.detach() for one in values]).requires_grad_()
-            else:
-                value = target(*values)
-        node = self._add(target, tuple(inner), {}, value, spec, ())
-        self._nodes[value] = node
+    def add_computed(
+        self, target: Any, args: tuple[Any, ...], value: Any, spec: Any, lines: tuple[UserLine, ...]
+    ) -> Node:
+        """Add a call whose result is known, with a node for each size among its arguments."""
+        args = self.sizes.in_call(target, args, lines, self.step())
+        node = self._add(target, args, {}, value, spec, lines)
+        if isinstance(value, torch.Tensor):
+            self._nodes[value] = node
         return node
 
-    def unwrapped(self, node: Node) -> list[Node]:
-        """Return nodes for the inner tensors of a wrapper, in the order of their names."""
-        wrapper = _value(node)
-        layout = Layout.of(wrapper)
-        inner = layout.inner(wrapper)
-        if all(one in self._nodes for one in inner) and not wrapper.requires_grad:
-            return [self._nodes[one] for one in inner]
-        target = Unwrap(layout)
-        values = target(wrapper)
-        lines: tuple[UserLine, ...] = node.meta["lines"]
-        taken = self._add(target, (node,), {}, values, spec_on(values, device_of(node)), lines)
-        found: list[Node] = []
-        for index, value in enumerate(values):
-            item = self.graph.call_function(operator.getitem, (taken, index))
-            self._describe(item, value, spec_on(value, device_of(node)), lines)
-            self._nodes[value] = item
-            found.append(item)
-        return found
-
-    def _written_inside(self, storages: set[int]) -> list[Node]:
-        """Return the inputs whose memory a call on wrapper subclasses writes to."""
-        return [node for memory in storages for _, node in self._inputs_over.get(memory, ())]
+    def known(self, value: torch.Tensor) -> Node | None:
+        """Return the node of a meta tensor, or None."""
+        return self._nodes.get(value)
 
     def _rewritten(
         self,
@@ -282,7 +258,7 @@ class GraphBuilder:
         self.root.work += 1
         if call.dirty:
             node.meta["mutates"] = tuple(args[0][index] for index in call.dirty)
-        return self._results(node, lines)
+        return self.results(node, lines)
 
     def differentiate(
         self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
@@ -296,7 +272,7 @@ class GraphBuilder:
         self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         self.differentiates = True
-        return self._results(node, lines)
+        return self.results(node, lines)
 
     def call_transform(
         self,
@@ -414,7 +390,8 @@ class GraphBuilder:
             self.differentiates = True
         return node
 
-    def _results(self, node: Node, lines: tuple[UserLine, ...]) -> tuple[Node | None, ...]:
+    def results(self, node: Node, lines: tuple[UserLine, ...]) -> tuple[Node | None, ...]:
+        """Return a node for each result of a call with several."""
         return tuple(self._taken(node, index, lines) for index in range(len(node.meta["val"])))
 
     def _unpack(

@@ -24,6 +24,8 @@ __all__ = [
     "Layout", "Rewrap", "Unwrap", "flattened", "inner_tensors", "is_wrapper", "is_wrapper_class",
 ]  # fmt: skip
 
+Sizes = Sequence[Any]
+
 
 def is_wrapper_class(kind: type) -> bool:
     """Return whether instances can be taken apart: the class defines all three methods."""
@@ -64,13 +66,10 @@ class Layout:
     cls: Any
     names: tuple[str, ...]
     context: object
-    shape: tuple[Any, ...]
-    stride: tuple[Any, ...]
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Layout:
-        names, context = flattened(tensor)
-        return cls(type(tensor), names, context, tuple(tensor.shape), tuple(tensor.stride()))
+        return cls(type(tensor), *flattened(tensor))
 
     def inner(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the inner tensors of a wrapper of this class and metadata. Raises RuntimeError."""
@@ -82,17 +81,14 @@ class Layout:
             )
         return tuple(getattr(wrapper, name) for name in self.names)
 
-    def around(self, inner: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a wrapper around the inner tensors."""
+    def around(self, inner: Sequence[torch.Tensor], shape: Sizes, stride: Sizes) -> torch.Tensor:
+        """Return a wrapper of these sizes around the inner tensors."""
         named = dict(zip(self.names, inner, strict=True))
-        shape = torch.Size(self.shape) if _are_ints(self.shape) else tuple(map(as_torch, self.shape))
-        stride = tuple(map(as_torch, self.stride))
-        made: torch.Tensor = self.cls.__tensor_unflatten__(named, self.context, shape, stride)
+        size = torch.Size(map(as_torch, shape))
+        made: torch.Tensor = self.cls.__tensor_unflatten__(
+            named, self.context, size, tuple(map(as_torch, stride))
+        )
         return made
-
-
-def _are_ints(sizes: Sequence[object]) -> bool:
-    return all(type(size) is int for size in sizes)
 
 
 class _Wrapping(torch.autograd.Function):
@@ -101,14 +97,16 @@ class _Wrapping(torch.autograd.Function):
     is_linear = True  # as torch's formulas: no gradient without a tangent
 
     @staticmethod
-    def forward(ctx: Any, layout: Layout, *inner: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, layout: Layout, shape: Sizes, stride: Sizes, *inner: torch.Tensor
+    ) -> torch.Tensor:
         ctx.layout = layout
-        return layout.around([tensor.detach() for tensor in inner])
+        return layout.around([tensor.detach() for tensor in inner], shape, stride)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = gradients
-        return None, *ctx.layout.inner(gradient)
+        return None, None, None, *ctx.layout.inner(gradient)
 
 
 class _Unwrapping(torch.autograd.Function):
@@ -118,14 +116,14 @@ class _Unwrapping(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, wrapper: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
-        ctx.layout = layout
+        ctx.layout, ctx.sizes = layout, (wrapper.shape, wrapper.stride())
         # Not the inner tensors themselves, which would get a history. detach() shares the version
         # counter, so that writes to them are still noticed by the graph's backward.
         return tuple(tensor.detach() for tensor in layout.inner(wrapper))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return ctx.layout.around(gradients), None
+        return ctx.layout.around(gradients, *ctx.sizes), None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,12 +133,16 @@ class Rewrap:
     layout: Layout
     __name__ = "rewrap"
 
-    def __call__(self, *inner: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, inner: tuple[torch.Tensor, ...], shape: Sizes, stride: Sizes
+    ) -> torch.Tensor:
         if any(tensor.requires_grad for tensor in inner):
             with torch.enable_grad():
-                made: torch.Tensor = _Wrapping.apply(self.layout, *inner)  # type: ignore[no-untyped-call]
+                made: torch.Tensor = _Wrapping.apply(  # type: ignore[no-untyped-call]
+                    self.layout, shape, stride, *inner
+                )
             return made
-        return self.layout.around(inner)
+        return self.layout.around(inner, shape, stride)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

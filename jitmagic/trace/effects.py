@@ -14,12 +14,14 @@ from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from ..graph.builder import GraphBuilder
+from ..graph.subclass_nodes import unwrapped
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
 from .graph_notes import EscapedNode
 from .result import (
     BreakReason,
+    BuildTuple,
     Constant,
     DelAttr,
     Draw,
@@ -265,13 +267,15 @@ class ExitBuilder:
         return self._outputs.setdefault(index, FromGraph(index))
 
     def unwrapped(self, wrapper: Any) -> tuple[Recipe, ...]:
-        """Return the recipes of the inner tensors of a wrapper subclass."""
+        """Return the recipes of a wrapper subclass's inner tensors, its sizes and its strides."""
         owners = self._machine.notes.owners
         found = [
             owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
-            for node in self._graph.unwrapped(wrapper.node)
+            for node in unwrapped(self._graph, wrapper.node)
         ]
-        return tuple(map(self, found))
+        sizes = wrapper.meta.shape, tuple(wrapper.meta.stride())
+        inner = BuildTuple(tuple(map(self, found)))
+        return inner, *(self(self._machine.constant(one)) for one in sizes)
 
     def only_writes(self) -> bool:
         """Return whether no effect is a call of the program's, which might wait for a thread."""

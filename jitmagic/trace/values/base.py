@@ -86,7 +86,7 @@ class Builder(Protocol):
         """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
     def unwrapped(self, wrapper: Any) -> tuple[Recipe, ...]:
-        """Return the recipes of the inner tensors of a wrapper subclass."""
+        """Return the recipes of a wrapper subclass's inner tensors, its sizes and its strides."""
 
     def effect(self, effect: Effect) -> None: ...
     def only_writes(self) -> bool: ...  # whether no effect runs code of the program

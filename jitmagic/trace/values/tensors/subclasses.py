@@ -19,23 +19,31 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ....compat.tensors import dispatch_keys, is_transformed
+from ....compat.tensors import is_transformed
+from ....graph.subclass_nodes import rewrap
 from ....graph.subclasses import Layout, flattened, is_wrapper
-from ....guards.guard import FlattensTo, TensorMatch
-from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
+from ....guards.guard import FlattensTo, TypeIs
+from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import InstanceDict, SlotAttr, Source, describe
-from ....spec import TensorSpec, spec_of
+from ....spec import TensorSpec
 from ....symbols.context import Specialize
-from ....symbols.symbolic_numbers import symbols_of
+from ....symbols.size import Size
+from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
 from ..base import Args, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
+from .input_specs import guarded_spec, own_symbols
 from .tensor import TensorValue, record
 
 __all__ = ["make_wrapper", "why_not_taken_apart", "wrapper_attribute", "wrapper_input"]
 
-_METHODS = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__")
+_METHODS = (
+    "__torch_dispatch__",
+    "__torch_function__",
+    "__tensor_flatten__",
+    "__tensor_unflatten__",
+)
 
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -47,8 +55,6 @@ def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
         return f"a {kind} is wrapped by a function transform or carries a tangent"
     if tensor.is_nested or tensor.layout is not torch.strided:
         return f"the layout of a {kind} is {tensor.layout}"
-    if any(type(size) is not int for size in (*tensor.shape, *tensor.stride())):
-        return f"a {kind} has symbolic sizes"
     try:
         first, second = flattened(tensor), flattened(tensor)
         if first[0] != second[0] or not _equal(first[1], second[1]):
@@ -80,41 +86,41 @@ def _equal(one: object, other: object) -> bool:
 
 def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> TensorValue:
     """Add the inner tensors of a wrapper as graph inputs; return the wrapper around them."""
-    kind, spec = type(obj), spec_of(obj)
-    names, context = flattened(obj)
-    keys = dispatch_keys(obj).raw_repr()
-    machine.guard(TensorMatch(source, spec, keys, hiding=hiding_entries(obj)))
+    kind, layout = type(obj), Layout.of(obj)
+    machine.guard(TypeIs(source, kind))
     for name in _METHODS:
         guarded_attribute(machine, kind, name)
-    machine.guard(FlattensTo(source, names, context))
-    inner = [
-        _inner_node(machine, obj, source, place, name, spec) for place, name in enumerate(names)
-    ]
+    machine.guard(FlattensTo(source, layout.names, layout.context))
+    inner = [_inner_node(machine, obj, source, place) for place in enumerate(layout.names)]
     notes = machine.notes.root
-    layout = Layout(kind, names, context, spec.shape, spec.stride)
-    node = notes.graph.rewrap(layout, inner, spec)
+    # After the inner tensors: a size that varies as one of theirs does shares its symbol.
+    spec = guarded_spec(machine, obj, source)
+    read = notes.graph.sizes.inputs
+    if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
+        raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
+    node = rewrap(notes.graph, layout, inner, spec)
     made = notes.owners[node] = TensorValue(node, kind, obj, source)
     return made
 
 
-def _inner_node(
-    machine: Machine, obj: Any, source: Source, place: int, name: str, outer: TensorSpec
-) -> Node:
-    """Return the graph input for an inner tensor."""
+def _inner_node(machine: Machine, obj: Any, source: Source, place: tuple[int, str]) -> Node:
+    """Return the graph input for the inner tensor with that number and name."""
+    number, name = place
     value = _attribute(machine, obj, source, name)
-    if outer.requires_grad:
+    if obj.requires_grad:
         inner_source = value.source
         assert inner_source is not None
-        return _gradient_input(machine, getattr(obj, name), inner_source, (source, place))
+        return _gradient_input(machine, getattr(obj, name), inner_source, (source, number))
     inner = value.realize(machine)
     if not isinstance(inner, TensorValue):
         raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
-    sizes = [size for size in inner.node.meta["spec"].shape if type(size) is not int]
-    if sizes:
-        symbols = dict.fromkeys(symbol for size in sizes for symbol in symbols_of(size.expr))
-        raise Specialize(symbols, f"an inner tensor of a {type(obj).__name__}")
     node: Node = inner.node
     return node
+
+
+def _symbols_of(spec: TensorSpec) -> dict[Symbol, None]:
+    sizes = [size for size in (*spec.shape, *spec.stride) if isinstance(size, Size)]
+    return dict.fromkeys(symbol for size in sizes for symbol in symbols_of(size.expr))
 
 
 def _attribute(machine: Machine, obj: Any, source: Source, name: str) -> Value:
@@ -167,13 +173,12 @@ def _gradient_input(
     machine: Machine, inner: torch.Tensor, source: Source, wrapper: tuple[Source, int]
 ) -> Node:
     """Add an inner tensor whose gradient is part of the wrapper's."""
-    spec = spec_of(inner)
-    keys = dispatch_keys(inner).raw_repr()
-    machine.guard(TensorMatch(source, spec, keys, hiding=hiding_entries(inner)))
+    spec = guarded_spec(machine, inner, source)
     notes = machine.notes.root
     # The call passes it as a result of an autograd function, hence no leaf.
     with_history = replace(spec, requires_grad=True, is_leaf=False)
     node = notes.add_input(describe(source), source, with_history)
     notes.inputs[node] = replace(notes.inputs[node], wrapper=wrapper)
-    notes.owners[node] = TensorValue(node, torch.Tensor, inner, source)
+    made = notes.owners[node] = TensorValue(node, torch.Tensor, inner, source)
+    own_symbols(machine, made)
     return node

@@ -12,16 +12,15 @@ import torch
 
 from ....compat.tensors import dispatch_keys, is_transformed
 from ....graph.subclasses import is_wrapper
-from ....guards.guard import TensorKind, TensorMatch, TypeIs
-from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
+from ....guards.guard import TensorKind, TypeIs
+from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import Argument, Source, describe
-from ....spec import spec_of
 from ...breaks import GraphBreak, OnlyUnsupportedTensors, TransformedTensor, UnsupportedTensor
 from ...input_memory import check_written_inputs
 from ...result import BreakReason
-from ...varying.symbolic_sizes import symbolic_shape
 from ...wrap import wraps
 from ..base import Machine, Value
+from .input_specs import guarded_spec, own_symbols
 from .subclasses import why_not_taken_apart, wrapper_input
 from .tensor import TensorValue
 
@@ -110,26 +109,11 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
 
 def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
     """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
-    spec = spec_of(obj)
-    # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
-    keys = dispatch_keys(obj).raw_repr()
-    hiding = hiding_entries(obj)
-    if varying := machine.symbols.varying_dims(source, obj):
-        shape = symbolic_shape(machine.symbols, source, spec, varying)
-        free = (shape.free_sizes, shape.free_strides)
-        machine.guard(TensorMatch(source, spec, keys, *free, hiding=hiding))
-        machine.guard(*shape.guards)
-        # The guard has the sizes of this call where they are not free; the placeholder has the
-        # symbols.
-        spec = shape.spec
-    else:
-        machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
+    spec = guarded_spec(machine, obj, source)
     notes = machine.notes.root
     node = notes.add_input(describe(source), source, spec)
     made = notes.owners[node] = TensorValue(node, kind, obj, source)
-    for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
-        if at is node:
-            machine.symbols.owners[symbol] = made, dim
+    own_symbols(machine, made)
     # The graph may have written to memory that this tensor shares with an earlier input.
     if notes.graph.mutated_inputs:
         check_written_inputs(machine, notes)

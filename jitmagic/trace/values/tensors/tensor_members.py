@@ -158,7 +158,7 @@ ATTRIBUTES.extend(
     Rule(lambda machine, tensor, name: _history(machine, tensor), ("grad_fn",)),
     _of_class,  # before the tensor's own entries, as in Python for methods and descriptors
     lambda machine, tensor, name: tensor.own_attribute(machine, name),
-    lambda machine, tensor, name: wrapper_attribute(machine, tensor, name),
+    wrapper_attribute,
 )
 
 
