@@ -110,7 +110,9 @@ def _inner_node(machine: Machine, obj: Any, source: Source, place: tuple[int, st
     if obj.requires_grad:
         inner_source = value.source
         assert inner_source is not None
-        return _gradient_input(machine, getattr(obj, name), inner_source, (source, number))
+        return _gradient_input(
+            machine, getattr(obj, name), inner_source, (source, number), obj.is_leaf
+        )
     inner = value.realize(machine)
     if not isinstance(inner, TensorValue):
         raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
@@ -170,13 +172,18 @@ def wrapper_attribute(machine: Machine, tensor: TensorValue, name: str) -> Value
 
 
 def _gradient_input(
-    machine: Machine, inner: torch.Tensor, source: Source, wrapper: tuple[Source, int]
+    machine: Machine,
+    inner: torch.Tensor,
+    source: Source,
+    wrapper: tuple[Source, int],
+    is_leaf: bool,
 ) -> Node:
     """Add an inner tensor whose gradient is part of the wrapper's."""
     spec = guarded_spec(machine, inner, source)
     notes = machine.notes.root
-    # The call passes it as a result of an autograd function, hence no leaf.
-    with_history = replace(spec, requires_grad=True, is_leaf=False)
+    # The call passes it as a result of an autograd function. Writes to a leaf are checked as those
+    # to other leaves, hence `is_leaf` of the wrapper.
+    with_history = replace(spec, requires_grad=True, is_leaf=is_leaf)
     node = notes.add_input(describe(source), source, with_history)
     notes.inputs[node] = replace(notes.inputs[node], wrapper=wrapper)
     made = notes.owners[node] = TensorValue(node, torch.Tensor, inner, source)
