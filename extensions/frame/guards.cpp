@@ -294,14 +294,28 @@ bool cache_lacks(PyObject* wrapper, const Step& step) {
   return false;
 }
 
-// Whether `__tensor_flatten__()` names the same inner tensors and returns an equal context.
+// Whether the attributes are equal: (context, (name, value), ...), of which the first is not one.
+bool attributes_equal(PyObject* object, PyObject* context_and_pairs) {
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(context_and_pairs); i++) {
+    PyObject* pair = PyTuple_GET_ITEM(context_and_pairs, i);
+    PyObject* now = PyObject_GetAttr(object, PyTuple_GET_ITEM(pair, 0));
+    const bool same = now && PyObject_RichCompareBool(now, PyTuple_GET_ITEM(pair, 1), Py_EQ) == 1;
+    Py_XDECREF(now);
+    if (!same) return false;
+  }
+  return true;
+}
+
+// Whether `__tensor_flatten__()` names the same attributes, with an equal context.
 bool flattens_to(PyObject* tensor, const Step& step) {
   PyObject* now = PyObject_CallMethod(tensor, "__tensor_flatten__", nullptr);
   bool same = false;
   if (now && PyTuple_Check(now) && PyTuple_GET_SIZE(now) == 2) {
     PyObject* names = PySequence_Tuple(PyTuple_GET_ITEM(now, 0));
     same = names && PyObject_RichCompareBool(names, step.object, Py_EQ) == 1 &&
-           PyObject_RichCompareBool(PyTuple_GET_ITEM(now, 1), step.space, Py_EQ) == 1;
+           PyObject_RichCompareBool(PyTuple_GET_ITEM(now, 1), PyTuple_GET_ITEM(step.space, 0),
+                                    Py_EQ) == 1 &&
+           attributes_equal(tensor, step.space);
     Py_XDECREF(names);
   }
   Py_XDECREF(now);

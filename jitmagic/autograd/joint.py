@@ -31,6 +31,7 @@ from ..graph.node_meta import tensors_in
 from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
+from ..graph.subclasses import is_wrapper
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
@@ -429,6 +430,8 @@ def _with_eager_aliasing(
         if gradient is None:
             values.append(None)
             continue
+        if is_wrapper(gradient):
+            raise CompileFailed("the gradient of a plain tensor is a tensor subclass")
         sym, cell = mode.read(gradient), mode.traced(gradient).cell
         own = cells.setdefault(alias_root(sym.node), cell) is cell
         values.append(sym if own else sym.recorder.copied(sym))

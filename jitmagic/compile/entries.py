@@ -29,7 +29,7 @@ from ..frame.never_hooked import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
-from ..graph.subclasses import Layout, Unwrap, is_wrapper
+from ..graph.subclasses import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import Eager, Recording
@@ -163,14 +163,15 @@ def _without_torch_functions(run: Executable) -> Executable:
 
 def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
     """Pass inner tensors with the history of their wrapper in place of those without."""
-    places = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
-    count, wrappers = len(traced.inputs), traced.wrappers
-    taken = [(n, wrappers.index(source), index) for n, (source, index) in places]
+    parts_of = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
+    count, wrappers = len(traced.inputs), list(traced.wrappers)
+    unwraps = [Unwrap(one.layout, one.gradients) for one in traced.wrappers.values()]
+    taken = [(n, wrappers.index(part.source), part.number) for n, part in parts_of]
     last = count + len(wrappers)
 
     def call(*args: Any) -> tuple[object, ...]:
         inputs = list(args[:count])
-        parts = [Unwrap(Layout.of(wrapper))(wrapper) for wrapper in args[count:last]]
+        parts = [take(wrapper) for take, wrapper in zip(unwraps, args[count:last], strict=True)]
         for place, wrapper, index in taken:
             inputs[place] = parts[wrapper][index]
         return run(*inputs, *args[last:])

@@ -47,6 +47,7 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
+from .subclasses import NotFollowed
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
@@ -184,6 +185,8 @@ class GraphBuilder:
         random = draws(target, args, kwargs)
         if call.inner is not None:
             inside = [n for memory in call.storages for _, n in self._inputs_over.get(memory, ())]
+            if inside and self.grad_enabled and any(t.requires_grad for t in call.changed):
+                raise NotFollowed("it changes the history of a tensor subclass from outside")
             written = tuple(dict.fromkeys((*written, *inside)))
             random = random or any(is_random_op(inner.op) for inner in call.inner)
         if random:

@@ -19,7 +19,6 @@ from .operators.autocast import OFF, Autocast, CastCache, cast_result
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import (
-    EagerRaises,
     InnerCall,
     Target,
     allowing_data_sizes,
@@ -28,7 +27,7 @@ from .propagate import (
     target_name,
 )
 from .rules import Rules
-from .subclasses import is_wrapper, is_wrapper_class
+from .subclasses import NotFollowed, is_wrapper, is_wrapper_class
 from .symbolic.data_sizes import NewSize
 
 __all__ = ["MetaCall", "Modes"]
@@ -118,7 +117,7 @@ def _copy_moved(call: MetaCall) -> None:
 
 def _refuse_cast(call: MetaCall) -> None:
     if call.inner is not None and call.modes.autocast != OFF:
-        raise EagerRaises(RuntimeError("tensor subclasses are not followed under autocast"))
+        raise NotFollowed("a tensor subclass is used under autocast")
 
 
 def _check_kernels(call: MetaCall) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["rewrap", "unwrapped"]
 
 
-def rewrap(graph: GraphBuilder, layout: Layout, inner: Sequence[Node], spec: TensorSpec) -> Node:
+def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: TensorSpec) -> Node:
     """Add the wrapper around inner tensors that is an input of the program."""
-    values, target = tuple(map(value_of, inner)), Rewrap(layout)
+    values, layout = tuple(map(value_of, inner)), target.layout
     with torch.inference_mode(False), noting_inner_calls():
         if spec.requires_grad and spec.is_leaf:
             # For the program it is a leaf; when the graph runs, it has the history of the call.

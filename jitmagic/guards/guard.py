@@ -9,8 +9,9 @@ its condition in one sentence.
                                                  dispatch keys
           | TensorKind(source, cls, keys, dual)  same class and dispatch keys, for a tensor that no
                                                  graph takes (`dual`: because it has a tangent)
-          | FlattensTo(source, names, context)   `__tensor_flatten__()` of a wrapper subclass names
-                                                 the same inner tensors, with equal metadata
+          | FlattensTo(source, names, context,   `__tensor_flatten__()` of a wrapper subclass names
+                       others)                   the same inner tensors, with equal metadata and
+                                                 equal objects that are no tensors
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan equals nan,
                                                  0.0 differs from -0.0)
@@ -154,6 +155,7 @@ class FlattensTo(Guard):
     source: Source
     names: tuple[str, ...]
     context: object = field(hash=False)
+    others: tuple[tuple[str, object], ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True, slots=True)

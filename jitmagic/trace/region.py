@@ -24,6 +24,7 @@ from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
+from ..graph.subclasses import is_wrapper
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
@@ -78,6 +79,8 @@ class _InnerBuilder(GraphBuilder):
             return node
         if node not in self._captured:
             outer = self._outer.graph.local(node)
+            if is_wrapper(outer.meta["val"]):
+                self._refuse("it reads a tensor subclass")
             spec = spec_on(outer.meta["val"], device_of(outer))
             captured = self._captured[node] = self.feed("captured", len(self._captured), spec)
             if (owner := self._outer.owners.get(outer)) is not None:

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..errors import UserLine
+from ..graph.subclasses import Rewrap
 from ..guards.guard import Guard
 from ..guards.source import Argument, Drawn, Source
 from ..spec import TensorSpec
@@ -78,6 +79,7 @@ __all__ = [
     "SetItem",
     "Specialized",
     "Trace",
+    "WrapperPart",
 ]
 
 
@@ -250,6 +252,15 @@ NOWHERE: Source = Argument(-1, "computed")
 
 
 @dataclass(frozen=True, slots=True)
+class WrapperPart:
+    """The number of an inner tensor in the wrapper at `source`, which the graph makes again."""
+
+    source: Source
+    number: int
+    rewrap: Rewrap
+
+
+@dataclass(frozen=True, slots=True)
 class GraphInput:
     """One placeholder of the graph: the source of its value, and its spec in the traced call."""
 
@@ -257,8 +268,8 @@ class GraphInput:
     source: Source
     spec: TensorSpec
     kind: InputKind = InputKind.TENSOR
-    wrapper: tuple[Source, int] | None = None
-    """Of an inner tensor whose gradient is part of a wrapper subclass's: the wrapper, its place."""
+    wrapper: WrapperPart | None = None
+    """Set for an inner tensor whose gradient is part of that of a wrapper subclass."""
 
     @property
     def is_scalar(self) -> bool:
@@ -390,10 +401,10 @@ class Trace:
         return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
 
     @property
-    def wrappers(self) -> tuple[Source, ...]:
+    def wrappers(self) -> dict[Source, Rewrap]:
         """The wrapper subclasses that get gradients, which the call passes after the inputs."""
-        found = (one.wrapper[0] for one in self.inputs if one.wrapper is not None)
-        return tuple(dict.fromkeys(found))
+        parts = [one.wrapper for one in self.inputs if one.wrapper is not None]
+        return {part.source: part.rewrap for part in parts}
 
     @property
     def sources(self) -> tuple[Source, ...]:

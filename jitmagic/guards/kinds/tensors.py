@@ -75,16 +75,19 @@ class _TensorKind(OfSource[TensorKind]):
 @row(FlattensTo, rank=4)
 class _FlattensTo(OfSource[FlattensTo]):
     def step(self, guard: FlattensTo, register: int) -> Step:
-        return ("FLATTENS_TO", register, guard.names, guard.context)
+        return ("FLATTENS_TO", register, guard.names, (guard.context, *guard.others))
 
     def value_differs(self, guard: FlattensTo, name: str, value: Any) -> str | None:
         try:
             names, context = value.__tensor_flatten__()
             same = tuple(names) == guard.names, bool(context == guard.context)
+            changed = [name for name, was in guard.others if getattr(value, name) != was]
         except Exception as error:  # user code may raise anything; the native check fails as well
             return f"{name}.__tensor_flatten__() raises {type(error).__name__}"
         if not same[0]:
             return f"the inner tensors of {name} are {tuple(names)}, were {guard.names}"
+        if changed:
+            return f"{name}.{changed[0]} is another one"
         if same[1] or context is guard.context:
             return None
         return f"the metadata of {name} are {short(context)}, were {short(guard.context)}"

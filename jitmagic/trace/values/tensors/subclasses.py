@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import types
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.fx import Node
 
+from ....compat.modes import ignore_torch_function
 from ....compat.tensors import is_transformed
 from ....graph.subclass_nodes import rewrap
-from ....graph.subclasses import Layout, flattened, is_wrapper
+from ....graph.subclasses import Gradients, Layout, Rewrap, is_wrapper
 from ....guards.guard import FlattensTo, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import InstanceDict, SlotAttr, Source, describe
@@ -30,7 +33,8 @@ from ....symbols.context import Specialize
 from ....symbols.size import Size
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
-from ..base import Args, Kwargs, Machine, Value
+from ...result import Perform, WrapperPart
+from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
 from .input_specs import guarded_spec, own_symbols
@@ -51,25 +55,25 @@ _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torc
 def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
     """Return the reason why a wrapper cannot be a graph input; None if it can."""
     kind = type(tensor).__name__
+    if type(tensor).__torch_function__ is not ignore_torch_function:
+        return f"{kind} defines __torch_function__ and __torch_dispatch__"
     if is_transformed(tensor) or has_forward_gradient(tensor):
         return f"a {kind} is wrapped by a function transform or carries a tangent"
     if tensor.is_nested or tensor.layout is not torch.strided:
         return f"the layout of a {kind} is {tensor.layout}"
     try:
-        first, second = flattened(tensor), flattened(tensor)
-        if first[0] != second[0] or not _equal(first[1], second[1]):
+        first, second = Layout.of(tensor), Layout.of(tensor)
+        if not first.equals(second):
             return f"the metadata of a {kind} cannot be compared"
-        inner = [getattr(tensor, name) for name in first[0]]
+        inner = first.inner(tensor)
     except Exception as error:  # user code may raise anything
         return f"{kind}.__tensor_flatten__() raises {type(error).__name__}: {error}"
-    if any(not isinstance(one, torch.Tensor) for one in inner):
-        return f"a {kind} names an inner tensor that is not a tensor"
     if any(one.device != tensor.device for one in inner):
         return f"the inner tensors of a {kind} are on other devices"
     return _why_no_gradient(tensor, inner)
 
 
-def _why_no_gradient(tensor: torch.Tensor, inner: list[torch.Tensor]) -> str | None:
+def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> str | None:
     kind = type(tensor).__name__
     if any(one.requires_grad for one in inner):
         return f"an inner tensor of a {kind} requires grad"
@@ -80,39 +84,49 @@ def _why_no_gradient(tensor: torch.Tensor, inner: list[torch.Tensor]) -> str | N
     return None
 
 
-def _equal(one: object, other: object) -> bool:
-    return one is other or (one == other) is True
-
-
 def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> TensorValue:
     """Add the inner tensors of a wrapper as graph inputs; return the wrapper around them."""
     kind, layout = type(obj), Layout.of(obj)
     machine.guard(TypeIs(source, kind))
     for name in _METHODS:
         guarded_attribute(machine, kind, name)
-    machine.guard(FlattensTo(source, layout.names, layout.context))
-    inner = [_inner_node(machine, obj, source, place) for place in enumerate(layout.names)]
+    named = tuple(obj.__tensor_flatten__()[0])  # type: ignore[attr-defined]
+    machine.guard(FlattensTo(source, named, layout.context, layout.others))
+    target = Rewrap(layout, Gradients())
+    parts = [WrapperPart(source, number, target) for number in range(len(layout.names))]
+    inner = [_inner_node(machine, obj, part) for part in parts]
     notes = machine.notes.root
     # After the inner tensors: a size that varies as one of theirs does shares its symbol.
     spec = guarded_spec(machine, obj, source)
     read = notes.graph.sizes.inputs
     if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
         raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
-    node = rewrap(notes.graph, layout, inner, spec)
+    node = rewrap(notes.graph, target, inner, spec)
     made = notes.owners[node] = TensorValue(node, kind, obj, source)
+    machine.at_exit(partial(_count_writes, made, made.meta._version))
     return made
 
 
-def _inner_node(machine: Machine, obj: Any, source: Source, place: tuple[int, str]) -> Node:
-    """Return the graph input for the inner tensor with that number and name."""
-    number, name = place
-    value = _attribute(machine, obj, source, name)
+def _count_writes(wrapper: TensorValue, version: int, builder: Builder) -> None:
+    """Count in-place writes on the wrapper too: the graph writes to its inner tensors alone."""
+    count = wrapper.meta._version - version
+    if count:
+        bump = builder.constant(_bump_version), (builder(wrapper), builder.constant(count))
+        builder.effect(Perform(*bump))
+
+
+def _bump_version(tensor: torch.Tensor, count: int) -> None:
+    for _ in range(count):
+        increment_version(tensor)
+
+
+def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
+    """Return the graph input for an inner tensor."""
+    name = part.rewrap.layout.names[part.number]
+    value = _attribute(machine, obj, part.source, name)
     if obj.requires_grad:
-        inner_source = value.source
-        assert inner_source is not None
-        return _gradient_input(
-            machine, getattr(obj, name), inner_source, (source, number), obj.is_leaf
-        )
+        assert value.source is not None
+        return _gradient_input(machine, getattr(obj, name), value.source, part, obj.is_leaf)
     inner = value.realize(machine)
     if not isinstance(inner, TensorValue):
         raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
@@ -172,11 +186,7 @@ def wrapper_attribute(machine: Machine, tensor: TensorValue, name: str) -> Value
 
 
 def _gradient_input(
-    machine: Machine,
-    inner: torch.Tensor,
-    source: Source,
-    wrapper: tuple[Source, int],
-    is_leaf: bool,
+    machine: Machine, inner: torch.Tensor, source: Source, part: WrapperPart, is_leaf: bool
 ) -> Node:
     """Add an inner tensor whose gradient is part of the wrapper's."""
     spec = guarded_spec(machine, inner, source)
@@ -185,7 +195,7 @@ def _gradient_input(
     # to other leaves, hence `is_leaf` of the wrapper.
     with_history = replace(spec, requires_grad=True, is_leaf=is_leaf)
     node = notes.add_input(describe(source), source, with_history)
-    notes.inputs[node] = replace(notes.inputs[node], wrapper=wrapper)
+    notes.inputs[node] = replace(notes.inputs[node], wrapper=part)
     made = notes.owners[node] = TensorValue(node, torch.Tensor, inner, source)
     own_symbols(machine, made)
     return node

@@ -24,7 +24,7 @@ from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ....graph.rules import Rules
-from ....graph.subclasses import is_wrapper
+from ....graph.subclasses import NotFollowed, is_wrapper
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
 from ....guards.source import InstanceDict
@@ -400,6 +400,7 @@ _FAILURES: dict[type[Exception], Callable[[str, Any], Reason]] = {
     StaleCast: lambda name, error: CachedCast.of(name=name, what=error),
     MixedDevices: lambda name, error: TorchCallFailed.of(name=name, error=f"({error})"),
     EagerRaises: _raises,
+    NotFollowed: lambda name, error: RefusedTorchCall.of(name=name, why=error),
 }
 
 
