@@ -16,7 +16,7 @@ from torch.fx import Node
 from ..spec import TensorSpec
 from .node_meta import device_of, spec_on, value_of
 from .propagate import noting_inner_calls
-from .subclasses import Layout, Rewrap, Unwrap
+from .subclasses import Layout, Rewrap, Unwrap, tangent_of
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
@@ -44,8 +44,8 @@ def unwrapped(graph: GraphBuilder, node: Node) -> list[Node]:
     known = [graph.known(one) for one in layout.inner(wrapper)]
     if not wrapper.requires_grad and all(one is not None for one in known):
         return [one for one in known if one is not None]
-    target = Unwrap(layout)
-    with noting_inner_calls():
+    with torch.inference_mode(False), noting_inner_calls():
+        target = Unwrap(layout, tangent=tangent_of(wrapper))
         values = target(wrapper)
     lines, spec = node.meta["lines"], spec_on(values, device_of(node))
     taken = graph.results(graph.add_computed(target, (node,), values, spec, lines), lines)

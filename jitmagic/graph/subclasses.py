@@ -22,7 +22,7 @@ from .symbolic.sym_node import as_torch
 
 __all__ = [
     "Gradients", "Layout", "NotFollowed", "Rewrap", "Unwrap", "inner_tensors", "is_wrapper",
-    "is_wrapper_class",
+    "is_wrapper_class", "tangent_of",
 ]  # fmt: skip
 
 Sizes = Sequence[Any]
@@ -98,6 +98,14 @@ class Layout:
         return made
 
 
+def tangent_of(result: Any) -> Layout | None:
+    """Return the metadata that the gradient of a result is expected to have, if they differ from
+    the result's: those of a partial DTensor's gradient.
+    """
+    coerce = getattr(result, "__coerce_tangent_metadata__", None)
+    return None if coerce is None or not result.requires_grad else Layout.of(coerce())
+
+
 class Gradients:
     """The metadata of the gradient of an input of the graph, found when the backward is recorded.
 
@@ -148,7 +156,7 @@ def _tangent_like(
         if expected.equals(found):
             return inner
         coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
-        coerced = None if coerce is None else coerce(expected.context, layout.cls)
+        coerced = None if coerce is None else coerce(expected.context)
         if coerced is not None:
             return layout.inner(coerced)
     raise RuntimeError(_differs(gradient, layout))
@@ -179,7 +187,7 @@ class _Wrapping(torch.autograd.Function):
         if target.gradients is not None:
             inner = target.gradients.take_apart(gradient, target.layout)
         else:
-            inner = _tangent_like(gradient, target.layout, *ctx.sizes)
+            inner = _tangent_like(gradient, target.tangent or target.layout, *ctx.sizes)
         return None, None, None, *inner
 
 
@@ -200,18 +208,20 @@ class _Unwrapping(torch.autograd.Function):
         target = ctx.target
         if target.gradients is not None:
             return target.gradients.around(gradients, target.layout, *ctx.sizes), None
-        return _as_tangent(target.layout, gradients, *ctx.sizes), None
+        return _as_tangent(target.tangent or target.layout, gradients, *ctx.sizes), None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewrap:
     """The target of a node that makes a wrapper of its inner tensors.
 
-    `gradients`: of an input of the program; None for a result.
+    `gradients`: of an input of the program; None for a result, whose gradient has the metadata of
+    `tangent`.
     """
 
     layout: Layout
     gradients: Gradients | None = None
+    tangent: Layout | None = None
     __name__ = "rewrap"
 
     def __call__(
@@ -228,10 +238,11 @@ class Rewrap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unwrap:
-    """The target of a node that returns the inner tensors of a wrapper; `gradients` as there."""
+    """The target of a node that returns the inner tensors of a wrapper; other fields as there."""
 
     layout: Layout
     gradients: Gradients | None = None
+    tangent: Layout | None = None
     __name__ = "unwrap"
 
     def __call__(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:

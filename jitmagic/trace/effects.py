@@ -14,7 +14,9 @@ from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from ..graph.builder import GraphBuilder
+from ..graph.propagate import noting_inner_calls
 from ..graph.subclass_nodes import unwrapped
+from ..graph.subclasses import Layout, Rewrap, tangent_of
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
@@ -266,8 +268,8 @@ class ExitBuilder:
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 
-    def unwrapped(self, wrapper: Any) -> tuple[Recipe, ...]:
-        """Return the recipes of a wrapper subclass's inner tensors, its sizes and its strides."""
+    def rewrapped(self, wrapper: Any) -> Recipe:
+        """Return the recipe that rebuilds a wrapper subclass around inner tensors of the graph."""
         owners = self._machine.notes.owners
         found = [
             owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
@@ -275,7 +277,9 @@ class ExitBuilder:
         ]
         sizes = wrapper.meta.shape, tuple(wrapper.meta.stride())
         inner = BuildTuple(tuple(map(self, found)))
-        return inner, *(self(self._machine.constant(one)) for one in sizes)
+        with noting_inner_calls():
+            target = Rewrap(Layout.of(wrapper.meta), tangent=tangent_of(wrapper.meta))
+        return self.invoke(target, (inner, *(self(self._machine.constant(one)) for one in sizes)))
 
     def only_writes(self) -> bool:
         """Return whether no effect is a call of the program's, which might wait for a thread."""

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
-from ....graph.subclasses import Layout, Rewrap, is_wrapper
+from ....graph.subclasses import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
@@ -43,8 +43,7 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
 def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     """Return the recipe of a TensorValue that the trace computed."""
     if is_wrapper(owner.meta):
-        layout = Layout.of(owner.meta)
-        return builder.invoke(Rewrap(layout), builder.unwrapped(owner))
+        return builder.rewrapped(owner)
     output = builder.output(owner, owner.node)
     if is_inference_result(owner.node):
         return builder.invoke(as_inference_tensor, (output,))
