@@ -91,7 +91,7 @@ def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> Tensor
     for name in _METHODS:
         guarded_attribute(machine, kind, name)
     named = tuple(obj.__tensor_flatten__()[0])  # type: ignore[attr-defined]
-    machine.guard(FlattensTo(source, named, layout.context, layout.others))
+    machine.guard(FlattensTo(source, named, _snapshot(layout.context), layout.others))
     target = Rewrap(layout, Gradients())
     parts = [WrapperPart(source, number, target) for number in range(len(layout.names))]
     inner = [_inner_node(machine, obj, part) for part in parts]
@@ -105,6 +105,15 @@ def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> Tensor
     made = notes.owners[node] = TensorValue(node, kind, obj, source)
     machine.at_exit(partial(_count_writes, made, made.meta._version))
     return made
+
+
+def _snapshot(metadata: Any) -> Any:
+    """Return metadata with new containers, so that one that is changed in place differs."""
+    if isinstance(metadata, dict):
+        return {key: _snapshot(value) for key, value in metadata.items()}
+    if type(metadata) in (list, tuple):
+        return type(metadata)(map(_snapshot, metadata))
+    return set(metadata) if isinstance(metadata, set) else metadata
 
 
 def _count_writes(wrapper: TensorValue, version: int, builder: Builder) -> None:
