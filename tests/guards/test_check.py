@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from jitmagic import _frame
 from jitmagic.bytecode import FrameSnapshot
@@ -123,6 +124,10 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     return made
 
 
+WRAPPED = (
+    (("a", "b"), None), (("a",), None), (("a", "b"), "metadata"),
+    (("a", "b"), None, (("ndim", 2),)), (("a", "b"), None, (("ndim", 1),)),
+)  # fmt: skip
 RATE = Symbol("rate", float, ANY_FLOAT, entry("rate"))
 COUNT = Symbol("n", int, INT64, entry("n"))
 ROWS = Symbol("rows", int, Interval(2, 64), SizeOf(X, 0))
@@ -165,6 +170,9 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
         g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
         g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
+        *guards_about(entry("wrapper"), world.cfg["wrapper"]),
+        *(g.FlattensTo(entry("wrapper"), *rest) for rest in WRAPPED),
+        g.SizesRelate("==", Symbol("rows", int, INT64, SizeOf(entry("wrapper"), 0)), Integer(3)),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),
@@ -215,6 +223,9 @@ PERTURBATIONS = {
     "the same as another class": set_entry("whole", np.int32(3)),
     "whole is an int": set_entry("whole", 3),
     "shape": set_world("x", lambda: torch.randn(3, 4)),
+    "a wrapper of another size": set_entry("wrapper", TwoTensor(torch.ones(2), torch.ones(2))),
+    "no wrapper": set_entry("wrapper", torch.ones(3, 2)),
+    "a number in place of a wrapper": set_entry("wrapper", 3),
     "rank": set_world("x", lambda: torch.randn(2, 4, 1)),
     "stride": set_world("x", lambda: torch.randn(4, 2).t()),
     "dtype": set_world("x", lambda: torch.randn(2, 4).double()),
