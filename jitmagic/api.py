@@ -22,6 +22,7 @@ import torch
 
 from .bytecode import FrameSnapshot, shown_as
 from .errors import CompilerUnavailable, OptionError, TaggingError, warn
+from .extend.calls import CALLS
 from .extend.entry_points import is_loading, load_extensions
 from .extend.passes import PASSES
 from .frame.declared_dynamic import mark_dynamic, mark_static, mark_unbacked
@@ -311,12 +312,12 @@ def reset() -> None:
 
 
 def _compile_again() -> None:
-    """Drop what was compiled with other passes. Extensions are loaded before the first compile."""
+    """Drop what was compiled with other extensions; they are loaded before the first compile."""
     if not is_loading():
         reset()
 
 
-PASSES.on_change = _compile_again
+PASSES.on_change = CALLS.on_change = _compile_again
 
 
 def wait(timeout: float | None = None) -> bool:

@@ -75,6 +75,7 @@ class Options:
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
+    activation_memory_budget: float = 1.0  # 0: a backward recomputes what can be, to save memory
     freeze: bool = False  # inference treats weights as constants, until they change
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
@@ -244,6 +245,9 @@ def _check(options: Options) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
         raise OptionError("value for compile_seconds", seconds, ("None", "a positive number"))
+    share = options.activation_memory_budget
+    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
+        raise OptionError("value for activation_memory_budget", share, ("a number from 0 to 1",))
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)

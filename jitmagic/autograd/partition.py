@@ -3,7 +3,8 @@
 In: a `Joint`. Out: a `Partition`. A forward value that backward needs is either saved or
 recomputed; a minimum cut weighs bytes written and read against work (after Chen et al. 2016,
 "Training deep nets with sublinear memory cost", and its min-cut form). Invariants: random draws,
-matrix products, convolutions and extern calls run once. Inputs and results are saved only where
+matrix products, convolutions and extern calls run once, unless a memory budget below 1 asks for
+less (memory_budget.py). Inputs and results are saved only where
 eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
 write to them raises exactly where eager does. A value that is written to an input is saved as that
 input. The second run of a checkpointed region (`meta["recomputed"]`, `Recorder.recomputed`)
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, Node
@@ -28,10 +29,10 @@ from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
-from ..symbols.size import hint_of
+from .memory_budget import recomputed_within, saved_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, placeholders, runs_once
-from .result import EagerSaved, Joint, Partition
+from .result import EagerSaved, Joint, MemoryBudget, Partition
 
 __all__ = ["partition"]
 
@@ -59,8 +60,11 @@ _REDUCTIONS = frozenset(
 )
 
 
-def partition(joint: Joint) -> Partition:
-    """Split the joint graph; without gradients it is its own forward."""
+def partition(joint: Joint, memory_budget: float = 1.0) -> Partition:
+    """Split the joint graph; without gradients it is its own forward.
+
+    memory_budget: from 1, which recomputes only what is cheap, to 0, which saves least
+    """
     if not joint.grad_inputs:
         return Partition(
             joint.module,
@@ -84,8 +88,42 @@ def partition(joint: Joint) -> Partition:
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
         raise CompileFailed("autograd: the backward needs a value that cannot be saved")
-    saved, recomputed = chosen
-    return _split(joint, parts, saved, recomputed)
+    if memory_budget < 1:
+        cut, budget = _within(memory_budget, parts, chosen)
+        return replace(_split(joint, parts, *cut), budget=budget)
+    return _split(joint, parts, *chosen)
+
+
+_Cut = tuple[set[Node], set[Node]]
+
+
+def _within(memory_budget: float, parts: _Parts, chosen: _Cut) -> tuple[_Cut, MemoryBudget]:
+    """Return a cut that saves less than the chosen one, for more work in the backward."""
+    barred, cuts = _barred(parts), {frozenset[Node](): chosen}
+
+    def bytes_saved(again: frozenset[Node]) -> int:
+        if again not in cuts:
+            cuts[again] = _choose(parts, barred, again) or chosen
+        between = cuts[again][0] - {*parts.inputs, *parts.results}
+        return sum(map(saved_bytes, between))
+
+    costly = [
+        node
+        for node in parts.needed
+        if node in parts.forward
+        and _may_run_again(node)
+        and _cost_to_recompute(node, parts) >= INFINITE
+    ]
+    again = recomputed_within(memory_budget, costly, bytes_saved)
+    names = tuple(node.target._opname for node in costly if node in again & cuts[again][1])
+    kept, before = bytes_saved(again), bytes_saved(frozenset())
+    return cuts[again], MemoryBudget(memory_budget, kept, before, names)
+
+
+def _may_run_again(node: Node) -> bool:
+    if node.op != "call_function" or runs_once(node) or "checkpoint" in node.meta:
+        return False
+    return node.target is not aten.copy_.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +212,12 @@ def _values_in_inputs(
 # -- save or recompute ----------------------------------------------------------------------------
 
 
-def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node], set[Node]] | None:
+def _choose(
+    parts: _Parts, barred: Mapping[Node, set[Node]], again: frozenset[Node] = frozenset()
+) -> _Cut | None:
     """Return (nodes saved by forward, forward nodes recomputed in backward), None if there is no
-    such cut. `barred` maps a node to users that may not read its saved value.
+    such cut. `barred` maps a node to users that may not read its saved value; `again`: costly nodes
+    that may be recomputed.
     """
     # The source's side of the cut runs in forward, the sink's in backward. Vertex 2i stands for the
     # computation of node i, 2i + 1 for its value: cutting the edge between them saves the value,
@@ -202,6 +243,8 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
             save = 0  # eager's checkpoint function holds it too
         network.edge(vertex, vertex + 1, save)
         recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
+        if node in again:
+            recompute = 1
         if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
             recompute = INFINITE  # eager saves it: its operands may have been written to
         if node.op == "placeholder":
@@ -222,7 +265,7 @@ def _choose(parts: _Parts, barred: Mapping[Node, set[Node]]) -> tuple[set[Node],
     total, early = network.cut(source, sink)
     # Barred users can make a cut impossible: a formula here may read a value that eager's does not.
     if total >= INFINITE:
-        return _choose(parts, {}) if barred else None
+        return _choose(parts, {}, again) if barred else None
     saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
     late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
@@ -256,14 +299,7 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
 
 
 def _bytes(spec: TensorSpec) -> int:
-    return _elements(spec) * spec.dtype.itemsize
-
-
-def _elements(spec: TensorSpec) -> int:
-    count = 1  # at this call's sizes: any cut is correct for all
-    for extent, stride in zip(spec.shape, spec.stride, strict=True):
-        count *= hint_of(extent) if hint_of(stride) else 1
-    return count
+    return spec_elements(spec) * spec.dtype.itemsize
 
 
 def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:
@@ -294,11 +330,11 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
         # memory.
         costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
         work = costly if is_transcendental(node.target) else _CHEAP
-        cost = work * _elements(spec)
+        cost = work * spec_elements(spec)
         return cost + _bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:
         argument = node.all_input_nodes[0].meta["spec"]
-        return _REDUCED * _elements(argument) + 1
+        return _REDUCED * spec_elements(argument) + 1
     return INFINITE
 
 

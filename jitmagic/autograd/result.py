@@ -29,6 +29,7 @@ __all__ = [
     "FromInput",
     "Joint",
     "MakeLeaf",
+    "MemoryBudget",
     "Output",
     "Partition",
     "Result",
@@ -143,6 +144,18 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Describes what `activation_memory_budget` has changed: bytes kept between forward and
+    backward, those without it, and the costly operations that the backward computes again.
+    """
+
+    share: float
+    kept: int
+    before: int
+    again: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """The forward and backward graphs, and the signature from which autograd_function builds the
     autograd node. `backward` is None if nothing requires grad.
@@ -162,6 +175,7 @@ class Partition:
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     aliasing: tuple[AliasStep, ...] = ()  # as Joint's
     freed: tuple[int, ...] = ()  # as Joint's
+    budget: MemoryBudget | None = None
 
 
 def output_specs(joint: Joint) -> list[TensorSpec]:

@@ -237,7 +237,7 @@ def _compile_ahead(
         joint = stage.keep(trace_joint(gm, specs))
     joint = edit_joint(joint, record)
     with record.stage("partition") as stage:
-        parts = stage.keep(edit_parts(partition(joint), record))
+        parts = stage.keep(edit_parts(partition(joint, options.activation_memory_budget), record))
     build: Callable[..., Executable] = build_executable
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = fx_executable

@@ -144,7 +144,7 @@ class SizedJoint:
             _check_results(gm, joint)
         joint = edit_joint(joint, record)
         with record.stage("partition") as stage:
-            parts = edit_parts(partition(joint), record)
+            parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._templates(parts.forward, "forward")
         return _Part(

@@ -5,12 +5,16 @@ the program's function again, from the tensors that enter the region and the obj
 holds. That is needed if the function reads Python state and a fact about it no longer holds when
 the backward runs. The graph is then run node by node under torch's own checkpoint, which compares
 the tensors saved by both runs, as in eager.
+
+A `Policy` of a region (selective checkpointing) names the ATen calls whose results are saved. It is
+asked while the joint graph is recorded, and by torch's own checkpoint in a rerun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +22,17 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import checkpoint
 
 from ..compat.autograd import checkpointed
+from ..torch_types import Args, Kwargs, OpOverload
 
-__all__ = ["Recomputed", "Rerun", "regions_of", "run_checkpointed"]
+__all__ = ["Policy", "Recomputed", "Rerun", "regions_of", "run_checkpointed"]
 
 
 @dataclass(slots=True, eq=False)
 class Rerun:
     """Calls the checkpointed function again. `make` gives the function and its arguments, from the
     entering tensors (nodes whose `meta["enters"]` holds their indices) and the objects that the
-    call holds. The last arguments are keywords with `names`.
+    call holds. The last arguments are keywords with `names`. With `has_policy`, the first one is
+    the policy, or the list of operators, of selective checkpointing.
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], list[Any]]
@@ -34,14 +40,47 @@ class Rerun:
     names: list[str]
     guards: tuple[object, ...]
     keeps_draws: bool
+    has_policy: bool = False
     holds: Callable[[tuple[Any, ...]], bool] | None = None
+
+
+class Policy:
+    """Decides which calls of one run of a region have results that are saved.
+
+    `chosen`: the user's function of a context and the call, which returns a bool or a
+    CheckpointPolicy, or the list of operators to save.
+    """
+
+    def __init__(self, chosen: Any) -> None:
+        self._chosen = chosen
+
+    def saves(self, op: OpOverload, args: Args, kwargs: Kwargs, made: object) -> bool:
+        """Return whether the results of a call are saved; offloaded ones count as saved."""
+        if op is torch.ops.aten.detach.default:  # torch does not ask about it either
+            return False
+        if isinstance(self._chosen, list):
+            return op in self._chosen
+        context: Any = checkpoint.SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = made
+        answer = self._chosen(context, op, *args, **kwargs)
+        return answer if isinstance(answer, bool) else answer not in _RECOMPUTES
+
+
+_RECOMPUTES = (
+    checkpoint.CheckpointPolicy.MUST_RECOMPUTE,
+    checkpoint.CheckpointPolicy.PREFER_RECOMPUTE,
+)
 
 
 @dataclass(slots=True, eq=False)
 class Recomputed:
-    """One call of torch.utils.checkpoint in the program; compared by identity."""
+    """One call of torch.utils.checkpoint in the program; compared by identity.
+
+    `make_policy`: a new policy for each run, since a policy may count the calls that it saw
+    """
 
     rerun: Rerun | None
+    make_policy: Callable[[], Policy] | None = None
 
 
 def regions_of(graph: GraphModule) -> list[Rerun]:
@@ -82,12 +121,16 @@ class _Run(Interpreter):
 
     def _entered(self, rerun: Rerun) -> Iterator[None]:
         given = [self._given[rerun, place] for place in range(rerun.entering)]
-        function, *args = rerun.make(given, self._held)
+        made = rerun.make(given, self._held)
+        contexts = checkpoint.noop_context_fn
+        if rerun.has_policy:
+            contexts = partial(checkpoint.create_selective_checkpoint_contexts, made.pop(0))
+        function, *args = made
         count = len(args) - len(rerun.names)
         named = dict(zip(rerun.names, args[count:], strict=True))
         # checkpoint() runs this generator to its yield, then the function, then the rest.
         generator: Iterator[None] = checkpointed(
-            function, rerun.keeps_draws, checkpoint.noop_context_fn, "default", False, True,
+            function, rerun.keeps_draws, contexts, "default", False, True,
             *args[:count], **named,
         )  # fmt: skip
         next(generator)

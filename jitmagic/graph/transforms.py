@@ -1,4 +1,4 @@
-"""Defines nodes that run a torch.func transform over the graph of the transformed function.
+"""Defines nodes that run functions of tensors: torch.func's transforms, and opaque functions.
 
 `Transformed` is the target of such a node. It takes the tensors among the call's arguments and
 those that the function captures, runs torch's own transform over the region, and returns the
@@ -6,7 +6,8 @@ tensors of the result as one flat tuple. Run on tensors of any kind (real, meta,
 call that the program wrote: torch.func's levels and batching rules and its behaviour under an outer
 autograd are torch's own, and a joint trace below them records plain ATen operations. So no batching
 or differentiation rule is duplicated, and transforms nest in any order. `Pull` calls the function
-that a transform returned with its results (torch.func.vjp).
+that a transform returned with its results (torch.func.vjp). `PythonCall` runs a function that the
+tracer does not look into.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from torch.fx import GraphModule
 from ..compat.pytree import tree_flatten, tree_unflatten
 from ..torch_types import AnyFunction, Args, Kwargs
 
-__all__ = ["PassThrough", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
+__all__ = [
+    "PassThrough",
+    "Pattern",
+    "Pull",
+    "PythonCall",
+    "Slot",
+    "Transformed",
+    "is_transform",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ def _is_output(leaf: object) -> bool:
 
 
 class _OverTensors:
-    """Base of `Transformed` and `Pull`. `made`: the structure of the first run's result."""
+    """Base of the targets. `made`: the structure of the first run's result."""
 
     __module__ = __name__
 
@@ -144,6 +153,18 @@ class Pull(_OverTensors):
         return self._flat(function(*self.arguments.fill(given), **self.settings))
 
 
+class PythonCall(_OverTensors):
+    """The target of a node that calls a function which is registered to be a node."""
+
+    def __init__(self, function: AnyFunction, arguments: Pattern) -> None:
+        super().__init__(str(getattr(function, "__name__", "call")), {})
+        self.function, self.arguments = function, arguments
+
+    def __call__(self, given: Sequence[object]) -> tuple[object, ...]:
+        args, kwargs = self.arguments.fill(given)
+        return self._flat(self.function(*args, **kwargs))
+
+
 def is_transform(target: object) -> bool:
-    """Return whether calling the target runs a transform of torch.func."""
+    """Return whether the target runs a transform, or an opaque function, of several operations."""
     return isinstance(target, _OverTensors)

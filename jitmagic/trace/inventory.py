@@ -13,7 +13,7 @@ __all__ = ["MODULES"]
 _NAMES = {
     "builtins.python": (
         "containers copying exit_stacks functions impure_calls iteration "
-        "iterator_tools numbers objects operators ordering set_methods texts"
+        "iterator_tools numbers objects operators ordering registered_calls set_methods texts"
     ),
     "builtins.pytorch": (
         "attention autocast autograd_functions checkpointing checks composites differentiation "
@@ -25,7 +25,7 @@ _NAMES = {
     ),
     "values.caches": "lru_cache",
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
-    "values.contexts": ("context_vars contexts inference threads torch_contexts"),
+    "values.contexts": ("attention_kernels context_vars contexts inference threads torch_contexts"),
     "values.modules": "hook_handles new_modules nn_module",
     "values.numbers": "number residual_calls",
     "values.numpy": "numbers random_streams",

@@ -1,4 +1,4 @@
-"""demos/extend_pass.py, the worked example of a pass."""
+"""demos/extend_*.py, the worked examples."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def test_demo_fuses_attention_with_the_gradients_of_eager(
     assert first == pytest.approx(second, rel=1e-5)
     assert float(re.findall(r"gradient: (\S+)", printed)[0]) < 1e-5
     assert "attention is fused: True" in printed
+
+
+def test_demo_follows_calls_in_one_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "demos" / "extend_calls.py"), run_name="__main__")
+    assert capsys.readouterr().out == "as eager: True\ngraphs: 1\n"

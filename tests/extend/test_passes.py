@@ -264,7 +264,7 @@ def test_backward_of_a_call_inside_the_scope_keeps_the_pass() -> None:
 def test_scope_ends_when_its_block_raises() -> None:
     with pytest.raises(KeyError), extend.register_pass("captured", lambda gm, c: None, name="p"):
         raise KeyError
-    with pytest.raises(ValueError, match="no backend or pass 'p'"):
+    with pytest.raises(ValueError, match="no extension 'p'"):
         extend.unregister("p")
 
 

@@ -27,6 +27,7 @@ from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
+from ...graph.recomputed import Policy, Recomputed
 from ...graph.subclasses import is_wrapper_class
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...spec import TensorSpec
@@ -59,6 +60,7 @@ class Functionalizer(DispatchMode):
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
         self._history: TangentsByNode | None = None  # all autograd nodes, computed at first use
         # The tensors are kept alive because they are keyed by id, which a new object could reuse.
+        self._policies: dict[Recomputed, Policy] = {}  # of this run of each checkpointed region
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
         self._numbers: dict[int, tuple[complex, Traced]] = {}
 
@@ -128,7 +130,24 @@ class Functionalizer(DispatchMode):
             self.recorder.tangents = self._tangents_of(node, func)
             _check_numbers(call)
             call = _as_plain_tensor_formula(node, call)
-        return _handler(call.op)(self, call)
+        region = None if self.in_backward else self.recorder.region
+        if region is None or region.make_policy is None:
+            return _handler(call.op)(self, call)
+        return self._by_policy(region, region.make_policy, call)
+
+    def _by_policy(
+        self, region: Recomputed, make_policy: Callable[[], Policy], call: AtenCall
+    ) -> object:
+        """Record a call of a region whose policy decides if the results are saved."""
+        if region not in self._policies:
+            self._policies[region] = make_policy()
+        before = self.recorder.last
+        made = _handler(call.op)(self, call)
+        with DispatchModesOff():  # what the policy computes is not part of the program
+            is_saved = self._policies[region].saves(call.op, call.args, call.kwargs, made)
+        if is_saved:
+            self.recorder.save_after(before)
+        return made
 
     def _tangents_of(self, node: GradNode, func: OpOverload) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The

@@ -25,6 +25,7 @@ from ...graph.operators.foreign import has_side_effects
 from ...graph.operators.meta_functions import infer_without_rule, takes_device
 from ...graph.operators.shapes import infer
 from ...graph.operators.tensor_iterator import has_insignificant_strides
+from ...graph.recomputed import Recomputed
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
@@ -114,7 +115,7 @@ class Recorder:
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.tangents: tuple[int, ...] = ()  # of new nodes, if data flow hides them (custom.py)
-        self.region: object = None  # the checkpointed region of new nodes (graph/recomputed.py)
+        self.region: Recomputed | None = None  # the checkpointed region of new nodes
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Hashable, Any] = {}
         self._metas: Metas = {}
@@ -225,6 +226,16 @@ class Recorder:
                 known[node] = self._repeated(node, known) if is_repeated else _entered(node)
         second = known[sym.node]
         return sym if second is sym.node else self._sym_of(second)
+
+    @property
+    def last(self) -> Node:
+        """Return the last node of the graph, or its root."""
+        return self.graph._root.prev
+
+    def save_after(self, node: Node) -> None:
+        """Let the nodes after this one be saved, and not be computed again by their region."""
+        while (node := node.next) is not self.graph._root:
+            node.meta.pop("checkpoint", None)
 
     def _repeated(self, node: Node, known: Mapping[Node, Node]) -> Node:
         made = copy_node(self.graph, node, known.__getitem__)

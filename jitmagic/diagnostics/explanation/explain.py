@@ -7,6 +7,7 @@ counts, which are collected here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -15,7 +16,9 @@ from typing import Any
 import torch
 
 from ...api import handle_of, tagged_copy, tagged_handle
+from ...autograd.result import Partition
 from ...errors import UsageError
+from ...figures import size
 from ...frame.binding import bind
 from ...frame.handle import Handle
 from ...frame.ledger import Lazy
@@ -264,6 +267,7 @@ def explain_records(
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
         ledger=ledger_of(handle),
         memory=(planned_memory(newest_variants(records)), 0),
+        budgets=tuple(dict.fromkeys(filter(None, map(_budget, used)))),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
@@ -357,6 +361,20 @@ def _trials(record: CompileRecord) -> list[TrialReport]:
         for graph, tuned in _stages(record, "tune")
         for t in tuned.trials
     ]
+
+
+def _budget(record: CompileRecord) -> str:
+    """Return what the memory budget of a frame's backward has changed, in a sentence."""
+    parts = record.result("partition")
+    budget = parts.budget if isinstance(parts, Partition) else None
+    if budget is None:
+        return ""
+    counts = Counter(budget.again)
+    again = ", ".join(f"{name} (x{n})" if n > 1 else name for name, n in counts.items())
+    return (
+        f"activation_memory_budget={budget.share:g}: {size(budget.kept)} kept for the backward "
+        f"instead of {size(budget.before)}; computed again: {again or 'nothing costly'}"
+    )
 
 
 def _decisions(record: CompileRecord) -> list[str]:

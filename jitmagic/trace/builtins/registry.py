@@ -13,7 +13,8 @@ that only stores its arguments should not cause guards on them.
 Keywords are bound to the signature of the callable first: a handler gets those that name positional
 parameters as positional arguments. Keywords that the signature refuses are a graph break, after
 which Python raises. `like` declares the signature of a callable that Python knows none of.
-A callable in no table is an UnknownCFunction break.
+A callable in no table is an UnknownCFunction break. What users have registered by
+`extend.register_call` comes first.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from inspect import Parameter
 from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
+from ...extend.calls import RegisteredCall, call_of
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
@@ -36,6 +38,7 @@ __all__ = [
     "CallHandler",
     "MethodHandler",
     "calls",
+    "follows",
     "handler_of",
     "handles",
     "handles_named",
@@ -60,6 +63,7 @@ def AS_GIVEN(*args: object, **kwargs: object) -> None:
 _FUNCTIONS: dict[int, tuple[object, CallHandler]] = {}  # by id: some callables are not hashable
 _NAMED: dict[str, tuple[str, CallHandler]] = {}  # name of a function: its module
 _METHODS: dict[tuple[type, str], MethodHandler] = {}
+_FOLLOWED: dict[str, Callable[[RegisteredCall, Machine, Args, Kwargs], Value]] = {}
 
 
 def handles(*callables: object, lazy: bool = False, like: Act | None = None) -> Callable[[_H], _H]:
@@ -231,8 +235,20 @@ def _entry(handler: Act, bind: _Bind, lazy: bool) -> Callable[..., Value]:
     return entry
 
 
+def follows(kind: str) -> Callable[[_H], _H]:
+    """Register how calls are followed that users have registered as of this kind."""
+
+    def register(handler: _H) -> _H:
+        _FOLLOWED[kind] = handler  # type: ignore[assignment]
+        return handler
+
+    return register
+
+
 def handler_of(callable_: object) -> CallHandler | None:
-    """Return the handler registered for this object, if there is one."""
+    """Return the handler registered for this object, if there is one: a user's, or jitmagic's."""
+    if (call := call_of(callable_)) is not None:
+        return partial(_FOLLOWED[call.kind], call)
     entry = _FUNCTIONS.get(id(callable_))
     if entry is not None and entry[0] is callable_:
         return entry[1]

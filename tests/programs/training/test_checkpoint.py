@@ -5,13 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import jitmagic
 from jitmagic.api import handle_of
@@ -332,3 +339,85 @@ def test_a_region_reads_tensors_as_they_are_when_backward_runs(target, write, pr
             gradients += torch.autograd.grad(made.exp().sum(), (x, block.weight))
         shown.append(gradients)
     torch.testing.assert_close(*shown)
+
+
+# -- selective checkpointing -----------------------------------------------------------------------
+
+MM, SCALE = torch.ops.aten.mm.default, [2.0]
+
+
+def two_products(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sigmoid((x @ y).sin() @ y) * y * SCALE[0]
+
+
+def saves_products(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    assert not context.is_recompute
+    is_square = op is MM and args[0].shape == args[1].shape
+    return CheckpointPolicy.MUST_SAVE if is_square else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def every_second_product() -> Any:
+    seen = []
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        seen.extend([op] if op is MM else [])
+        return op is MM and len(seen) % 2 == 0
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def of_products(context_fn: Callable[[], Any], x: Tensor, y: Tensor) -> Tensor:
+    made = checkpoint(two_products, x, y, use_reentrant=False, context_fn=context_fn)
+    return made.square().sum()
+
+
+OPERATORS_TO_SAVE = [MM]
+POLICIES = {  # each with the number of products in the backward, of which 4 are gradients
+    "a function": (partial(create_selective_checkpoint_contexts, saves_products), 4),
+    "a list": (partial(create_selective_checkpoint_contexts, OPERATORS_TO_SAVE), 4),
+    "a count": (every_second_product, 5),
+    "nothing": (lambda: create_selective_checkpoint_contexts(lambda *call, **named: False), 6),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("options", [{}, {"backend": "aot_eager"}, {"backend": "eager"}])
+def test_a_policy_saves_what_it_names(policy: str, options: dict[str, Any]) -> None:
+    context_fn, left = POLICIES[policy]
+    compiled = jitmagic.jit(partial(of_products, context_fn), fullgraph=True, **options)
+    for _ in range(2):
+        x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+        made, wanted = compiled(x, y), of_products(context_fn, x, y)
+        found = torch.autograd.grad(made, (x, y))
+        torch.testing.assert_close(found, torch.autograd.grad(wanted, (x, y)))
+    for record in handle_of(compiled).journal:
+        if (parts := record.result("partition")) is not None:
+            assert products(parts.backward) == left
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+@pytest.mark.parametrize("policy", ["a function", "a count"])
+def test_a_region_with_a_policy_runs_again_if_facts_changed(policy: str) -> None:
+    context_fn, _ = POLICIES[policy]
+    shown = []
+    for run in (jitmagic.jit(partial(of_products, context_fn)), partial(of_products, context_fn)):
+        x, y = (torch.linspace(-1, 1, 16).view(4, 4).requires_grad_() for _ in range(2))
+        made = run(x, y)
+        SCALE[0] = 3.0
+        try:
+            shown.append(torch.autograd.grad(made, (x, y)))
+        finally:
+            SCALE[0] = 2.0
+    torch.testing.assert_close(*shown)
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+def test_a_policy_that_raises_runs_as_eager() -> None:
+    def fails(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        raise KeyError("of the policy")
+
+    context_fn = partial(create_selective_checkpoint_contexts, fails)
+    compiled = jitmagic.jit(partial(of_products, context_fn))
+    x = torch.randn(4, 4, requires_grad=True)
+    with pytest.raises(KeyError, match="of the policy"):
+        compiled(x, x)

@@ -1,9 +1,9 @@
 """Scaled dot-product attention, and padded batches in nn.TransformerEncoder.
 
 torch chooses the kernel of attention by arguments and process settings. A call becomes a node, with
-a guard on each setting that the choice depends on (`sdpa_kernel`,
-`torch.backends.cuda.enable_flash_sdp`, the order of preference). The other conditions (dtypes,
-strides, the mask, gradients) are guarded with the tensors.
+a guard on each setting that the choice depends on (`torch.backends.cuda.enable_flash_sdp`, the
+order of preference); in a `with sdpa_kernel(...)` block the node sets them. The other conditions
+(dtypes, strides, the mask, gradients) are guarded with the tensors.
 
 A bool mask that can hold nothing but True is dropped, and a known causal mask becomes `is_causal`.
 Libraries make both only while they are compiled, and broadcast them, so that fused GPU kernels
@@ -49,6 +49,7 @@ from ...restarts import TAKES_THE_COMPILED_BRANCH
 from ...result import Recipe
 from ...state import Interpreter
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
+from ...values.contexts.attention_kernels import with_kernels
 from ...values.tensors.tensor import TensorValue, record
 from ..registry import AS_GIVEN, handles
 from .process_state import read_state
@@ -87,13 +88,14 @@ def _attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     mask = given.get("attn_mask")
     said = _said_by(machine, mask, given) if isinstance(mask, TensorValue) else None
+    attend = with_kernels(machine, _attend)
     if said is None or not isinstance(mask, TensorValue):
-        return record(machine, _attend, args, kwargs)
+        return record(machine, attend, args, kwargs)
     given["attn_mask"] = machine.constant(None)
     if said == "causal":
         given["is_causal"] = machine.constant(True)
     tensors = [given.pop(name) for name in _PARAMETERS[:3]]
-    made = record(machine, _attend, tensors, given)
+    made = record(machine, attend, tensors, given)
     if device_of(mask.node).type == "cpu" or _meta(mask.node).stride()[-1:] == (1,):
         return made
     return record(machine, "contiguous", [made])  # as eager's unfused kernel leaves it
@@ -183,7 +185,7 @@ def _chooses(function: Any) -> None:
     @handles(function, like=AS_GIVEN)
     def _call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         _guard_choice(machine)
-        return record(machine, function, args, kwargs)
+        return record(machine, with_kernels(machine, function), args, kwargs)
 
 
 for _function in (F.multi_head_attention_forward, self_attention):

@@ -5,22 +5,27 @@ The function is traced like any call and its nodes are marked (`meta["checkpoint
 numbers. Eager runs the function a second time; where that would be visible (it writes to memory
 from before the call, prints, or draws other numbers) the call is a graph break. Guards on Python
 state that it reads are checked again by the backward (trace/values/autograd/backward_facts.py).
+
+Selective checkpointing: the policy, or list of operators, that `context_fn` gives to
+`create_selective_checkpoint_contexts` is rebuilt for each compile and asked about each ATen call.
+What a policy reads is not guarded: it decides about memory, not values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import Node
 from torch.utils import checkpoint
 
 from ....graph.memory import storage_of
-from ....graph.recomputed import Recomputed, Rerun
-from ...breaks import GraphBreak, RefusedTorchCall
-from ...values.autograd.backward_facts import BackwardFacts
+from ....graph.recomputed import Policy, Recomputed, Rerun
+from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
+from ...result import Recipe
+from ...values.autograd.backward_facts import BackwardFacts, SavedObjects
 from ...values.autograd.rebuilt_objects import ObjectRebuilder
-from ...values.base import Args, Kwargs, Machine, Value
+from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue
 from ...values.numbers.number import NumberValue
@@ -31,6 +36,7 @@ from ..registry import handles
 __all__: list[str] = []
 
 _NAME = "torch.utils.checkpoint.checkpoint"
+_SELECTIVE = "torch.utils.checkpoint.create_selective_checkpoint_contexts"
 _STANDARD = {"context_fn": checkpoint.noop_context_fn, "debug": False, "use_reentrant": False}
 # Settings that control the comparison of the second run with the first, and its early stop.
 _NO_MATTER = ("determinism_check", "early_stop")
@@ -41,6 +47,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     own = {name: kwargs[name].realize(machine) for name in _STANDARD if name in kwargs}
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}
     same_draws = given.pop("preserve_rng_state", machine.constant(True)).realize(machine)
+    policy = _policy_of(machine, own)
     others = [name for name, value in own.items() if not _is(machine, value, _STANDARD[name])]
     # Without the argument torch 2.13 warns and takes the reentrant form, which runs the function
     # without grad mode and nests a call of the engine in the backward.
@@ -53,7 +60,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if machine.backward_facts is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
-        result, region = _followed(machine, args, given, keeps_draws)
+        result, region = _followed(machine, args, given, keeps_draws, policy)
     # Eager runs the function twice, so a write or an effect would happen twice.
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
@@ -65,7 +72,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _followed(
-    machine: Machine, args: Args, given: Kwargs, keeps_draws: bool
+    machine: Machine, args: Args, given: Kwargs, keeps_draws: bool, policy: Value | None
 ) -> tuple[Value, Recomputed]:
     """Return the function's result, and how backward can run it again."""
     facts = BackwardFacts(machine, _NAME)
@@ -78,15 +85,62 @@ def _followed(
         )
         result = _checked_result(machine, result.realize(machine))
         facts.check_copies()
-        make, left = ObjectRebuilder(machine, facts).rebuilt([*args, *given.values()])
+        chosen = () if policy is None else (policy,)
+        make, left = ObjectRebuilder(machine, facts).rebuilt([*chosen, *args, *given.values()])
     if facts.is_stale:
         raise _refused("it reads an object that the frame has changed")
     if not all(isinstance(node, Node) for node in left):
         raise _refused("it takes a size")
-    rerun = Rerun(make, len(left), names, facts.guards, keeps_draws)
+    rerun = Rerun(make, len(left), names, facts.guards, keeps_draws, policy is not None)
     for index, node in enumerate(left):
         node.meta.setdefault("enters", {})[rerun] = index
-    return result, Recomputed(rerun)
+    return result, Recomputed(rerun, None if policy is None else _maker_of_policy(machine, policy))
+
+
+class _Contexts(Value):
+    """One of the two contexts that `create_selective_checkpoint_contexts` returns."""
+
+    __slots__ = ("created_at_step", "policy")
+
+    def __init__(self, machine: Machine, policy: Value) -> None:
+        super().__init__()
+        self.policy, self.created_at_step = policy, machine.step
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise CannotRebuild("a context of selective checkpointing", self.created_at_step)
+
+
+@handles(checkpoint.create_selective_checkpoint_contexts)
+def _selective_contexts(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name=_SELECTIVE, what="such arguments"))
+    return TupleValue([_Contexts(machine, args[0]) for _ in range(2)])
+
+
+def _policy_of(machine: Machine, own: dict[str, Value]) -> Value | None:
+    """Return the policy that `context_fn` makes, and remove the argument; None if it makes none."""
+    function = own.get("context_fn")
+    if function is None or _is(machine, function, checkpoint.noop_context_fn):
+        return None
+    made = function.call(machine, [], {}).realize(machine)
+    contexts = made.realized(machine) if isinstance(made, TupleValue) else []
+    if len(contexts) != 2 or not all(isinstance(one, _Contexts) for one in contexts):
+        return None  # the argument stays, and is refused
+    del own["context_fn"]
+    first = contexts[0]
+    assert isinstance(first, _Contexts)
+    return first.policy.realize(machine)
+
+
+def _maker_of_policy(machine: Machine, policy: Value) -> Callable[[], Policy]:
+    """Return a function that builds the policy anew from the present objects of the frame."""
+    facts = BackwardFacts(machine, _SELECTIVE)
+    make, left = ObjectRebuilder(machine, facts).rebuilt([policy])
+    if left:
+        raise _refused("its policy reads a tensor or a number of the frame")
+    sources = machine.notes.root.of(SavedObjects)
+    held = tuple(source.read(machine.snapshot) for source in sources)
+    return lambda: Policy(make((), held)[0])
 
 
 def _checked_result(machine: Machine, result: Value) -> Value:

@@ -26,6 +26,7 @@ from ....compat.modes import (
 from ....guards.guard import StateRead
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Machine, Value
+from ...values.contexts.attention_kernels import is_chosen
 from ...values.contexts.default_device import default_device, set_default_device
 from ...values.contexts.default_dtype import default_dtype, set_default_dtype
 from ..registry import calls, handles
@@ -38,8 +39,9 @@ FLAGS_ARE_SET = "flags of cudnn"
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
     """Return the result of a C function without arguments, guarded by calling it in each call."""
-    if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.notes.marks:
-        raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))  # type: ignore[attr-defined]
+    name = getattr(getter, "__name__", "")
+    if "cudnn" in name and FLAGS_ARE_SET in machine.notes.marks:
+        raise GraphBreak(RefusedTorchCall.of(name=name, why="a block has set it"))
     state = getter()
     made = machine.constant(state)
     machine.guard(StateRead(getter, state))
@@ -102,6 +104,8 @@ def _read_capturing(name: str, device: Any, ask: Callable[[], object], machine: 
 
 
 def _state(getter: Callable[[], object], machine: Machine) -> Value:
+    if "_sdp_" in getter.__name__ and is_chosen(machine):
+        raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))
     return read_state(machine, getter)
 
 

@@ -7,10 +7,10 @@ table of refusals is a graph break with the sentence given there.
 
 from __future__ import annotations
 
-import sys
 import types
 
 from ....compat.functions import C_MODULE
+from ....compat.torch_compile import is_disallowed
 
 __all__ = [
     "DATA_METHODS",
@@ -210,20 +210,10 @@ def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | 
         return _STATE
     if name in REFUSED_FUNCTIONS:
         return REFUSED_FUNCTIONS[name]
-    if _is_disallowed(function):
+    if is_disallowed(function):
         return "torch.compile breaks its graphs there too"
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]
         module = module.rpartition(".")[0]
     return None
-
-
-def _is_disallowed(function: types.FunctionType | types.BuiltinFunctionType) -> bool:
-    """Return whether a call breaks torch.compile's graphs, or a program disallows it.
-
-    That covers torch's graph_break(), which only its id identifies. Both need the module with the
-    ids to be loaded.
-    """
-    kept = getattr(sys.modules.get("torch._dynamo.trace_rules"), "_disallowed_callable_ids", None)
-    return id(function) in (getattr(kept, "function_ids", None) or ())

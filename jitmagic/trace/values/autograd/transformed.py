@@ -7,7 +7,7 @@ the same specs, as a separate graph. (3) The transform runs over that graph on m
 gives the results or eager's error.
 
 The function's Python code is traced once. If torch would run it several times, side effects on
-outer objects are a graph break.
+outer objects are a graph break. A function that is registered to be a node is not traced at all.
 """
 
 from __future__ import annotations
@@ -28,18 +28,25 @@ from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.subclasses import is_wrapper
 from ....graph.symbolic.sym_node import as_dimensions
-from ....graph.transforms import Pattern, Pull, Slot, Transformed
+from ....graph.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
-from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, TransformRefused
+from ...breaks import (
+    GraphBreak,
+    RefusedTorchCall,
+    TorchCallFailed,
+    TransformRefused,
+    UnsupportedArguments,
+)
 from ...region import TransformBuilder
 from ...result import BreakReason, Recipe
 from ...structures import lower_structure, raise_structure
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..numbers.number_arguments import keep_numbers_of_transform
+from ..objects.callables import name_of
 from ..tensors.tensor import TensorValue, lift
 
-__all__ = ["TransformedValue", "VjpFunctionValue", "call_transformed"]
+__all__ = ["TransformedValue", "VjpFunctionValue", "call_as_node", "call_transformed"]
 
 
 class TransformedValue(Value):
@@ -128,6 +135,27 @@ def call_transformed(
     return _Call(machine, transform, settings, takes_function).run(function, args, kwargs)
 
 
+def call_as_node(machine: Machine, function: AnyFunction, args: Args, kwargs: Kwargs) -> Value:
+    """Record a call of a function as one node; the function runs on meta tensors."""
+    given: list[TensorValue] = []
+    name, slots = name_of(function), _slots(given)
+    positional = tuple(lower_structure(machine, arg, name, slots) for arg in args)
+    named = {key: lower_structure(machine, value, name, slots) for key, value in kwargs.items()}
+    arguments = Pattern(*_flat((positional, named)))
+    for leaf in arguments.leaves:
+        if isinstance(leaf, PassThrough):
+            what = f"a {leaf.value.describe()}"
+            raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+    versions = [value.meta._version for value in given]
+    target, device = PythonCall(function, arguments), _device_of(given, name)
+    # It may draw random numbers: nothing but its calls on real tensors shows that.
+    made = _record(machine, target, (_nodes(given),), device, name, draws=True)
+    if versions != [value.meta._version for value in given]:
+        why = "it writes to its arguments"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    return made
+
+
 class _ProbedCall(BaseException):
     """Raised through torch's transform, to report the arguments with which it calls the function.
 
@@ -171,7 +199,7 @@ class _Call:
         positional = tuple(lower_structure(machine, arg, self.name, slots) for arg in args)
         named = {k: lower_structure(machine, v, self.name, slots) for k, v in kwargs.items()}
         arguments = Pattern(*_flat((positional, named)))
-        device = self._device()
+        device = _device_of(self.given, self.name)
         probed = self._probe(arguments)
         # grad transforms enable grad for the function even under no_grad.
         region = TransformBuilder(notes, self.name, probed.grad_enabled)
@@ -206,12 +234,6 @@ class _Call:
             given = _nodes(self.given)
             keep_numbers_of_transform(machine, target, given, captured, region.numbers)
         return made
-
-    def _device(self) -> torch.device:
-        devices = {device_of(value.node) for value in self.given}
-        if len(devices) > 1:
-            self._refuse("its tensors are on several devices")
-        return next(iter(devices), torch.device("cpu"))
 
     def _probe(self, arguments: Pattern) -> _ProbedCall:
         """Return the arguments with which torch calls the function: meta tensors of its level."""
@@ -272,6 +294,13 @@ class _ObservedEffects:
         return getattr(self.log, name)
 
 
+def _device_of(given: Sequence[TensorValue], name: str) -> torch.device:
+    devices = {device_of(value.node) for value in given}
+    if len(devices) > 1:
+        raise GraphBreak(TransformRefused.of(name=name, why="its tensors are on several devices"))
+    return next(iter(devices), torch.device("cpu"))
+
+
 def _spec(tensor: torch.Tensor, device: torch.device) -> TensorSpec:
     """Return the spec of a tensor as a level shows it; its base and offset are not visible."""
     shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
@@ -314,7 +343,7 @@ def _failed(name: str, error: Exception) -> GraphBreak:
 
 def _record(
     machine: Machine,
-    target: Transformed | Pull,
+    target: Transformed | Pull | PythonCall,
     args: tuple[object, ...],
     device: torch.device,
     name: str,

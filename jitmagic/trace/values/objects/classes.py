@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
+from torch.nn.attention import SDPBackend
+
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
 from ....guards.live_objects import referent_of
 from ....guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
@@ -71,6 +73,8 @@ _SELF_WITHOUT_INSTANCE = (
     property,
     functools.cached_property,
 )
+# pybind11's metaclass only differs for instance methods: torch's enums written in C++ have it.
+_PLAIN_LOOKUPS = (type.__getattribute__, type(SDPBackend).__getattribute__)
 _GENERIC = (list, tuple, dict, set, frozenset, type, types.UnionType)  # typing.Union since 3.14
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
@@ -205,7 +209,7 @@ class ClassValue(WithAttributes):
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
-        if self.metaclass_attribute(machine, "__getattribute__") is not type.__getattribute__:
+        if self.metaclass_attribute(machine, "__getattribute__") not in _PLAIN_LOOKUPS:
             self.refuse(machine, f"attribute {name!r}")
         metaclass, of_metaclass = type(self.live), attribute_of_class(type(self.live), name)
         raw, value = self.find(machine, name)

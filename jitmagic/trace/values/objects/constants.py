@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import Source
@@ -42,6 +43,7 @@ __all__ = [
 ATOMS: tuple[type, ...] = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented),
     range, types.CodeType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    SDPBackend,
 )  # fmt: skip
 
 BINARY: dict[str, Callable[[object, object], object]] = {

@@ -1,0 +1,44 @@
+"""Calls of attention in a `with sdpa_kernel(...)` block, which chooses among torch's kernels.
+
+The choice is a state of the process. `WithKernels` is the target of a node in such a block: it sets
+the state around the call, whether that runs on meta, traced or real tensors.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...torch_types import AnyFunction
+
+__all__ = ["KernelChoice", "WithKernels"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """The arguments of one `sdpa_kernel` call."""
+
+    backends: tuple[SDPBackend, ...]
+    set_priority: bool
+
+
+class WithKernels:
+    """Calls a function of torch that computes attention, within blocks, the outermost first."""
+
+    def __init__(self, function: AnyFunction, blocks: tuple[KernelChoice, ...]) -> None:
+        # Facts about torch's functions are found by these names.
+        self.__name__, self.__module__ = function.__name__, function.__module__
+        self.function, self.blocks = function, blocks
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for block in self.blocks:
+                chosen = sdpa_kernel(list(block.backends), set_priority=block.set_priority)
+                stack.enter_context(chosen)
+            return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return self.__name__
