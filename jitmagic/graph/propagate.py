@@ -299,7 +299,11 @@ class _Shapes(DispatchMode):
         self.inner: list[InnerCall] | None = None  # calls of wrappers, while those are noted
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Collection[type], args: Args = (), kwargs: Any = None
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: Kwargs | None = None,
     ) -> object:
         # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
         if types and any(map(is_wrapper_class, types)):

@@ -190,7 +190,8 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     later = nodes[final + 1 : -1]
     recorded = [node for node in later if node not in quiet]
     behind = _calls_after(result, recorded, own if written else set())
-    others = {node for node in _results(nodes) if _taken_from(node) is not result and _has_history(node)}
+    others = {node for node in _results(nodes) if _taken_from(node) is not result}
+    others = set(filter(_has_history, others))
     between = others & behind
     cells = _memory_of_all((*others, *(node for node in nodes if node.op == "placeholder")))
     for node in reversed(later):

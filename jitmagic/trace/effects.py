@@ -271,7 +271,7 @@ class ExitBuilder:
     def rewrapped(self, wrapper: Any) -> Recipe:
         """Return the recipe that rebuilds a wrapper subclass around inner tensors of the graph."""
         owners = self._machine.notes.owners
-        found = [
+        found: list[Any] = [
             owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
             for node in unwrapped(self._graph, wrapper.node)
         ]

@@ -67,6 +67,11 @@ def _observed(program: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ..
     return result, list(args), [leaf.grad for leaf in leaves]
 
 
+def reasons_of(compiled: Callable[..., Any]) -> str:
+    """Return the reasons of all graph breaks, and of frames that run as eager."""
+    return "; ".join([*breaks_of(compiled), *(why for _, why in eager_of(compiled))])
+
+
 def check(
     program: Callable[..., Any],
     make: Callable[[int], Sequence[Any]],

@@ -144,7 +144,8 @@ def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
 
 
 def _symbols_of(spec: TensorSpec) -> dict[Symbol, None]:
-    sizes = [size for size in (*spec.shape, *spec.stride) if isinstance(size, Size)]
+    numbers: tuple[Any, ...] = (*spec.shape, *spec.stride)
+    sizes = [size for size in numbers if isinstance(size, Size)]
     return dict.fromkeys(symbol for size in sizes for symbol in symbols_of(size.expr))
 
 
