@@ -18,7 +18,7 @@ from torch.fx import Node
 from ..compat.autograd import current_node
 from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
-from ..graph.subclasses import inner_tensors, is_wrapper
+from ..graph.wrappers.wrapping import inner_tensors, is_wrapper
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
 from .recording.origins import Edge

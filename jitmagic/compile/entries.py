@@ -29,7 +29,7 @@ from ..frame.never_hooked import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
-from ..graph.subclasses import Unwrap, is_wrapper
+from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import Eager, Recording

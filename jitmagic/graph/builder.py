@@ -35,7 +35,7 @@ from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
 from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
-from .operators.foreign import is_foreign, is_random_op
+from .operators.foreign import is_foreign
 from .operators.target_traits import draws, statistics_written
 from .passes import drop_dead_code
 from .propagate import (
@@ -47,7 +47,6 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
-from .subclasses import NotFollowed
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
@@ -182,13 +181,11 @@ class GraphBuilder:
         self.cast_cache.note_written(call.changed, self._is_input)
         written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)
         written += statistics_written(target, args, kwargs, written)
-        random = draws(target, args, kwargs)
+        random = draws(target, args, kwargs) or call.draws_inside
         if call.inner is not None:
             inside = [n for memory in call.storages for _, n in self._inputs_over.get(memory, ())]
-            if inside and self.grad_enabled and any(t.requires_grad for t in call.changed):
-                raise NotFollowed("it changes the history of a tensor subclass from outside")
+            call.check_history(bool(inside))
             written = tuple(dict.fromkeys((*written, *inside)))
-            random = random or any(is_random_op(inner.op) for inner in call.inner)
         if random:
             self._note_draw()
         value = self._settle(target, call.value, given)
@@ -214,8 +211,7 @@ class GraphBuilder:
         """Add a call whose result is known, with a node for each size among its arguments."""
         args = self.sizes.in_call(target, args, lines, self.step())
         node = self._add(target, args, {}, value, spec, lines)
-        if isinstance(value, torch.Tensor):
-            self._nodes[value] = node
+        self._nodes[value] = node
         return node
 
     def known(self, value: torch.Tensor) -> Node | None:

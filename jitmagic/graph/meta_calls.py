@@ -16,6 +16,7 @@ from ..errors import UserLine
 from .devices import Placement, place
 from .memory import storage_under
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
+from .operators.foreign import is_random_op
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import (
@@ -27,8 +28,8 @@ from .propagate import (
     target_name,
 )
 from .rules import Rules
-from .subclasses import NotFollowed, is_wrapper, is_wrapper_class
 from .symbolic.data_sizes import NewSize
+from .wrappers.wrapping import NotFollowed, is_wrapper, is_wrapper_class
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -73,6 +74,17 @@ class MetaCall:
             return
         with noting_inner_calls() as self.inner:
             _STEPS.ask(self)
+
+    @property
+    def draws_inside(self) -> bool:
+        """Return whether a call on inner tensors draws random numbers."""
+        return any(is_random_op(call.op) for call in self.inner or ())
+
+    def check_history(self, writes_to_inputs: bool) -> None:
+        """Raise NotFollowed if a wrapper from outside gets another history by a write."""
+        is_recorded = self.modes.grad and any(tensor.requires_grad for tensor in self.changed)
+        if writes_to_inputs and is_recorded:
+            raise NotFollowed("it changes the history of a tensor subclass from outside")
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""

@@ -40,13 +40,13 @@ from .operators.symbolic_shapes import (
 )
 from .operators.without_meta import only_writes
 from .rules import Rules
-from .subclasses import is_wrapper_class
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
 from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .transforms import is_transform
+from .wrappers.wrapping import is_wrapper_class
 
 __all__ = [
     "DataDependent",

@@ -29,7 +29,7 @@ from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .operators.target_traits import makes_new
 from .regions import FunctionCall
-from .subclasses import Unwrap, is_wrapper
+from .wrappers.wrapping import Unwrap, is_wrapper
 
 __all__ = [
     "Split",

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..graph.builder import GraphBuilder
 from ..graph.propagate import noting_inner_calls
-from ..graph.subclass_nodes import unwrapped
-from ..graph.subclasses import Layout, Rewrap, tangent_of
+from ..graph.wrappers.nodes import unwrapped
+from ..graph.wrappers.wrapping import Layout, Rewrap, tangent_of
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused

@@ -24,8 +24,8 @@ from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
-from ..graph.subclasses import is_wrapper
 from ..graph.symbolic.size_nodes import SizeNodes
+from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
 from .graph_notes import EscapedNode, GraphNotes

@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..errors import UserLine
-from ..graph.subclasses import Rewrap
+from ..graph.wrappers.wrapping import Rewrap
 from ..guards.guard import Guard
 from ..guards.source import Argument, Drawn, Source
 from ..spec import TensorSpec

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
 
 from jitmagic import _frame
 from jitmagic.bytecode import FrameSnapshot
@@ -50,6 +49,7 @@ from .world import (
     made_caches,
     make_world,
 )
+from .wrapper_guards import WRAPPERS, guards_on_wrapper
 
 X, CFG, THING, REST, FN, CELL = (
     s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
@@ -98,7 +98,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
     s.Reduced(s.Contents(entry("few")), max), s.Reduced(s.Part(entry("dims"), -1, None), min),
     s.CacheEntry(LIMITED, cache_key(made_caches()["limited cache"], (2,), {"more": 3})),
-    s.Gradient(entry("leaf")), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
+    s.Gradient(entry("leaf")), entry("wrapper"), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
 )  # fmt: skip
 
 
@@ -124,10 +124,6 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     return made
 
 
-WRAPPED = (
-    (("a", "b"), None), (("a",), None), (("a", "b"), "metadata"),
-    (("a", "b"), None, (("ndim", 2),)), (("a", "b"), None, (("ndim", 1),)),
-)  # fmt: skip
 RATE = Symbol("rate", float, ANY_FLOAT, entry("rate"))
 COUNT = Symbol("n", int, INT64, entry("n"))
 ROWS = Symbol("rows", int, Interval(2, 64), SizeOf(X, 0))
@@ -170,11 +166,8 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
         g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
         g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
-        *guards_about(entry("wrapper"), world.cfg["wrapper"]),
-        *(g.FlattensTo(entry("wrapper"), *rest) for rest in WRAPPED),
-        g.SizesRelate("==", Symbol("rows", int, INT64, SizeOf(entry("wrapper"), 0)), Integer(3)),
-        g.Unhooked(entry("leaf")),
-        g.Unhooked(X),
+        *guards_on_wrapper(entry("wrapper")),
+        *map(g.Unhooked, (entry("leaf"), X)),
         g.CellEmpty(CELL),
         *(g.CacheLacks(PLAIN, *rest) for rest in [("b",), ("a",), ("a", ("a",)), (3, (3.0,))]),
         g.GlobalState(read_state()),
@@ -218,14 +211,12 @@ def reorder(world: World) -> None:
 PERTURBATIONS = {
     **SIMPLE,
     **CACHES,
+    **WRAPPERS,
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "another whole number": set_entry("whole", np.int64(4)),
     "the same as another class": set_entry("whole", np.int32(3)),
     "whole is an int": set_entry("whole", 3),
     "shape": set_world("x", lambda: torch.randn(3, 4)),
-    "a wrapper of another size": set_entry("wrapper", TwoTensor(torch.ones(2), torch.ones(2))),
-    "no wrapper": set_entry("wrapper", torch.ones(3, 2)),
-    "a number in place of a wrapper": set_entry("wrapper", 3),
     "rank": set_world("x", lambda: torch.randn(2, 4, 1)),
     "stride": set_world("x", lambda: torch.randn(4, 2).t()),
     "dtype": set_world("x", lambda: torch.randn(2, 4).double()),

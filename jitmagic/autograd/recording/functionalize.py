@@ -28,8 +28,8 @@ from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.recomputed import Policy, Recomputed
-from ...graph.subclasses import is_wrapper_class
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.wrappers.wrapping import is_wrapper_class
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE

@@ -20,8 +20,8 @@ from ...compat.modes import ignore_torch_function
 from ...compat.tensors import set_conjugate
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
-from ...graph.subclasses import is_wrapper_class
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
+from ...graph.wrappers.wrapping import is_wrapper_class
 from ...torch_types import OpOverload
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate

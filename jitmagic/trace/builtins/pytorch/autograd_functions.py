@@ -21,7 +21,7 @@ from ....compat.autograd import FunctionBase, PlainFunction
 from ....graph.node_meta import device_of, spec_on, value_of
 from ....graph.propagate import EagerRaises
 from ....graph.regions import FunctionCall, ProgramBackward, Region
-from ....graph.subclasses import is_wrapper
+from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
 from ...effects import EffectLog

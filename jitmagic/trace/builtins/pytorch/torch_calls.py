@@ -20,8 +20,8 @@ from torch.overrides import (
 
 from ....compat.modules import lazy_property
 from ....compat.tensors import TENSOR_CLASSES, broadcast_size
-from ....graph.subclasses import is_wrapper_class
 from ....graph.symbolic.known import known_value
+from ....graph.wrappers.wrapping import is_wrapper_class
 from ...breaks import (
     Construction,
     GraphBreak,

@@ -26,9 +26,9 @@ from ....graph.nested import tensor_nodes_in
 from ....graph.node_meta import device_of, value_of
 from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
-from ....graph.subclasses import is_wrapper
 from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
+from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
 from ...breaks import (

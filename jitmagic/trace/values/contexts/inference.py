@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
-from ....graph.subclasses import is_wrapper
+from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes

@@ -23,8 +23,8 @@ from torch.fx import Node
 
 from ....compat.modes import ignore_torch_function
 from ....compat.tensors import is_transformed
-from ....graph.subclass_nodes import rewrap
-from ....graph.subclasses import Gradients, Layout, Rewrap, is_wrapper
+from ....graph.wrappers.nodes import rewrap
+from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, is_wrapper
 from ....guards.guard import FlattensTo, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import InstanceDict, SlotAttr, Source, describe

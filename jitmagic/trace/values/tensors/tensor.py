@@ -24,9 +24,9 @@ from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ....graph.rules import Rules
-from ....graph.subclasses import NotFollowed, is_wrapper
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
+from ....graph.wrappers.wrapping import NotFollowed, is_wrapper
 from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,

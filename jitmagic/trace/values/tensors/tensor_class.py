@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from ....graph.subclasses import is_wrapper_class
+from ....graph.wrappers.wrapping import is_wrapper_class
 from ....guards.source import ImportedModule, ModuleAttr, Source, TypeOf
 from ...breaks import GraphBreak, UnsupportedAttribute
 from ..base import Args, Machine, Value

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from ....compat.tensors import dispatch_keys, is_transformed
-from ....graph.subclasses import is_wrapper
+from ....graph.wrappers.wrapping import is_wrapper
 from ....guards.guard import TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import Argument, Source, describe

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import Node
 
-from ..spec import TensorSpec
-from .node_meta import device_of, spec_on, value_of
-from .propagate import noting_inner_calls
-from .subclasses import Layout, Rewrap, Unwrap, tangent_of
+from ...spec import TensorSpec
+from ..node_meta import device_of, spec_on, value_of
+from ..propagate import noting_inner_calls
+from .wrapping import Layout, Rewrap, Unwrap, tangent_of
 
 if TYPE_CHECKING:
-    from .builder import GraphBuilder
+    from ..builder import GraphBuilder
 
 __all__ = ["rewrap", "unwrapped"]
 

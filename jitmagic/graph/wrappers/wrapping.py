@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .symbolic.sym_node import as_torch
+from ..symbolic.sym_node import as_torch
 
 __all__ = [
     "Gradients", "Layout", "NotFollowed", "Rewrap", "Unwrap", "inner_tensors", "is_wrapper",
