@@ -8,7 +8,10 @@ be split at its graph break.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from ..bytecode import FrameSnapshot
 from ..compat.modes import TorchFunctionOfSubclassesOff
@@ -143,6 +146,9 @@ def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: 
         run = hold(run, count)
     if options.backend not in ("native", "aot_eager") and _has_wrappers(traced):
         run = _without_torch_functions(run)
+    plain = torch.Tensor, torch.nn.Parameter
+    if others := [n for n, entry in enumerate(traced.inputs) if entry.spec.cls not in plain]:
+        run = _on_plain_tensors(run, others)
     return _taking_wrappers_apart(run, traced) if traced.wrappers else run
 
 
@@ -157,6 +163,21 @@ def _without_torch_functions(run: Executable) -> Executable:
     def call(*args: object) -> tuple[object, ...]:
         with TorchFunctionOfSubclassesOff():
             return run(*args)
+
+    return call
+
+
+def _on_plain_tensors(run: Executable, places: Sequence[int]) -> Executable:
+    """Pass instances of subclasses as plain tensors, so that no call of the graph runs their
+    `__torch_function__`, which the trace has followed.
+    """
+
+    def call(*args: Any) -> tuple[object, ...]:
+        inputs = list(args)
+        with TorchFunctionOfSubclassesOff():
+            for place in places:
+                inputs[place] = inputs[place].as_subclass(torch.Tensor)
+        return run(*inputs)
 
     return call
 

@@ -95,10 +95,10 @@ SOURCES: tuple[s.Source, ...] = (
     s.AttributeAt(THING, s.Joined(entry("part"), "", "me"), ()),
     s.Part(entry("layers"), -1, None), s.Part(entry("dims"), None, -1),
     s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
-    s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
+    s.Length(s.Part(entry("layers"), -9, None)), entry("wrapper"), s.Reduced(entry("dims"), sum),
     s.Reduced(s.Contents(entry("few")), max), s.Reduced(s.Part(entry("dims"), -1, None), min),
     s.CacheEntry(LIMITED, cache_key(made_caches()["limited cache"], (2,), {"more": 3})),
-    s.Gradient(entry("leaf")), entry("wrapper"), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
+    s.Gradient(entry("leaf")), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
 )  # fmt: skip
 
 

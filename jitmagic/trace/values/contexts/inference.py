@@ -53,7 +53,10 @@ def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
 
 
 def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
-    tensor.__class__ = kind
+    try:
+        tensor.__class__ = kind
+    except TypeError:  # a class with slots has another layout in memory
+        return tensor.as_subclass(kind)  # type: ignore[type-var]
     return tensor
 
 

@@ -21,7 +21,6 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.fx import Node
 
-from ....compat.modes import ignore_torch_function
 from ....compat.tensors import is_transformed
 from ....graph.wrappers.nodes import rewrap
 from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, is_wrapper
@@ -37,6 +36,7 @@ from ...result import Perform, WrapperPart
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
+from .function_subclasses import is_followed
 from .input_specs import guarded_spec, own_symbols
 from .tensor import TensorValue, record
 
@@ -55,8 +55,8 @@ _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torc
 def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
     """Return the reason why a wrapper cannot be a graph input; None if it can."""
     kind = type(tensor).__name__
-    if type(tensor).__torch_function__ is not ignore_torch_function:
-        return f"{kind} defines __torch_function__ and __torch_dispatch__"
+    if not is_followed(type(tensor)):
+        return f"__torch_function__ of {kind} is no class method in Python"
     if is_transformed(tensor) or has_forward_gradient(tensor):
         return f"a {kind} is wrapped by a function transform or carries a tangent"
     if tensor.is_nested or tensor.layout is not torch.strided:

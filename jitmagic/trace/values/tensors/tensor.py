@@ -68,6 +68,12 @@ from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from ..tensor_base import TensorBase
+from .function_subclasses import (
+    attribute_through,
+    converted,
+    has_own_function,
+    operator_through,
+)
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
@@ -101,6 +107,8 @@ class TensorValue(TensorBase):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if (users := user_attribute(machine, self, name)) is not None:
             return self.own_attribute(machine, name) or users
+        if (made := attribute_through(machine, self, name)) is not None:
+            return made
         if (found := ATTRIBUTES.ask(machine, self, name, about=name)) is not None:
             return found
         message = f"'{self.kind.__name__}' object has no attribute '{name}'"
@@ -114,6 +122,8 @@ class TensorValue(TensorBase):
         return table.store.get(name)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if has_own_function(self.kind):
+            self.refuse(machine, f"setting attribute {name!r}")
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
         elif name == "data":
@@ -288,6 +298,10 @@ def record(
 
     Raises GraphBreak if the call cannot be in a graph, or if eager would raise.
     """
+    if not isinstance(target, str) and getattr(target, "__module__", "") == "_operator":
+        users = operator_through(machine, target, args)
+        if users is not None:
+            return users
     call = _Call(machine, target, call_name(target), args, kwargs or {})
     _BEFORE.ask(call)
     try:
@@ -295,7 +309,7 @@ def record(
     except tuple(_FAILURES) as error:
         raise GraphBreak(_FAILURES[type(error)](call.name, error)) from None
     _AFTER.ask(call)
-    made = lift(machine, call.result)
+    made = converted(machine, call.name, args, kwargs or {}, lift(machine, call.result))
     if call.makes_leaf:
         assert isinstance(made, TensorValue)
         return made.require_grad(machine, machine.constant(True))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 
-from ....graph.wrappers.wrapping import is_wrapper_class
 from ....guards.source import ImportedModule, ModuleAttr, Source, TypeOf
 from ...breaks import GraphBreak, UnsupportedAttribute
 from ..base import Args, Machine, Value
@@ -37,10 +36,11 @@ def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
         if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)
-        if is_wrapper_class(kind) and attribute == name and raw is NOTHING:
-            return None  # an inner tensor, say
-        # A graph that returns a wrapper has guards on the methods of its class.
-        is_known = path is not None or is_wrapper_class(kind)
+        is_absent = attribute == name and raw is NOTHING and kind not in _PATHS
+        if is_absent and guarded_attribute(machine, kind, "__getattr__") is NOTHING:
+            return None  # an inner tensor of a wrapper, say
+        # A result has a class that an argument has, or that code which the trace guards made.
+        is_known = path is not None or kind not in _PATHS
         if not is_known or raw is NOTHING or attribute != name:
             raise GraphBreak(UnsupportedAttribute.of(name=attribute, type=kind.__name__))
         cls = machine.class_of(kind, path)

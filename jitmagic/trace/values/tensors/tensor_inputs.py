@@ -20,6 +20,8 @@ from ...input_memory import check_written_inputs
 from ...result import BreakReason
 from ...wrap import wraps
 from ..base import Machine, Value
+from ..objects.class_facts import guarded_attribute
+from .function_subclasses import is_followed
 from .input_specs import guarded_spec, own_symbols
 from .subclasses import why_not_taken_apart, wrapper_input
 from .tensor import TensorValue
@@ -33,8 +35,8 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor cannot be a graph input; None if it can."""
     if is_wrapper(tensor):
         return why_not_taken_apart(tensor)
-    if type(tensor) not in _CLASSES:
-        return f"it is of the subclass {type(tensor).__name__}"
+    if (why := _why_not_of_class(type(tensor))) is not None:
+        return why
     if is_transformed(tensor):
         return "it is wrapped by a function transform"
     if has_forward_gradient(tensor):
@@ -49,6 +51,18 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return "it is a conjugate or negative view, or known to be zero and without memory"
     if any(name is not None for name in getattr(tensor, "names", ())):  # gone since torch 2.13
         return "it has named dimensions"
+    return None
+
+
+def _why_not_of_class(kind: type) -> str | None:
+    """Return the reason why a graph has no tensors of a class; None if it can."""
+    if kind in _CLASSES:
+        return None
+    dispatch = kind.__torch_dispatch__  # type: ignore[attr-defined]
+    if dispatch is not torch.Tensor.__torch_dispatch__:
+        return f"the subclass {kind.__name__} has __torch_dispatch__ but no __tensor_flatten__"
+    if not is_followed(kind):
+        return f"__torch_function__ of the subclass {kind.__name__} is no class method in Python"
     return None
 
 
@@ -104,6 +118,8 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(_refusal(machine, obj, refused))
     if is_wrapper(obj):
         return wrapper_input(machine, obj, source)
+    if type(obj) not in _CLASSES:
+        guarded_attribute(machine, type(obj), "__torch_function__")
     return input_value(machine, obj, source, type(obj))
 
 
