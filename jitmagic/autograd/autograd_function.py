@@ -15,6 +15,7 @@ runs, in any thread, once for each set of missing tangents.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.fx import GraphModule
 from ..compat.modes import BelowViewTracking
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
-from ..graph.recomputed import regions_of
+from ..graph.recomputed import check_reentrant, regions_of
 from ..graph.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
 from ..symbols.expr import Expr
@@ -218,8 +219,12 @@ def _checks(graph: GraphModule | None) -> tuple[Callable[..., bool], ...]:
     """Return the functions that check the guards of user-defined backwards."""
     if graph is None:
         return ()
-    later = (*(call.original for _, call in calls_in(graph)), *regions_of(graph))
-    return tuple(one.holds for one in later if one is not None and one.holds is not None)
+    calls, regions = [call.original for _, call in calls_in(graph)], regions_of(graph)
+    checks: list[Callable[..., bool] | None] = [one.holds for one in calls if one is not None]
+    checks += [
+        partial(check_reentrant, one.holds) if one.is_reentrant else one.holds for one in regions
+    ]
+    return tuple(check for check in checks if check is not None)
 
 
 def _skippable_specs(partition: Partition) -> list[TensorSpec]:

@@ -115,7 +115,11 @@ def _within(memory_budget: float, parts: _Parts, chosen: _Cut) -> tuple[_Cut, Me
         and _cost_to_recompute(node, parts) >= INFINITE
     ]
     again = recomputed_within(memory_budget, costly, bytes_saved)
-    names = tuple(node.target._opname for node in costly if node in again & cuts[again][1])
+    names = tuple(
+        str(getattr(node.target, "_opname", node.target))
+        for node in costly
+        if node in again & cuts[again][1]
+    )
     kept, before = bytes_saved(again), bytes_saved(frozenset())
     return cuts[again], MemoryBudget(memory_budget, kept, before, names)
 

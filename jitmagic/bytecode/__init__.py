@@ -33,7 +33,7 @@ from .flow import (
     stack_depths,
     successors,
 )
-from .instruction import Body, ExceptionRegion, Instruction, Position
+from .instruction import Body, ExceptionRegion, Instruction, Intrinsic, Position
 from .loops import loops_in
 from .show import show
 from .snapshot import FrameSnapshot
@@ -48,6 +48,7 @@ __all__ = [
     "ExceptionRegion",
     "FrameSnapshot",
     "Instruction",
+    "Intrinsic",
     "Kind",
     "Position",
     "VersionTable",

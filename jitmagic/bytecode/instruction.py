@@ -14,12 +14,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["LOCAL_TWIN", "Body", "ExceptionRegion", "Instruction", "Position"]
+__all__ = ["LOCAL_TWIN", "Body", "ExceptionRegion", "Instruction", "Intrinsic", "Position"]
 
 LOCAL_TWIN = "@local"
 """Suffix of a local with a free variable's name; see Body. Not an identifier, so it is unique."""
+
+
+class Intrinsic(IntEnum):
+    """Arguments of CALL_INTRINSIC_1, equal from 3.12 to 3.14 (pycore_intrinsics.h)."""
+
+    STOPITERATION_ERROR = 3
+    UNARY_POSITIVE = 5
+    LIST_TO_TUPLE = 6
 
 
 class Position(NamedTuple):

@@ -20,6 +20,7 @@ __all__ = [
     "enable_saved_hooks",
     "engine",
     "forward_level",
+    "is_checkpoint_valid",
     "is_profiler_enabled",
     "pop_saved_hooks",
     "push_saved_hooks",
@@ -64,6 +65,7 @@ enable_record_function: Callable[[bool], None] = private(
 FunctionBase: Any = private("torch._C._FunctionBase")
 PlainFunction: Any = private("torch.autograd.function._SingleLevelFunction")
 BackwardHookFunction: Any = private("torch.nn.modules._functions.BackwardHookFunction")
+is_checkpoint_valid: Callable[[], bool] = private("torch.autograd._is_checkpoint_valid")
 checkpointed: Callable[..., Iterator[None]] = private(
     "torch.utils.checkpoint._checkpoint_without_reentrant_generator"
 )

@@ -27,13 +27,14 @@ from ..compat.modes import switch_grad_mode
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .default_dtype import spelled_out
+from .devices import CPU, kernels_on
 from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
 from .inference_memory import InferenceMemory
 from .lazy_module import LazyModule, add_node, call_by_identity
 from .memory import TensorNodes, Writes, storage_of
 from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
-from .node_meta import device_of, is_number_like, lines_of_call, spec_on, tensors_in
+from .node_meta import device_of, is_number_like, lines_of_call, spec_on, specs_in, tensors_in
 from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
 from .operators.foreign import is_foreign
 from .operators.target_traits import draws, statistics_written
@@ -245,9 +246,8 @@ class GraphBuilder:
         `follow` traces the backward once the tensors have their new history, and returns the
         tensors it captures and the values left on `ctx`. The results have new nodes from here on.
         """
-        values = map_nodes(args, _value)
         held: list[torch.Tensor] = []
-        outcome = run_on_history(call, (*values, held), self.grad_enabled, self.sizes)
+        outcome = self._run_on_history(call, args, held)
         captured, left = follow()
         held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
@@ -263,8 +263,7 @@ class GraphBuilder:
         self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
     ) -> tuple[Node | None, ...]:
         """Record a call of `gradients`; return a node for each gradient, or None."""
-        values = map_nodes(args, _value)
-        outcome = run_on_history(gradients, values, self.grad_enabled, self.sizes)
+        outcome = self._run_on_history(gradients, args)
         refuse_sparse(outcome)
         node = self._add(gradients, args, {}, outcome, _specs_like(args[1], outcome), lines)
         self.backwards += 1
@@ -283,8 +282,7 @@ class GraphBuilder:
         """Record a call that runs graphs of its own (transforms.py) and writes to no argument;
         return a node for each item of its flat result.
         """
-        values = map_nodes(args, _value)
-        outcome = run_on_history(target, values, self.grad_enabled, self.sizes)
+        outcome = self._run_on_history(target, args)
         specs = tuple(spec_on(one, device) for one in outcome)
         node = self._add(target, args, {}, outcome, specs, lines)
         self.root.work += 1
@@ -294,6 +292,14 @@ class GraphBuilder:
             self._taken(node, index, lines) if one is None else one
             for index, one in enumerate(known)
         )
+
+    def _run_on_history(self, target: Any, args: tuple[Any, ...], *more: object) -> Any:
+        """Run a call on the meta tensors of nodes, by the kernels of the device they are on."""
+        devices = (spec.device for node in tensor_nodes_in(args) for spec in specs_in(node))
+        accelerator = next((device for device in devices if device.type != "cpu"), CPU)
+        values = (*map_nodes(args, _value), *more)
+        with kernels_on(accelerator):
+            return run_on_history(target, values, self.grad_enabled, self.sizes)
 
     def reachable_leaves(self, outputs: Sequence[Node]) -> list[Node | None]:
         """Return the leaves that a backward from these nodes reaches; None for each outside the

@@ -1,5 +1,5 @@
 """Decides on which device the result of a torch call lives, and how to run the call on meta
-tensors.
+tensors: the kernels of devices differ in layouts and dtypes (`kernels_on`).
 
 Input: a call's target, its arguments (meta tensors in place of the real ones) and the real device
 of each. Output: a `Placement`: the result's device and the arguments for the meta run. A
@@ -9,7 +9,9 @@ runs in eager, which raises its own error or returns a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
-__all__ = ["MixedDevices", "Placement", "place"]
+__all__ = ["CPU", "MixedDevices", "Placement", "kernel_device", "kernels_on", "place"]
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -62,6 +64,30 @@ class Placement:
     kwargs: dict[str, Any]
     moves: bool = False  # the result is on another device, so it is never the first argument itself
     method: str | None = None  # the method to run on meta tensors, if not `name`
+
+
+class _Kernels(threading.local):
+    """The device whose kernels this thread infers; meta tensors do not say where the data are."""
+
+    device = CPU
+
+
+_KERNELS = _Kernels()
+
+
+@contextmanager
+def kernels_on(device: torch.device) -> Iterator[None]:
+    """Infer the results of calls in the block as kernels of that device give them."""
+    before, _KERNELS.device = _KERNELS.device, device
+    try:
+        yield
+    finally:
+        _KERNELS.device = before
+
+
+def kernel_device() -> torch.device:
+    """Return the device whose kernels are inferred; the CPU outside of `kernels_on`."""
+    return _KERNELS.device
 
 
 def as_device(given: Any) -> torch.device:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import UserLine
-from .devices import Placement, place
+from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
 from .operators.foreign import is_random_op
@@ -69,11 +69,12 @@ class MetaCall:
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
         makes_wrapper = isinstance(self.target, type) and is_wrapper_class(self.target)
-        if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
-            _STEPS.ask(self)
-            return
-        with noting_inner_calls() as self.inner:
-            _STEPS.ask(self)
+        with kernels_on(self.placement.device):
+            if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
+                _STEPS.ask(self)
+                return
+            with noting_inner_calls() as self.inner:
+                _STEPS.ask(self)
 
     @property
     def draws_inside(self) -> bool:

@@ -21,10 +21,10 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import checkpoint
 
-from ..compat.autograd import checkpointed
+from ..compat.autograd import checkpointed, is_checkpoint_valid
 from ..torch_types import Args, Kwargs, OpOverload
 
-__all__ = ["Policy", "Recomputed", "Rerun", "regions_of", "run_checkpointed"]
+__all__ = ["Policy", "Recomputed", "Rerun", "check_reentrant", "regions_of", "run_checkpointed"]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +33,8 @@ class Rerun:
     entering tensors (nodes whose `meta["enters"]` holds their indices) and the objects that the
     call holds. The last arguments are keywords with `names`. With `has_policy`, the first one is
     the policy, or the list of operators, of selective checkpointing.
+
+    is_reentrant: as eager's, its backward refuses to run for `torch.autograd.grad`
     """
 
     make: Callable[[Sequence[Any], tuple[Any, ...]], list[Any]]
@@ -41,7 +43,19 @@ class Rerun:
     guards: tuple[object, ...]
     keeps_draws: bool
     has_policy: bool = False
+    is_reentrant: bool = False
     holds: Callable[[tuple[Any, ...]], bool] | None = None
+
+
+def check_reentrant(holds: Callable[[tuple[Any, ...]], bool] | None, held: tuple[Any, ...]) -> bool:
+    """Return `holds(held)`, in a backward. Raises as eager's reentrant checkpoint does."""
+    if not is_checkpoint_valid():
+        raise RuntimeError(
+            "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or "
+            "passing an `inputs` parameter to .backward(). To resolve this error, you can either "
+            "set use_reentrant=False, or call .backward() without passing the `inputs` argument."
+        )
+    return holds is None or holds(held)
 
 
 class Policy:

@@ -56,8 +56,9 @@ class _Build:
             self.end()
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill_group()
+        with self.process:  # Python warns of a pipe that is left open
+            if self.process.poll() is None:
+                self.process.kill_group()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -17,7 +17,8 @@ _NAMES = {
     ),
     "builtins.pytorch": (
         "attention autocast autograd_functions checkpointing checks composites differentiation "
-        "functional numpy_calls optimizers process_state random_numbers recurrent torch_calls"
+        "flex_attention functional numpy_calls optimizers process_state random_numbers recurrent "
+        "torch_calls"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "

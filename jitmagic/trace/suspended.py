@@ -10,8 +10,7 @@ anything visible, the trace may end without running them.
 
 from __future__ import annotations
 
-from ..bytecode.instruction import Instruction
-from .opcodes.intrinsics import STOPITERATION_ERROR
+from ..bytecode.instruction import Instruction, Intrinsic
 from .state import Frame, Interpreter, Returned, Yielded
 from .values.base import ObservedError, Value
 from .values.containers.generators import GeneratorValue
@@ -72,5 +71,5 @@ def _closes_quietly(machine: Interpreter, frame: Frame) -> bool:
 
 def _is_quiet(instruction: Instruction) -> bool:
     if instruction.op == "CALL_INTRINSIC_1":  # 3.12 on: the last handler of every generator
-        return instruction.arg == STOPITERATION_ERROR
+        return instruction.arg == Intrinsic.STOPITERATION_ERROR
     return instruction.op in _QUIET or instruction.op.startswith("POP_JUMP")

@@ -27,6 +27,8 @@ LIBRARIES = (
     "einops",
     "timm",
     "joblib",
+    "torch",
+    "torch_objects",
 )
 
 

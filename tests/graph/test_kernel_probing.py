@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import jitmagic
+from jitmagic.graph.devices import kernels_on
 from jitmagic.graph.operators.kernel_probing import kernel_result
 
 aten = torch.ops.aten
@@ -42,7 +43,6 @@ class Integers(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
 @pytest.mark.parametrize("name", TAKE_PIVOTS)
 def test_stand_in_pivots_are_valid_for_lapack(name: str) -> None:
     op, args = TAKE_PIVOTS[name]
@@ -52,12 +52,20 @@ def test_stand_in_pivots_are_valid_for_lapack(name: str) -> None:
     assert all(1 <= pivot <= 4 for pivot in integers.seen)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of the CPU are not asked then")
 def test_stand_in_indexes_are_zero() -> None:
     one = torch.ones(1, 3, device="meta")
     at = torch.zeros(2, dtype=torch.int64, device="meta")
     told = kernel_result(aten.index_select.default, (one, 0, at), {})
     assert told is None or told.shape == (2, 3)
+
+
+def test_kernels_of_the_cpu_do_not_answer_for_other_devices() -> None:
+    x = torch.empty_strided((2, 1, 4), (1, 7, 2), device="meta")
+    known = kernel_result(aten.neg.default, (x,), {})
+    assert isinstance(known, Tensor)
+    assert known.stride() == torch.empty_strided(x.shape, x.stride()).neg().stride()
+    with kernels_on(torch.device("cuda", 0)):
+        assert kernel_result(aten.neg.default, (x,), {}) is None
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

@@ -150,7 +150,6 @@ _LAYOUTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 )
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU saves float32")
 @pytest.mark.parametrize("name", _BATCH_NORMS)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str

@@ -65,7 +65,10 @@ def test_pytest_needs_no_ipython(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(NO_IPYTHON)
     (tmp_path / "test_it.py").write_text(TESTS)
     code = f"import pytest, sys\nsys.exit(pytest.main(['-q', '-W', 'error', {str(tmp_path)!r}]))"
-    done = run_forked(code, PYTEST_ADDOPTS="-p no:cacheprovider")
+    # Plugins that happen to be installed may warn: pytest-benchmark does so next to pytest-xdist.
+    done = run_forked(
+        code, PYTEST_ADDOPTS="-p no:cacheprovider", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
 

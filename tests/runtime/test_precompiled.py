@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,14 @@ def test_header_is_built_once_it_pays_and_shared_through_the_folder(target, tmp_
     del with_header[:]
     build(7, target, Store(tmp_path))
     assert with_header == [True]
+
+
+def test_a_finished_build_leaves_no_pipe_open(target, tmp_path):
+    gc.collect()  # what other tests left behind
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        made(target, Store(tmp_path))
+    assert not caught
 
 
 def test_kernels_are_identical_with_the_header(target, tmp_path, with_header):

@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from ...budget import check
 from ...errors import CompileFailed, UserLine
+from ...graph.devices import kernels_on
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
 from ...graph.lazy_module import add_node, copy_node
 from ...graph.nested import frozen, map_leaves
@@ -256,10 +257,11 @@ class Recorder:
         if "device" in kwargs or takes_device(op):
             meta_kwargs["device"] = META
         # A symbolic meta tensor takes torch 110 to 200 us to make, one of ints 1 to 4 us.
-        with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
-            outcome = infer(op, metas, meta_kwargs)
-        if outcome is None:
-            outcome = infer_without_rule(op, metas, meta_kwargs, infer, device)
+        with kernels_on(device):
+            with sharing(self._metas):  # equal layouts share one meta: nodes identify memory
+                outcome = infer(op, metas, meta_kwargs)
+            if outcome is None:
+                outcome = infer_without_rule(op, metas, meta_kwargs, infer, device)
         return laid_out_on(device, op, metas, outcome)
 
     def _known_view(self, op: OpOverload, args: Values, outcome: object) -> Sym | None:

@@ -37,7 +37,7 @@ def infer_without_rule(
     """
     made = infer_symbolic(op, args, kwargs)
     # The kernel comes before torch's meta function, whose strides may differ from it.
-    if made is None and (device is None or device.type == "cpu"):
+    if made is None:
         made = kernel_result(op, args, kwargs)
     return _by_torch(op, args, kwargs, by_rule, device) if made is None else made
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...torch_types import AnyFunction, OpOverload
+from ..devices import kernel_device
 from ..fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
 from .tensor_iterator import CHANNELS_LAST, is_of_images, like, strides_along
 
@@ -69,14 +70,14 @@ def _batch_norm(
 
 
 def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | None:
-    """Return the dtype of saved statistics on the CPU, or None.
+    """Return the dtype of saved statistics, or None.
 
     A GPU saves float32 for 16-bit images (ATen, Normalization.cpp); torch's decompositions do so
     for the CPU too.
     """
     kinds = {t.dtype for t in given} or {x.dtype}
     wide = x.dtype in (torch.float32, torch.float64)
-    narrow = x.dtype in (torch.bfloat16, torch.float16) and not torch.cuda.is_available()
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and kernel_device().type == "cpu"
     if kinds == {x.dtype} and (wide or narrow):
         return x.dtype
     return torch.float32 if kinds == {torch.float32} and narrow else None

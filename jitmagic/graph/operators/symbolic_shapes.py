@@ -39,6 +39,7 @@ from ...symbols.size import Dimension, Size, SizeFloat, expr_of, size_of, value_
 from ...symbols.symbolic_numbers import Symbol, evaluate, symbols_of
 from ...torch_types import Args, Kwargs, OpOverload
 from ..attribution import Silence
+from ..devices import kernel_device
 from ..linked_history import link_history
 from ..memory import storages_in
 from ..nested import frozen, map_leaves, map_tensors, rebuilt
@@ -123,7 +124,7 @@ class CallSignature:
 
     def key(self, arguments: object) -> Hashable:
         """Return a key of the arguments that `_at` reads; None if the result cannot be cached."""
-        modes = torch.is_grad_enabled(), torch.get_default_dtype()
+        modes = torch.is_grad_enabled(), torch.get_default_dtype(), kernel_device()
         seen: dict[int, int] = {}
         key = self.target, modes, frozen(arguments, partial(_layout_of, seen=seen))
         try:

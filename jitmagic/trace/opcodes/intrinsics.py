@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...bytecode.instruction import Instruction
+from ...bytecode.instruction import Instruction, Intrinsic
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..state import Frame
 from ..values.base import Machine
@@ -10,21 +10,18 @@ from ..values.containers.sequences import ListValue, TupleValue
 from ..values.objects.exceptions import ExceptionValue
 from .registry import opcode
 
-__all__ = ["STOPITERATION_ERROR"]
-
-# Numbers are stable from 3.12 to 3.13; a changed one is a break or a failed test, not another
-# operation: each branch checks the operand's type.
-STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
+__all__: list[str] = []
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
 def call_intrinsic_1(machine: Machine, frame: Frame, instruction: Instruction) -> None:
     operand = frame.pop(machine)
-    if instruction.arg == _UNARY_POSITIVE:
+    # Each branch checks the operand's type: in a Python that numbers them otherwise it breaks.
+    if instruction.arg == Intrinsic.UNARY_POSITIVE:
         frame.push(operand.unary(machine, "+"))
-    elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
+    elif instruction.arg == Intrinsic.LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
-    elif instruction.arg == STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
+    elif instruction.arg == Intrinsic.STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
         # PEP 479: a StopIteration that leaves a generator body becomes a RuntimeError.
         if operand.matches(machine, StopIteration):
             raise machine.error(RuntimeError, "generator raised StopIteration")

@@ -86,6 +86,13 @@ def test_strides_of_kernels_equal_eager(layout: str) -> None:
     _check(_of(*LAYOUTS[layout]))
 
 
+def test_a_gpu_in_the_machine_changes_no_strides_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    _check(_of(*LAYOUTS["a channels_last pixel"]), backend="aot_eager")
+
+
 @pytest.mark.parametrize("layout", ["a channels_last pixel", "gaps"])
 def test_strides_of_a_gradient(layout: str) -> None:
     def program(a: Tensor) -> Any:

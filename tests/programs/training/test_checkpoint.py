@@ -101,8 +101,8 @@ def under_autocast(x: Tensor) -> Tensor:
 
 
 FOLLOWED = [
-    inside, in_segments, outside, with_dropout, with_keywords, nested_regions, in_place_inside,
-    under_autocast,
+    reentrant, inside, in_segments, outside, with_dropout, with_keywords, nested_regions,
+    in_place_inside, under_autocast,
 ]  # fmt: skip
 
 
@@ -421,3 +421,56 @@ def test_a_policy_that_raises_runs_as_eager() -> None:
     x = torch.randn(4, 4, requires_grad=True)
     with pytest.raises(KeyError, match="of the policy"):
         compiled(x, x)
+
+
+# -- the reentrant form ----------------------------------------------------------------------------
+
+
+def test_the_reentrant_form_refuses_grad() -> None:
+    x, message = torch.randn(2, 3, requires_grad=True), "use_reentrant=True"
+    for run in (jitmagic.jit(reentrant, fullgraph=True), reentrant):
+        with pytest.raises(RuntimeError, match=message):
+            torch.autograd.grad(run(x).sum(), x)
+        with pytest.raises(RuntimeError, match=message):
+            run(x).sum().backward(inputs=[x])
+
+
+def of_constants(x: Tensor) -> Tensor:
+    return checkpoint(block, x.detach(), use_reentrant=True) + x
+
+
+def with_other_result(x: Tensor) -> Tensor:
+    made, other = checkpoint(lambda q: (q.sin(), LAYER.bias.detach() * 2), x, use_reentrant=True)
+    return made + other
+
+
+def of_the_argument(x: Tensor) -> Tensor:
+    return checkpoint(lambda q: q.view(-1), x, use_reentrant=True).exp()
+
+
+def captures(x: Tensor) -> Tensor:
+    hidden = x.sin()
+    return checkpoint(lambda q: q * hidden, x, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("function", [of_constants, with_other_result, of_the_argument, captures])
+def test_other_reentrant_forms_are_as_eager(function: Callable[[Tensor], Tensor]) -> None:
+    shown = []
+    for run in (jitmagic.jit(function), function):
+        x, parameters = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_(), []
+        LAYER.zero_grad()
+        made = run(x)
+        try:
+            made.sum().backward()
+            parameters = [p.grad for p in LAYER.parameters()]
+        except RuntimeError as error:
+            parameters = [str(error)[:40]]
+        shown.append((made.detach(), made.requires_grad, x.grad, *parameters))
+    torch.testing.assert_close(shown[0][0], shown[1][0])
+    assert shown[0][1] == shown[1][1]
+    for ours, wanted in zip(shown[0][2:], shown[1][2:], strict=True):
+        if isinstance(wanted, Tensor):
+            torch.testing.assert_close(ours, wanted)
+        else:
+            assert ours == wanted

@@ -34,7 +34,7 @@ from ...values.objects.callables import name_of
 from ...values.objects.classes import ClassValue
 from ...values.objects.opaque import HiddenValue
 from ...values.objects.operators import is_none
-from ..registry import calls, handles
+from ..registry import AS_GIVEN, calls, handles
 
 __all__ = ["raises_warnings"]
 
@@ -144,9 +144,9 @@ def _perform(function: object, machine: Machine, *args: Value, **kwargs: Value) 
 calls({one: partial(_perform, one) for one in (logging.Logger._log, log_api_usage_once)})
 
 
-@handles(warnings.warn)
+@handles(warnings.warn, like=AS_GIVEN)  # since Python 3.12 `inspect` finds no signature of it
 def _warn(
-    machine: Machine, text: Value, category: Value | None = None, stacklevel: Value | None = None
+    machine: Machine, message: Value, category: Value | None = None, stacklevel: Value | None = None
 ) -> None:
     """Warn at the line that `stacklevel` names, which must be a traced one."""
     level = 1 if stacklevel is None else stacklevel.as_constant(machine)
@@ -155,7 +155,7 @@ def _warn(
     # stacklevel counts Python frames. One above the root belongs to the caller, which may be
     # another one in the next call.
     if (
-        not text.is_constant(machine)
+        not message.is_constant(machine)
         or not 0 < level <= len(machine.frames)
         or not _is_only_said(category)
     ):
@@ -164,7 +164,7 @@ def _warn(
     frame = machine.frames[-level]
     line = frame.line()
     position = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
-    machine.effects.perform(machine.constant(_warn_at), (text, category, *position))
+    machine.effects.perform(machine.constant(_warn_at), (message, category, *position))
 
 
 def _is_only_said(category: Value) -> bool:

@@ -1,10 +1,14 @@
-"""torch.utils.checkpoint (use_reentrant=False): nodes of the graph that backward recomputes.
+"""torch.utils.checkpoint: nodes of the graph that backward recomputes.
 
 The function is traced like any call and its nodes are marked (`meta["checkpoint"]`, one
 `Recomputed` for each call). autograd/partition.py saves the inputs of these nodes and their random
 numbers. Eager runs the function a second time; where that would be visible (it writes to memory
 from before the call, prints, or draws other numbers) the call is a graph break. Guards on Python
 state that it reads are checked again by the backward (trace/values/autograd/backward_facts.py).
+
+The reentrant form gives the same gradients where an argument requires grad, all results do, and
+what the function captures are leaves; otherwise it is a graph break. Its backward raises, as in
+eager, if `torch.autograd.grad` calls it.
 
 Selective checkpointing: the policy, or list of operators, that `context_fn` gives to
 `create_selective_checkpoint_contexts` is rebuilt for each compile and asked about each ATen call.
@@ -16,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.fx import Node
 from torch.utils import checkpoint
 
 from ....graph.memory import storage_of
 from ....graph.recomputed import Policy, Recomputed, Rerun
+from ....guards.source import Globals
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...result import Recipe
 from ...values.autograd.backward_facts import BackwardFacts, SavedObjects
@@ -48,10 +54,16 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}
     same_draws = given.pop("preserve_rng_state", machine.constant(True)).realize(machine)
     policy = _policy_of(machine, own)
+    is_reentrant = "use_reentrant" in own and _is(machine, own["use_reentrant"], True)
+    if is_reentrant:
+        del own["use_reentrant"]
+        if own or given or policy is not None:
+            raise _refused("its reentrant form takes no such argument")
+        _check_reentrant_arguments(machine, args[1:])
     others = [name for name, value in own.items() if not _is(machine, value, _STANDARD[name])]
     # Without the argument torch 2.13 warns and takes the reentrant form, which runs the function
     # without grad mode and nests a call of the engine in the backward.
-    if "use_reentrant" not in own or others:
+    if others or not (is_reentrant or "use_reentrant" in own):
         what = others[0] if others else "use_reentrant"
         raise _refused(f"{what} affects the backward alone")
     before, changes = list(machine.graph.graph.nodes), machine.effects.changes
@@ -60,19 +72,26 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if machine.backward_facts is not None:
         result, region = args[0].realize(machine).call(machine, args[1:], given), Recomputed(None)
     else:
-        result, region = _followed(machine, args, given, keeps_draws, policy)
+        result, region = _followed(machine, args, given, keeps_draws, policy, is_reentrant)
     # Eager runs the function twice, so a write or an effect would happen twice.
     made = _since(machine.graph.graph.nodes, before)
     if machine.effects.changes != changes or _writes_outside(made, before):
         raise _refused("backward runs it again, and it changes older objects")
     if any("random" in node.meta for node in made) and not keeps_draws:
         raise _refused("backward draws other numbers (preserve_rng_state=False)")
+    if is_reentrant and machine.graph.grad_enabled:
+        _check_reentrant_results(args[1:], result, made)
     _mark(made, region)
     return result
 
 
 def _followed(
-    machine: Machine, args: Args, given: Kwargs, keeps_draws: bool, policy: Value | None
+    machine: Machine,
+    args: Args,
+    given: Kwargs,
+    keeps_draws: bool,
+    policy: Value | None,
+    is_reentrant: bool,
 ) -> tuple[Value, Recomputed]:
     """Return the function's result, and how backward can run it again."""
     facts = BackwardFacts(machine, _NAME)
@@ -91,10 +110,44 @@ def _followed(
         raise _refused("it reads an object that the frame has changed")
     if not all(isinstance(node, Node) for node in left):
         raise _refused("it takes a size")
-    rerun = Rerun(make, len(left), names, facts.guards, keeps_draws, policy is not None)
+    rerun = Rerun(
+        make, len(left), names, facts.guards, keeps_draws, policy is not None, is_reentrant
+    )
     for index, node in enumerate(left):
         node.meta.setdefault("enters", {})[rerun] = index
     return result, Recomputed(rerun, None if policy is None else _maker_of_policy(machine, policy))
+
+
+def _check_reentrant_arguments(machine: Machine, args: Args) -> None:
+    if machine.backward_facts is not None:
+        raise _refused("its reentrant form is nested")
+    # A call must hold an object for its backward, which then checks how it is called.
+    machine.notes.root.of(SavedObjects).index(Globals())
+    if machine.graph.grad_enabled and not any(map(_requires_grad, args)):
+        raise _refused("without an argument that requires grad, its reentrant form warns")
+
+
+def _requires_grad(value: Value) -> bool:
+    return isinstance(value, TensorValue) and value.meta.requires_grad
+
+
+def _check_reentrant_results(args: Args, result: Value, made: Sequence[Node]) -> None:
+    """Break where eager's reentrant form gives other gradients: it differentiates arguments and
+    leaves, and all of its results require grad.
+    """
+    given = {value.node for value in args if isinstance(value, TensorValue)}
+    results = result.items if isinstance(result, TupleValue) else (result,)
+    memory = {storage_of(node) for node in given}
+    for value in results:
+        if not _requires_grad(value) or storage_of(value.node) in memory:  # type: ignore[attr-defined]
+            raise _refused("its reentrant form makes every result require grad")
+    inside = set(made)
+    for node in (source for one in made for source in one.all_input_nodes):
+        meta = node.meta.get("val")
+        if node in inside or node in given or not isinstance(meta, torch.Tensor):
+            continue
+        if meta.requires_grad and not meta.is_leaf:
+            raise _refused("its reentrant form captures a tensor that the program has computed")
 
 
 class _Contexts(Value):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ....bytecode import decode
+from ....bytecode import Intrinsic, decode
 from ....guards.guard import NameFact, NamespaceFacts
 from ....symbols.context import SWAPPED
 from ...breaks import GraphBreak, RefusedTorchCall
@@ -150,6 +150,8 @@ def _attributes(code: types.CodeType) -> Iterator[str]:
             yield from (f"__{name}__", f"__r{name}__")
             if arg not in _OPERATORS:  # `+=`
                 yield f"__i{name}__"
+        elif op == "CALL_INTRINSIC_1" and instruction.arg == Intrinsic.UNARY_POSITIVE:
+            yield "__pos__"
         elif op in _OTHER_OPERATORS:
             yield _OTHER_OPERATORS[op]
         elif "JUMP" in op and op.endswith(("IF_TRUE", "IF_FALSE", "_OR_POP")):

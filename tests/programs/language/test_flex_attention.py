@@ -1,0 +1,167 @@
+"""flex_attention is one graph where its functions are elementwise, with the results of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.attention.flex_attention as flex
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import jitmagic
+from tests.programs.counts import counts_of
+
+HEADS, LENGTH = 4, 16
+SLOPES, DOCUMENTS = torch.linspace(0.1, 0.4, HEADS), torch.arange(LENGTH) // 5
+BIAS = torch.linspace(-1, 1, HEADS * LENGTH * LENGTH).view(HEADS, LENGTH, LENGTH)
+
+
+@pytest.fixture(autouse=True)
+def op_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let eager run its own operations; otherwise it calls torch.compile."""
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+def blocks(function: Callable[..., Tensor], batch: int | None = None) -> Any:
+    heads = None if batch is None else HEADS
+    return create_block_mask(function, batch, heads, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
+
+
+SCORES: dict[str, Callable[..., Tensor]] = {
+    "alibi": lambda s, b, h, i, j: s + SLOPES[h] * (j - i),
+    "capped": lambda s, b, h, i, j: torch.tanh(s / 20) * 20,
+    "a bias": lambda s, b, h, i, j: s + BIAS[h, i, j],
+    "masked": lambda s, b, h, i, j: torch.where(i >= j, s, -float("inf")),
+    "a constant": lambda s, b, h, i, j: s * 0 + 2,
+}
+MASKS: dict[str, Any] = {
+    "causal": blocks(lambda b, h, i, j: i >= j),
+    "documents": blocks(lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j), 2),
+    "a window": blocks(lambda b, h, i, j: (i - j).abs() < 3),
+    "nothing": blocks(lambda b, h, i, j: i > 100),
+    "every row but one": blocks(lambda b, h, i, j: (i != 3) | (b > 0)),
+}
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "a scale": {"scale": 0.3},
+    **{name: {"score_mod": function} for name, function in SCORES.items()},
+    **{f"masked by {name}": {"block_mask": mask} for name, mask in MASKS.items()},
+    "both": {"score_mod": SCORES["a bias"], "block_mask": MASKS["causal"], "scale": 0.5},
+}
+
+
+def tensors(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(2, HEADS, LENGTH, 8, dtype=dtype) for _ in range(3)]
+
+
+def agree(program: Callable[..., Tensor], given: list[Tensor], **options: Any) -> None:
+    fast = jitmagic.jit(program, **options)
+    made, wanted = fast(*given), program(*given)
+    torch.testing.assert_close(made, wanted)
+    assert made.stride() == wanted.stride()
+    assert (counts_of(fast).graphs, counts_of(fast).breaks) == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("call", CALLS)
+def test_call_is_one_graph(call: str, dtype: torch.dtype) -> None:
+    agree(lambda q, k, v: flex_attention(q, k, v, **CALLS[call]) * 2, tensors(dtype))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_other_backends(backend: str) -> None:
+    agree(lambda q, k, v: flex_attention(q, k, v, **CALLS["both"]), tensors(), backend=backend)
+
+
+def test_fewer_heads_of_keys() -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k[:, :2], v[:, :2], SCORES["alibi"], enable_gqa=True)
+
+    agree(program, tensors())
+
+
+def test_keys_shared_by_the_batch() -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k[:1], v[:1], block_mask=MASKS["documents"])
+
+    agree(program, tensors())
+
+
+def test_result_has_the_layout_of_the_queries() -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v)
+
+    agree(program, tensors())
+
+
+def test_gradients_of_the_operations_are_those_of_attention_written_out() -> None:
+    """On the CPU torch refuses gradients of its inputs, but those of what a function reads."""
+    bias = BIAS.clone().requires_grad_()
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[h, i, j])
+
+    given = tensors()
+    q, k, v = given
+    made = jitmagic.jit(program, fullgraph=True)(*given)
+    scores = (q @ k.transpose(-2, -1)) * 8**-0.5 + bias
+    wanted = torch.softmax(scores, -1) @ v
+    torch.testing.assert_close(made, wanted)
+    found = torch.autograd.grad(made.sin().sum(), bias)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted.sin().sum(), bias))
+
+
+def test_changed_mask_and_bias() -> None:
+    held = {"mask": MASKS["causal"]}
+    fast = jitmagic.jit(lambda q, k, v: flex_attention(q, k, v, block_mask=held["mask"]))
+    given = tensors()
+    for name in ("causal", "a window", "causal"):
+        held["mask"] = MASKS[name]
+        torch.testing.assert_close(fast(*given), flex_attention(*given, block_mask=MASKS[name]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, b, h, i, j: s + BIAS[h][i][j],
+        lambda s, b, h, i, j: s + s.sum() * 0.1,
+        lambda s, b, h, i, j: s + torch.stack([i, j]).sum(),
+    ],
+)
+def test_functions_of_other_operations_run_as_eager(function: Callable[..., Tensor]) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, function) + 1
+
+    given = tensors()
+    fast = jitmagic.jit(program)
+    torch.testing.assert_close(fast(*given), program(*given))
+    assert counts_of(fast).breaks
+
+
+def grad_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return flex_attention(q.requires_grad_(), k, v)
+
+
+def other_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return flex_attention(q, k[:, :2], v[:, :2])
+
+
+def other_lengths(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return flex_attention(q[:, :, :8], k, v, block_mask=MASKS["causal"])
+
+
+def three_dimensions(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return flex_attention(q[0], k[0], v[0])
+
+
+@pytest.mark.parametrize("program", [grad_on_cpu, other_heads, other_lengths, three_dimensions])
+def test_refused_calls_raise_as_eager(program: Callable[..., Tensor]) -> None:
+    errors = []
+    for run in (program, jitmagic.jit(program)):
+        with pytest.raises(Exception) as caught:
+            run(*tensors())
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
