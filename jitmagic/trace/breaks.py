@@ -193,8 +193,8 @@ class UnsupportedTensor(Reason):
     title = "A kind of tensor that graphs do not take"
     template = "a tensor that cannot be a graph input: {what}"
     explanation = (
-        "Sparse, quantized, nested and functorch-wrapped tensors run as eager, and so do subclasses "
-        "that cannot be taken apart."
+        "Sparse, quantized, nested and functorch-wrapped tensors run as eager, and so do "
+        "subclasses that cannot be taken apart."
     )
 
 

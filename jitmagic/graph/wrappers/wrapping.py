@@ -6,8 +6,9 @@ rebuilt by `__tensor_unflatten__`, and computes by operations on its inner tenso
 wrapper of them, an `Unwrap` node gives those of a result. Run on tensors of any kind (real, meta,
 traced), the calls between them run the class's own `__torch_dispatch__`.
 
-Both are differentiable: the gradient of a wrapper is a wrapper of the gradients of its inner
-tensors. The same two functions connect a compiled graph to the autograd graph around it.
+Both are differentiable, any number of times: the gradient of a wrapper is a wrapper of the
+gradients of its inner tensors. The same two functions connect a compiled graph to the autograd
+graph around it.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Gradients:
         inner, strides = found.inner(gradient), gradient.stride()
         alike = (n for n, part in enumerate(inner) if part.stride() == strides)
         self.layout, self._strides_of = found, next(alike, None)
-        return inner
+        return Unwrap(found)(gradient)
 
     def around(
         self, inner: Sequence[torch.Tensor], like: Layout, shape: Sizes, stride: Sizes
@@ -134,7 +135,7 @@ class Gradients:
         """Return the gradient around its inner tensors."""
         of = self._strides_of
         strides = stride if of is None else inner[of].stride()
-        return (self.layout or like).around(inner, shape, strides)
+        return Rewrap(self.layout or like)(tuple(inner), shape, strides)
 
 
 def _differs(gradient: torch.Tensor, like: Layout) -> str:
@@ -154,19 +155,20 @@ def _tangent_like(
         inner = found.inner(gradient)
         expected = Layout.of(_as_tangent(layout, inner, shape, stride))
         if expected.equals(found):
-            return inner
+            return Unwrap(found)(gradient)
         coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
         coerced = None if coerce is None else coerce(expected.context)
         if coerced is not None:
-            return layout.inner(coerced)
+            return Unwrap(layout)(coerced)
     raise RuntimeError(_differs(gradient, layout))
 
 
 def _as_tangent(
     layout: Layout, inner: Sequence[torch.Tensor], shape: Sizes, stride: Sizes
 ) -> torch.Tensor:
-    made = layout.around(inner, shape, stride)
-    return made.requires_grad_(False) if made.requires_grad else made
+    made = Rewrap(layout)(tuple(inner), shape, stride)
+    # Some classes make wrappers that require grad, as their metadata say.
+    return made.requires_grad_(False) if made.requires_grad and made.is_leaf else made
 
 
 class _Wrapping(torch.autograd.Function):

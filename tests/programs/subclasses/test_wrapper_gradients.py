@@ -68,6 +68,21 @@ def two_of_ones() -> TwoTensor:
     return TwoTensor(torch.ones(3), torch.ones(3) * 2).requires_grad_()
 
 
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")  # torch runs such a backward
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_gradients_are_eagers(backend: str) -> None:
+    def cubed(x: Tensor) -> Tensor:
+        return x * x * x
+
+    seen = []
+    for each in (jitmagic.jit(cubed, backend=backend), cubed):
+        x = two_of_ones()
+        (first,) = torch.autograd.grad(each(x), x, two_of_ones().detach(), create_graph=True)
+        first.backward(two_of_ones().detach())
+        seen.append((first, x.grad))
+    assert_same(*seen)
+
+
 def _model() -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import types
 from dataclasses import replace
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -32,15 +33,19 @@ from ....symbols.context import Specialize
 from ....symbols.size import Size
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
-from ...result import Perform, WrapperPart
+from ...result import Perform, Recipe, WrapperPart
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
+from ..objects.callables import BuiltinValue
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
 from .function_subclasses import is_followed
 from .input_specs import guarded_spec, own_symbols
 from .tensor import TensorValue, record
+from .tensor_class import is_library_method
 
-__all__ = ["make_wrapper", "why_not_taken_apart", "wrapper_attribute", "wrapper_input"]
+__all__ = [
+    "library_method", "make_wrapper", "why_not_taken_apart", "wrapper_attribute", "wrapper_input",
+]  # fmt: skip
 
 _METHODS = (
     "__torch_dispatch__",
@@ -177,6 +182,32 @@ def make_wrapper(machine: Machine, kind: type, args: Args, kwargs: Kwargs) -> Va
         why = why or "it makes a leaf that requires grad"
         raise GraphBreak(RefusedTorchCall.of(name=kind.__name__, why=why))
     return made
+
+
+class LibraryMethod(BuiltinValue):
+    """A method of a wrapper subclass of torch's own, such as DTensor.to_local, bound to a tensor.
+
+    It is one node: like `__torch_dispatch__`, it runs when the graph is traced.
+    """
+
+    __slots__ = ("owner",)
+    obj: Any
+
+    def __init__(self, owner: TensorValue, function: object) -> None:
+        super().__init__(function)
+        self.owner = owner
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return record(machine, self.obj, [self.owner, *args], kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(MethodType, (builder.constant(self.obj), builder(self.owner)))
+
+
+def library_method(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
+    """Return a method that torch defines on the tensor's wrapper class; None if there is none."""
+    raw = attribute_of_class(tensor.kind, name)
+    return LibraryMethod(tensor, raw) if is_library_method(tensor.kind, raw) else None
 
 
 def wrapper_attribute(machine: Machine, tensor: TensorValue, name: str) -> Value | None:

@@ -8,12 +8,15 @@ other user code. Either way, a guard checks the attribute of the class.
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import torch
 
+from ....graph.wrappers.wrapping import is_wrapper_class
 from ....guards.source import ImportedModule, ModuleAttr, Source, TypeOf
 from ...breaks import GraphBreak, UnsupportedAttribute
 from ..base import Args, Machine, Value
-from ..objects.class_facts import NOTHING, guarded_attribute
+from ..objects.class_facts import NOTHING, belongs_to_torch, guarded_attribute
 from ..objects.classes import bind
 from ..objects.monkey_patches import PARAMETER, TENSOR
 
@@ -35,6 +38,8 @@ def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
         # as well.
         if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
+        if attribute == name and is_library_method(kind, raw):
+            return None  # it is one node (subclasses.py)
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)
         is_absent = attribute == name and raw is NOTHING and kind not in _PATHS
         if is_absent and guarded_attribute(machine, kind, "__getattr__") is NOTHING:
@@ -47,6 +52,14 @@ def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
         found, value = cls.find(machine, name)
         return bind(machine, found, value, tensor, cls, name).realize(machine)
     return None
+
+
+def is_library_method(kind: type, raw: object) -> bool:
+    """Return whether a class attribute is a method of a wrapper subclass that torch defines."""
+    if not isinstance(raw, FunctionType) or TENSOR.get(raw.__name__) is raw:
+        return False  # torch.Tensor's own, such as backward()
+    of_torch = is_wrapper_class(kind) and belongs_to_torch(kind.__module__)
+    return of_torch and belongs_to_torch(raw.__module__)
 
 
 def call_user_method(machine: Machine, tensor: Value, name: str, args: Args) -> Value | None:

@@ -38,7 +38,7 @@ from .function_subclasses import (
 )
 from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
-from .subclasses import wrapper_attribute
+from .subclasses import library_method, wrapper_attribute
 from .tensor import ATTRIBUTES, TensorValue, record
 
 __all__ = ["TensorMethodValue"]
@@ -165,6 +165,7 @@ ATTRIBUTES.extend(
     Rule(_as_call, _AS_CALLS),
     Rule(lambda machine, tensor, name: read_gradient(machine, tensor), ("grad",)),
     Rule(lambda machine, tensor, name: _history(machine, tensor), ("grad_fn",)),
+    library_method,
     _of_class,  # before the tensor's own entries, as in Python for methods and descriptors
     lambda machine, tensor, name: tensor.own_attribute(machine, name),
     wrapper_attribute,
