@@ -86,6 +86,7 @@ class GraphBuilder:
         self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
+        self.known = self._nodes.get  # the node of a meta tensor, or None
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # storage -> inputs
         self._outputs: dict[Node, int] = {}
 
@@ -184,9 +185,7 @@ class GraphBuilder:
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs) or call.draws_inside
         if call.inner is not None:
-            inside = [n for memory in call.storages for _, n in self._inputs_over.get(memory, ())]
-            call.check_history(bool(inside))
-            written = tuple(dict.fromkeys((*written, *inside)))
+            written = call.with_inner_writes(written, self._inputs_over)
         if random:
             self._note_draw()
         value = self._settle(target, call.value, given)
@@ -214,10 +213,6 @@ class GraphBuilder:
         node = self._add(target, args, {}, value, spec, lines)
         self._nodes[value] = node
         return node
-
-    def known(self, value: torch.Tensor) -> Node | None:
-        """Return the node of a meta tensor, or None."""
-        return self._nodes.get(value)
 
     def _rewritten(
         self,

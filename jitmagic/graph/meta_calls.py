@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import Node
 
 from ..errors import UserLine
 from .devices import Placement, kernels_on, place
@@ -68,7 +69,9 @@ class MetaCall:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
-        makes_wrapper = isinstance(self.target, type) and is_wrapper_class(self.target)
+        target = self.target
+        is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
+        makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
         with kernels_on(self.placement.device):
             if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
                 _STEPS.ask(self)
@@ -81,11 +84,17 @@ class MetaCall:
         """Return whether a call on inner tensors draws random numbers."""
         return any(is_random_op(call.op) for call in self.inner or ())
 
-    def check_history(self, writes_to_inputs: bool) -> None:
-        """Raise NotFollowed if a wrapper from outside gets another history by a write."""
+    def with_inner_writes(
+        self, written: tuple[Node, ...], inputs_over: Mapping[int | None, list[tuple[int, Node]]]
+    ) -> tuple[Node, ...]:
+        """Return the nodes written to, with the inputs whose memory inner calls write to. Raises
+        NotFollowed if a wrapper from outside gets another history by that.
+        """
+        inside = [node for memory in self.storages for _, node in inputs_over.get(memory, ())]
         is_recorded = self.modes.grad and any(tensor.requires_grad for tensor in self.changed)
-        if writes_to_inputs and is_recorded:
+        if inside and is_recorded:
             raise NotFollowed("it changes the history of a tensor subclass from outside")
+        return tuple(dict.fromkeys((*written, *inside)))
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""

@@ -20,7 +20,7 @@ from ..objects.class_facts import NOTHING, belongs_to_torch, guarded_attribute
 from ..objects.classes import bind
 from ..objects.monkey_patches import PARAMETER, TENSOR
 
-__all__ = ["call_user_method", "user_attribute"]
+__all__ = ["call_user_method", "is_library_method", "user_attribute"]
 
 _PATHS: dict[type, Source] = {
     torch.Tensor: ModuleAttr(ImportedModule("torch"), "Tensor"),
