@@ -22,9 +22,8 @@ import torch
 
 from .bytecode import FrameSnapshot, shown_as
 from .errors import CompilerUnavailable, OptionError, TaggingError, warn
-from .extend.calls import CALLS
 from .extend.entry_points import is_loading, load_extensions
-from .extend.passes import PASSES
+from .extend.registry import Changes
 from .frame.declared_dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.forwarder import needs_forwarder
@@ -317,7 +316,7 @@ def _compile_again() -> None:
         reset()
 
 
-PASSES.on_change = CALLS.on_change = _compile_again
+Changes.notify = staticmethod(_compile_again)
 
 
 def wait(timeout: float | None = None) -> bool:

@@ -9,7 +9,9 @@
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
+    │   ├── CannotRender              a renderer has no line for a scalar operation
     │   ├── PassFailed                a registered pass raised, or made a graph that is not valid
+    │   ├── ExtensionFailed           a rule of an operator raised, or returned a wrong result
     │   ├── OperationFailed           one operation is refused; the graph ends before it
     │   ├── SizesDiffer               a graph with dynamic sizes is not valid for a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
@@ -46,11 +48,13 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
     "CompilerUnavailable",
     "DoubleBackward",
     "EagerNotice",
+    "ExtensionFailed",
     "FallbackWarning",
     "JitmagicError",
     "JitmagicWarning",
@@ -238,12 +242,41 @@ class CompilerUnavailable(CompileFailed):
         )
 
 
+class CannotRender(CompileFailed):
+    """Says that a renderer has no line for a scalar operation."""
+
+    def __init__(self, language: str, name: str) -> None:
+        super().__init__(f"no {language} for the scalar operation {name!r}")
+
+
 class PassFailed(CompileFailed):
     """Says that a pass of `jitmagic.extend` raised, or made a graph that is not valid."""
 
     def __init__(self, name: str, stage: str, why: str) -> None:
         self.name, self.stage = name, stage
         super().__init__(f"the pass {name!r} on the {stage} graph {why}")
+
+
+class ExtensionFailed(CompileFailed):
+    """Says that a rule of `jitmagic.extend` for an operator raised, or returned a wrong result."""
+
+    def __init__(self, kind: str, name: str, function: Any, why: object) -> None:
+        self.kind, self.name = kind, name
+        error = why if isinstance(why, Exception) else None
+        text = str(why) if error is None else f"raised {type(error).__name__}: {error}"
+        place = _line_within(function, error)
+        super().__init__(f"the {kind} of {name} {text}" + (f"\n  {place}" if place else ""))
+
+
+def _line_within(function: Any, error: Exception | None) -> UserLine | None:
+    """Return the innermost user's line of an error, else the first line of the function."""
+    code, line = getattr(function, "__code__", None), 0
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None:
+        if not is_ours(traceback.tb_frame):
+            code, line = traceback.tb_frame.f_code, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return code and UserLine(code.co_filename, line or code.co_firstlineno, code.co_name)
 
 
 class OperationFailed(CompileFailed):

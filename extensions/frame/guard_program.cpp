@@ -18,8 +18,8 @@ namespace jitmagic {
 namespace {
 
 constexpr std::string_view kPartNames[kParts] = {"__code__",       "__closure__", "__defaults__",
-                                                 "__kwdefaults__", "__globals__", "__self__",
-                                                 "__func__"};
+                                                 "__kwdefaults__", "__globals__", "__annotations__",
+                                                 "__self__",       "__func__"};
 
 // The operands of a step by the field that they fill. Those without a comment fill Step::object.
 struct Operands {

@@ -163,6 +163,11 @@ PyObject* function_part(PyObject* object, Py_ssize_t part) {
     case kClosure: found = function->func_closure; break;
     case kDefaults: found = function->func_defaults; break;
     case kKwDefaults: found = function->func_kwdefaults; break;
+    case kAnnotations:  // the getter would evaluate them
+      if (function->func_annotations && PyDict_Check(function->func_annotations)) {
+        found = function->func_annotations;
+      }
+      break;
     default: return nullptr;
   }
   return found ? found : Py_None;

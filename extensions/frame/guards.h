@@ -53,7 +53,7 @@ enum class Op : unsigned char {
 };
 
 // The attribute that Op::FunctionPart reads, stored in Step::number.
-enum Part : Py_ssize_t { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kSelf, kFunc, kParts };
+enum Part : Py_ssize_t { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kAnnotations, kSelf, kFunc, kParts };
 
 struct Step {
   Op op;

@@ -26,6 +26,7 @@ from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
 from ..graph.operators.pointwise import is_pointwise, is_transcendental
 from ..graph.operators.raising import may_raise_on_data
+from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
@@ -164,7 +165,7 @@ class _Parts:
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
         forward = ancestors((*results, *effects))
-        ends = [*gradients, *(n for n in nodes if n in backward and is_foreign(n.target))]
+        ends = [*gradients, *(n for n in nodes if n in backward and _is_own_effect(n))]
         reached = ancestors(ends)
         needed = [n for n in nodes if n in reached and n not in backward]
         return _Parts(
@@ -326,6 +327,8 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
         return 0
     if runs_once(node) or node.op == "placeholder":
         return INFINITE
+    if (registered := registered_cost(node)) is not None:
+        return int(registered) + 1
     spec: TensorSpec | None = node.meta.get("spec")
     if spec is None:
         return INFINITE
@@ -355,6 +358,11 @@ def _read_whole(node: Node, parts: _Parts) -> bool:
 
 def _fusible(node: Node) -> bool:
     return is_pointwise(node.target) or node.target in _REDUCTIONS
+
+
+def _is_own_effect(node: Node) -> bool:
+    """Return whether the kernel of a foreign operator may have effects."""
+    return is_foreign(node.target) and runs_once(node)
 
 
 # -- the two graphs --------------------------------------------------------------------------------

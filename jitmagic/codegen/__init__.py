@@ -15,7 +15,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     numba, numba_values, numba_ops   numba, scalar loops
     config            what tuning may override
 
-The names of operations are those of `loops/ir.py`; each renderer has one table of them.
+Scalar operations are rows of operators/scalar.py; each renderer has one module with their lines.
 """
 
 from __future__ import annotations

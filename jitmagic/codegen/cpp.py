@@ -23,7 +23,7 @@ from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
 from .cpp_product import products_in
-from .cpp_text import is_reserved, renamed
+from .cpp_text import functions_in, is_reserved, renamed
 from .cpp_values import CppBody
 from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit
@@ -127,7 +127,8 @@ def _balanced(functions: Mapping[str, str]) -> list[tuple[str, ...]]:
 
 def _unit(functions: Mapping[str, str], names: Iterable[str]) -> Unit:
     text = "\n\n".join(functions[name] for name in names)
-    return Unit(f"{_head(text)}\n{text}\n", tuple(names))
+    head = "\n".join([_head(text), *functions_in(text)])
+    return Unit(f"{head}\n{text}\n", tuple(names))
 
 
 def _head(text: str) -> str:

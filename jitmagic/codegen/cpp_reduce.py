@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from ..loops.ir import Reduction
+from ..operators.scalar import REDUCTIONS
 from .cpp_text import CTYPES, literal
 
 __all__ = ["POSITIONAL", "Accumulator", "lanes_of_product"]
 
-_JOIN = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
 POSITIONAL = ("argmax", "argmin")
 _PRODUCT_BYTES = 32  # register width in ATen's kernel, which torch builds for AVX2 at most
@@ -122,7 +122,7 @@ class Accumulator:
         if self.dtype == torch.bool:
             both = self.node.op in ("all", "min", "prod")
             return f"jm::bitwise_{'and' if both else 'or'}({a}, {b})"
-        return f"jm::{_JOIN[self.node.op]}({a}, {b})"
+        return f"jm::{REDUCTIONS[self.node.op]}({a}, {b})"
 
     @property
     def combined(self) -> str:

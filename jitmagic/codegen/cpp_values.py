@@ -38,8 +38,11 @@ from ..loops.ir import (
 )
 from ..schedule.substitution import expr_axes
 from .cpp_text import (
+    BELOW,
     CTYPES,
     INFIX,
+    LANE_SIZE_OPS,
+    MIRRORED,
     call_text,
     closed,
     count_text,
@@ -54,9 +57,6 @@ from .vector_lanes import lane_step
 
 __all__ = ["CppBody"]
 
-# Comparison -> (positions above the bound for which it still holds, whether it is negated).
-_BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 LONGEST = 90  # characters of an expression that needs no name
 
 
@@ -151,15 +151,15 @@ class CppBody(ScopedText[_Scope]):
         """
         # As two registers of int64 per side, padding 512 by 64 took 1.6 of the static kernel's
         # time, now 0.96.
-        if not (self.kernel.symbols and node.op in _BELOW and self.is_vector(node)):
+        if not (self.kernel.symbols and node.op in BELOW and self.is_vector(node)):
             return None
         position, bound, op = *node.args, node.op
         if not self._counts_lanes(position):
-            position, bound, op = bound, position, _MIRRORED[op]
+            position, bound, op = bound, position, MIRRORED[op]
         if not self._counts_lanes(position) or self.is_vector(bound):
             return None
         assert isinstance(position, IndexValue)
-        more, others = _BELOW[op]
+        more, others = BELOW[op]
         first = self._index(add(position.expr, Integer(-more)), depth)
         lanes = f"jm::lanes_below<{self.count}>({self.reach(bound, depth).code}, {first})"
         return f"jm::bitwise_not({lanes})" if others else lanes
@@ -331,7 +331,7 @@ class CppBody(ScopedText[_Scope]):
         texts = [closed(self._lane_index(part, depth, mask)) for part in args]
         if op == "*":
             return " * ".join(texts)
-        return f"jm::{'floordiv' if op == '//' else 'remainder'}({', '.join(texts)})"
+        return f"jm::{LANE_SIZE_OPS[op]}({', '.join(texts)})"
 
 
 def _without(expr: Expr, atoms: Mapping[Expr, int]) -> Expr:

@@ -19,6 +19,7 @@ from ..errors import ToolchainError
 from ..loops.expr import AxisVar, Expr, Integer, add
 from ..loops.ir import Buffer, Nest, Reduction
 from ..loops.values import identity
+from ..operators.scalar import REDUCTIONS
 from ..symbols.polynomial import product
 from ..symbols.size import expr_of
 from ..target import Target
@@ -181,8 +182,8 @@ class _Accumulator:
         if op in ("sum", "prod"):
             sign = "+" if op == "sum" else "*"
             return [f"{acc} = {TYPES[self.accumulated_as]}({acc} {sign} {value})"]
-        join = {"max": "maximum", "min": "minimum"}[op]
-        return [f"{acc} = {compute_text(join, [value, acc], torch.bool, self.dtype)}"]
+        text = compute_text(REDUCTIONS[op], [value, acc], torch.bool, self.dtype)
+        return [f"{acc} = {text}"]
 
     def result(self) -> str:
         """Return the reduction's value."""

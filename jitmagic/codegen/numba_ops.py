@@ -16,6 +16,8 @@ from collections.abc import Mapping
 
 import torch
 
+from ..operators.scalar import SCALARS, line_of
+
 __all__ = ["HALVES", "HELPERS", "TYPES", "cast_text", "compute_text", "helpers_of", "literal"]
 
 TYPES: Mapping[torch.dtype, str] = {
@@ -29,12 +31,9 @@ TYPES: Mapping[torch.dtype, str] = {
 }
 HALVES: Mapping[torch.dtype, str] = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
-_MATH = frozenset(
-    "exp expm1 log log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-    "lgamma atan2 sqrt".split()
-)
-_NUMPY = frozenset("exp2 log2 floor ceil trunc copysign nextafter hypot signbit fmod".split())
+# An operation has a line in each table of a kind of operands that it takes, or one in _EITHER.
 _EITHER: Mapping[str, str] = {
+    **{"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "neg": "-{0}"},
     **{"eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}"},
     **{"le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}"},
     "where": "{1} if {0} else {2}",
@@ -47,8 +46,15 @@ _EITHER: Mapping[str, str] = {
     "fmin": "{0} if {0} < {1} or {1} != {1} else {1}",
 }
 _FLOAT: Mapping[str, str] = {
-    **{"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}"},
-    "neg": "-{0}",
+    **{
+        name: f"math.{name}({{0}})"
+        for name in "exp expm1 log log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+        "acosh atanh erf lgamma sqrt".split()
+    },
+    **{name: f"np.{name}({{0}})" for name in "exp2 log2 floor ceil trunc signbit".split()},
+    **{name: f"np.{name}({{0}}, {{1}})" for name in "copysign nextafter hypot fmod".split()},
+    "atan2": "math.atan2({0}, {1})",
+    "truediv": "{0} / {1}",
     "pow": "{0} ** {1}",
     "round": "np.rint({0})",
     "frac": "{0} - np.trunc({0})",
@@ -64,8 +70,8 @@ _FLOAT: Mapping[str, str] = {
     "floordiv": "floordiv_float({0}, {1})",
     "fma": "fma({0}, {1}, {2})",
 }
+_SINGLE = {"fma": "float32(float64({0}) * float64({1}) + float64({2}))"}
 _INTEGER: Mapping[str, str] = {
-    **{"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "neg": "-{0}"},
     **{"bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}"},
     "bitwise_not": "~{0}",
     "lshift": "lshift({0}, {1}, {w})",
@@ -73,22 +79,20 @@ _INTEGER: Mapping[str, str] = {
     "floordiv": "floordiv_integer({0}, {1})",
     "fmod": "fmod_integer({0}, {1})",
     "remainder": "remainder_integer({0}, {1})",
-    "pow": "pow_integer({0}, {1})",
-    "fma": "{0} * {1} + {2}",
-    **dict.fromkeys(("floor", "ceil", "round", "trunc"), "{0}"),
-    **dict.fromkeys(("isnan", "isinf"), "False"),
-    "isfinite": "True",
-    "signbit": "{0} < 0",
 }
 _BOOL: Mapping[str, str] = {
-    **dict.fromkeys(("logical_and", "bitwise_and", "minimum", "fmin", "mul"), "{0} and {1}"),
-    **dict.fromkeys(("logical_or", "bitwise_or", "maximum", "fmax", "add"), "{0} or {1}"),
-    **dict.fromkeys(("logical_xor", "bitwise_xor", "ne"), "{0} != {1}"),
-    **dict.fromkeys(("logical_not", "bitwise_not"), "not {0}"),
-    **{"eq": "{0} == {1}", "lt": "not {0} and {1}", "gt": "{0} and not {1}"},
+    "logical_and": "{0} and {1}",
+    "logical_or": "{0} or {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "not {0}",
+    **{"eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "not {0} and {1}", "gt": "{0} and not {1}"},
     **{"le": "not {0} or {1}", "ge": "{0} or not {1}", "where": "{1} if {0} else {2}"},
-    **dict.fromkeys(("isnan", "isinf", "signbit"), "False"),
-    "isfinite": "True",
+}
+_TABLES: Mapping[str, tuple[Mapping[str, str], ...]] = {
+    **dict.fromkeys(TYPES.values(), (_INTEGER, _EITHER)),
+    "float32": (_SINGLE, _FLOAT, _EITHER),
+    "float64": (_FLOAT, _EITHER),
+    "boolean": (_BOOL,),
 }
 
 HELPERS: Mapping[str, str] = {
@@ -158,23 +162,6 @@ def lshift(a, b, width):
 @inline
 def rshift(a, b, width):
     return a >> b if 0 <= b and b < width else a >> (width - 1)""",
-    "pow_integer": """\
-@inline
-def pow_integer(a, b):
-    # by squaring; a negative exponent leaves only 1 and -1
-    base = int64(a)
-    n = int64(b)
-    if n < 0:
-        if base == 1 or (base == -1 and n % 2 == 0):
-            return int64(1)
-        return base if base == -1 else int64(0)
-    out = int64(1)
-    while n > 0:
-        if n & 1:
-            out = out * base
-        base = base * base
-        n = n >> 1
-    return out""",
     "round_bf16": """\
 @inline
 def round_bf16(x):
@@ -243,28 +230,13 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
     """Return `op` on operands of dtype `operand`, with a result of `dtype`."""
-    kind = TYPES[operand]
-    template = _template(op, operand)
-    text = template.format(*args, t=kind, w=operand.itemsize * 8)
-    if dtype == torch.bool or (op == "where" and dtype not in HALVES):
+    kind, chooses = TYPES[operand], SCALARS[op].conditional
+    text = line_of(op, "numba", *_TABLES[kind]).format(*args, t=kind, w=operand.itemsize * 8)
+    if dtype == torch.bool or (chooses and dtype not in HALVES):
         return text
-    if op == "fma" and kind == "float32":
-        text = "float32(float64({}) * float64({}) + float64({}))".format(*args)
     if dtype in HALVES:
-        return text if op == "where" else f"round_{HALVES[dtype]}(float32({text}))"
+        return text if chooses else f"round_{HALVES[dtype]}(float32({text}))"
     return f"{TYPES[dtype]}({text})"
-
-
-def _template(op: str, operand: torch.dtype) -> str:
-    if operand == torch.bool:
-        return _BOOL[op]
-    if operand.is_floating_point and op in _MATH:
-        return f"math.{op}({'{0}, {1}' if op == 'atan2' else '{0}'})"
-    if operand.is_floating_point and op in _NUMPY:
-        two = op in ("copysign", "nextafter", "hypot", "fmod")
-        return f"np.{op}({'{0}, {1}' if two else '{0}'})"
-    table = _FLOAT if operand.is_floating_point else _INTEGER
-    return table[op] if op in table else _EITHER[op]
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:

@@ -19,8 +19,11 @@ from collections.abc import Mapping
 
 import torch
 
+from ..operators.scalar import SCALARS, line_of
+
 __all__ = [
     "HELPERS",
+    "INFIX",
     "TL_DTYPES",
     "WIDE",
     "cast_text",
@@ -53,21 +56,34 @@ WIDE: Mapping[torch.dtype, torch.dtype] = {
 }
 """Narrow values are held in these dtypes while they are reduced."""
 
-_INFIX: Mapping[str, str] = {
-    **{"add": "+", "sub": "-", "mul": "*"},
-    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
-    **{"logical_and": "&", "logical_or": "|", "logical_xor": "^"},
-    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "lshift": "<<", "rshift": ">>"},
+# An operation has a line in each table of a kind of operands that it takes, or one in INFIX or
+# _EITHER.
+INFIX: Mapping[str, str] = {
+    **{"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}"},
+    **{"eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}"},
+    **{"le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}"},
+    **{"logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_xor": "{0} ^ {1}"},
+    **{"bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}"},
+    **{"lshift": "{0} << {1}", "rshift": "{0} >> {1}"},
 }
-_LIBDEVICE = frozenset(
-    "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc".split()
-)
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 _ONE = "tl.full([], 1.0, {t})"
-_FLOAT: Mapping[str, str] = {
-    "neg": "{0} * -1.0",  # older Tritons write minus as 0 - x, which loses the sign of -0.0
+_EITHER: Mapping[str, str] = {
+    "where": "tl.where({0}, {1}, {2})",
     "abs": "tl.abs({0})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
+}
+_FLOAT: Mapping[str, str] = {
+    **{
+        name: f"libdevice.{name}({{0}})"
+        for name in "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh "
+        "cosh tanh asinh acosh atanh erf erfc erfinv lgamma trunc".split()
+    },
+    **{
+        name: f"libdevice.{name}({{0}}, {{1}})"
+        for name in "atan2 hypot pow copysign nextafter fmod".split()
+    },
+    "neg": "{0} * -1.0",  # older Tritons write minus as 0 - x, which loses the sign of -0.0
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "round": "libdevice.nearbyint({0})",
@@ -77,7 +93,6 @@ _FLOAT: Mapping[str, str] = {
     "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN})",
     "fmax": "tl.maximum({0}, {1})",
     "fmin": "tl.minimum({0}, {1})",
-    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
     "isfinite": 'tl.abs({0}) < float("inf")',
@@ -101,8 +116,6 @@ _DOUBLE: Mapping[str, str] = {
 }
 _INTEGER: Mapping[str, str] = {
     "neg": "-{0}",
-    "abs": "tl.abs({0})",
-    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
     "relu": "tl.maximum({0}, tl.full([], 0, {t}))",
     **dict.fromkeys(("maximum", "fmax"), "tl.maximum({0}, {1})"),
     **dict.fromkeys(("minimum", "fmin"), "tl.minimum({0}, {1})"),
@@ -111,7 +124,6 @@ _INTEGER: Mapping[str, str] = {
     "fmod": "{0} % {1}",
     "floordiv": "floor_divide_integer({0}, {1})",
     "remainder": "remainder_integer({0}, {1})",
-    "fma": "{0} * {1} + {2}",
 }
 # ptxas before CUDA 13 takes the least int16, negated, for 32768 where it is compared or converted;
 # floats keep it from narrowing the sum to 16 bits again.
@@ -253,29 +265,20 @@ def _shortest(value: float) -> str:
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
     """Return `op` on typed operands of dtype `operand`, with a result of `dtype`."""
-    if op == "where":
-        return f"tl.where({', '.join(args)})"
-    if operand in HALVES:
+    if operand in HALVES and not SCALARS[op].conditional:
         wide = [f"{closed(arg)}.to(tl.float32)" for arg in args]
         text = compute_text(op, wide, torch.float32, torch.float32)
         return text if dtype == torch.bool else f"({text}).to({TL_DTYPES[dtype]})"
-    if op in _INFIX:
-        return f"{closed(args[0])} {_INFIX[op]} {closed(args[1])}"
-    if op in _LIBDEVICE and operand.is_floating_point:
-        return f"libdevice.{op}({', '.join(args)})"
-    template = _template(op, operand)
+    template = line_of(op, "triton", *_tables(operand))
     if not re.fullmatch(r"[\w.]+\([^()]*\)", template):
         args = [closed(arg) for arg in args]
     return template.format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
 
 
-def _template(op: str, operand: torch.dtype) -> str:
-    if operand == torch.int16 and op in _SHORT:
-        return _SHORT[op]
-    if not operand.is_floating_point:
-        return _INTEGER[op]
-    special = _SINGLE if operand == torch.float32 else _DOUBLE
-    return special[op] if op in special else _FLOAT[op]
+def _tables(operand: torch.dtype) -> tuple[Mapping[str, str], ...]:
+    if operand.is_floating_point:
+        return INFIX, (_DOUBLE if operand == torch.float64 else _SINGLE), _FLOAT, _EITHER
+    return INFIX, (_SHORT if operand == torch.int16 else {}), _INTEGER, _EITHER
 
 
 def _bits(dtype: torch.dtype) -> str:

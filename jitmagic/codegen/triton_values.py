@@ -42,21 +42,28 @@ from ..loops.ir import (
     Value,
     walk,
 )
+from ..operators.scalar import SCALARS
 from ..schedule.substitution import expr_axes
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, is_same
 from .loop_structure import Structure, by_value
 from .scoped_text import Scope, ScopedText, Text, terms_text
-from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
+from .triton_ops import (
+    INFIX,
+    cast_text,
+    closed,
+    compute_text,
+    literal,
+    plain_number,
+    spread,
+    typed,
+)
 from .triton_tile import Tile, TileBlock
 
 __all__ = ["TritonScope", "TritonValues"]
 
 LONGEST = 80  # characters of an expression that needs no name
 _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
-_TAKES_TENSOR_DTYPE = frozenset(  # ops in which a plain number takes the tensor's dtype
-    "add sub mul eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor where lshift rshift".split()
-)
 
 
 @dataclass(slots=True)
@@ -185,10 +192,11 @@ class TritonValues(ScopedText[TritonScope]):
 
     def _operands(self, node: Compute, depth: int) -> list[str]:
         numbers = [isinstance(arg, Constant) for arg in node.args]
-        tensor = any(not n for n in numbers[1 if node.op == "where" else 0 :])
+        chooses = SCALARS[node.op].conditional
+        tensor = not all(numbers[1:] if chooses else numbers)
         # Triton gives a plain number the dtype of a tensor operand; without one it would be an
         # int32 or a float32.
-        plain = node.op in _TAKES_TENSOR_DTYPE and tensor
+        plain = (node.op in INFIX or chooses) and tensor
         texts = []
         for arg in node.args:
             if isinstance(arg, Constant):

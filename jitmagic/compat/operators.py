@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .table import private
@@ -26,6 +27,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "Ops",
+    "fake_contexts",
     "has_kernel",
     "has_trivial_fake",
     "qualified_name",
@@ -43,6 +45,9 @@ qualified_name: Callable[[Callable[..., Any]], str] = private("torch.fx.node._ge
 OPERATOR_DEFINITIONS: Any = private("torch._library.custom_ops.OPDEFS")
 registry: Any = private("torch._library.simple_registry.singleton")
 IMPLEMENTED: set[str] = private("torch.library._impls")
+fake_contexts: Callable[[Callable[[], object]], AbstractContextManager[None]] = private(
+    "torch._library.fake_impl.set_ctx_getter"
+)
 has_trivial_fake: Callable[[OpOverload], bool] = private(
     "torch._library.utils.can_generate_trivial_fake_impl"
 )

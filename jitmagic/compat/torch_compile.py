@@ -16,6 +16,7 @@ __all__ = [
     "LOGS",
     "FrameAction",
     "FrameExecStrategy",
+    "backends_of_program",
     "exclude_from_dynamo",
     "is_disallowed",
     "mark_of",
@@ -34,6 +35,7 @@ LOGS: Any = private("torch._logging._internal.log_registry")
 
 _RULES = "torch._dynamo.trace_rules"  # has what programs registered with torch.compiler, by ids
 _POLYFILLS = "torch._dynamo.variables"
+_BACKENDS = "torch._dynamo.backends.registry"
 
 
 def is_disallowed(function: object) -> bool:
@@ -66,6 +68,18 @@ def mark_of(function: object) -> tuple[str, Any] | None:
         if not str(getattr(replacement, "__module__", "torch.")).startswith("torch."):
             return "replaced", replacement
     return None
+
+
+def backends_of_program() -> dict[str, Callable[..., Any]]:
+    """Return the backends that a program registered with torch.compile, by name; torch's own are
+    left out.
+    """
+    known: dict[str, Any] = getattr(sys.modules.get(_BACKENDS), "_COMPILER_FNS", {})
+    return {name: run for name, run in known.items() if not _is_of_torch(run)}
+
+
+def _is_of_torch(function: object) -> bool:
+    return str(getattr(function, "__module__", "torch")).partition(".")[0] == "torch"
 
 
 def _is_among(name: str, function: object) -> bool:

@@ -23,6 +23,7 @@ from ..api import handle_of, original_of, tagged_copy, tagged_handle
 from ..autograd.result import Partition
 from ..errors import UsageError
 from ..frame.binding import bind, values_of
+from ..graph.operators.registered import registered_cost
 from ..loops.ir import Extern, Nest
 from ..loops.show import show
 from ..records import Compiled, CompileRecord
@@ -200,6 +201,8 @@ def _bytes_of(build: Build, name: str) -> int:
 
 
 def _flops(node: torch.fx.Node) -> int:
+    if (registered := registered_cost(node)) is not None:
+        return int(registered)
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return sum(math.prod(spec.shape) for spec in _specs(node.meta.get("spec")))

@@ -1,14 +1,18 @@
-"""extend: adds backends and graph passes to jitmagic, from a notebook or from a package.
+"""extend: adds operators, graph passes and backends to jitmagic, from a notebook or a package.
 
     register_backend(name, compile_fn)   for jit(fn, backend=name)
     register_pass(stage, fn)             edits the captured, joint, forward or backward graph
+    register_operator(op, shape=...)     facts of an operator of torch.library: shapes, writes, cost
+    register_decomposition(op, fn)       computes an operator by other torch operations
+    register_lowering(op, fn)            computes an element of a result: part of fused kernels
+    register_scalar(name, fn, cpp=...)   a function for lowerings, with its text in each language
     register_call(fn, ...)               how the tracer follows calls of a function
-    unregister(name)                     removes a backend, a pass or a function
+    unregister(name)                     removes what is registered under a name
 
 `substitute_in_graph`, `allow_in_graph`, `nonstrict_trace` and `assume_constant_result` are
 decorators for `register_call`, named as torch.compiler's.
 
-Both register functions are decorators too, and without a decorator their result removes what was
+Functions that take `fn` are decorators too. Without a decorator their result removes what was
 registered: by `.remove()`, or at the end of a `with` block. A package registers its extensions
 through the entry-point group `jitmagic`: modules to import, or functions to call, before the first
 compile. docs/pages/extending.md has examples.
@@ -16,39 +20,49 @@ compile. docs/pages/extending.md has examples.
 
 from __future__ import annotations
 
-from ..errors import PassFailed, UsageError
-from .backends import BACKENDS, backend_names, register_backend
+from ..errors import ExtensionFailed, PassFailed, UsageError
+from .backends import backend_names, register_backend
 from .calls import (
-    CALLS,
     allow_in_graph,
     assume_constant_result,
     nonstrict_trace,
     register_call,
     substitute_in_graph,
 )
-from .passes import PASSES, STAGES, GraphPass, PassContext, register_pass
-from .registry import Registration
+from .operators import register_decomposition, register_lowering, register_operator
+from .passes import STAGES, GraphPass, PassContext, register_pass
+from .registry import REGISTRIES, Registration
+from .scalars import Scalar, register_scalar, scalar
 
 __all__ = [
     "STAGES",
+    "ExtensionFailed",
     "GraphPass",
     "PassContext",
     "PassFailed",
     "Registration",
+    "Scalar",
     "allow_in_graph",
     "assume_constant_result",
     "nonstrict_trace",
     "register_backend",
     "register_call",
+    "register_decomposition",
+    "register_lowering",
+    "register_operator",
     "register_pass",
+    "register_scalar",
+    "scalar",
     "substitute_in_graph",
     "unregister",
 ]
 
 
 def unregister(name: str) -> None:
-    """Remove the extension of that name. Raises UsageError if there is none."""
-    removed = [registry.remove(name) for registry in (BACKENDS, PASSES, CALLS)]
+    """Remove what is registered under a name; that of an operator is its overload's, such as
+    "library.name.default". Raises UsageError if there is nothing.
+    """
+    removed = [registry.remove(name) for registry in REGISTRIES]
     if not any(removed):
-        known = (*backend_names(), *PASSES.rows, *CALLS.rows)
-        raise UsageError.unknown("extension", name, known)
+        known = dict.fromkeys(name for registry in REGISTRIES for name in registry.rows)
+        raise UsageError.unknown("extension", name, (*known, *backend_names()))

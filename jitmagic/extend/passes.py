@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import overload
 
 from torch.fx import GraphModule
 
 from ..errors import UsageError
-from .registry import Registration, Registry
+from .registry import Registration, Registry, as_decorator
 
 __all__ = [
     "PASSES",
@@ -105,16 +104,11 @@ def register_pass(
     if training not in (None, True, False):
         raise UsageError(f"training is None, True or False, not {training!r}")
     if run is None:
-        return partial(_decorated, stage, training, name)
+        return as_decorator(lambda run: register_pass(stage, run, training=training, name=name))
     if not callable(run):
         raise UsageError(f"a pass is a function of a graph and a context, not {run!r}")
     chosen = str(getattr(run, "__name__", type(run).__name__)) if name is None else name
     return PASSES.add(chosen, RegisteredPass(chosen, stage, training, run))
-
-
-def _decorated(stage: str, training: bool | None, name: str | None, run: GraphPass) -> GraphPass:
-    register_pass(stage, run, training=training, name=name)
-    return run
 
 
 def passes_for(stage: str, training: bool) -> tuple[RegisteredPass, ...]:

@@ -2,6 +2,9 @@
 
 Input: a name and a value. Output: a `Registration`, which removes it again, by `.remove()` or at
 the end of a `with` block. A name that is taken is refused, whoever took it.
+
+Rows that take part in a compile are part of its key: `Registry(kind, recompiles=True)` calls
+`Changes.notify` after each change, which makes tagged functions compile again.
 """
 
 from __future__ import annotations
@@ -9,13 +12,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 
-__all__ = ["Registration", "Registry"]
+__all__ = ["REGISTRIES", "Changes", "Registration", "Registry", "as_decorator"]
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Changes:
+    """Holds the listener of changes that make compiled functions outdated."""
+
+    notify: Callable[[], None] = staticmethod(lambda: None)
 
 
 class Registration:
@@ -41,15 +51,21 @@ class Registration:
 
 
 class Registry(Generic[T]):
-    """Values by name. `on_change` is called after each change."""
+    """Values by name. `on_remove` is called with the name of each row that is removed."""
 
-    __slots__ = ("_kind", "_lock", "_rows", "on_change")
+    __slots__ = ("_lock", "_on_remove", "_recompiles", "_rows", "kind")
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind  # "pass", for messages
+    def __init__(
+        self,
+        kind: str,
+        recompiles: bool = True,
+        on_remove: Callable[[str], object] | None = None,
+    ) -> None:
+        self.kind = kind  # "pass", for messages
         self._rows: Mapping[str, T] = MappingProxyType({})
         self._lock = threading.Lock()
-        self.on_change: Callable[[], None] = _nothing
+        self._recompiles, self._on_remove = recompiles, on_remove
+        REGISTRIES.append(self)
 
     @property
     def rows(self) -> Mapping[str, T]:
@@ -59,15 +75,15 @@ class Registry(Generic[T]):
     def add(self, name: str, value: T) -> Registration:
         """Add a row. Raises UsageError if the name is taken."""
         if not name or not isinstance(name, str):
-            raise UsageError(f"the name of a {self._kind} is a string, not {name!r}")
+            raise UsageError(f"the name of a {self.kind} is a string, not {name!r}")
         with self._lock:
             if name in self._rows:
                 raise UsageError(
-                    f"there is a {self._kind} {name!r} already: choose another name, or remove it "
+                    f"there is a {self.kind} {name!r} already: choose another name, or remove it "
                     f"with jitmagic.extend.unregister({name!r})"
                 )
             self._rows = MappingProxyType({**self._rows, name: value})
-        self.on_change()
+        self._changed()
         return Registration(name, lambda: self._remove(name, value))
 
     def remove(self, name: str) -> bool:
@@ -80,9 +96,25 @@ class Registry(Generic[T]):
                 return False
             left = {known: row for known, row in self._rows.items() if known != name}
             self._rows = MappingProxyType(left)
-        self.on_change()
+        if self._on_remove is not None:
+            self._on_remove(name)
+        self._changed()
         return True
 
+    def _changed(self) -> None:
+        if self._recompiles:
+            Changes.notify()
 
-def _nothing() -> None:
-    """Stand in for a listener."""
+
+REGISTRIES: list[Registry[Any]] = []
+"""All registries, in the order of the modules that define them."""
+
+
+def as_decorator(register: Callable[[F], object]) -> Callable[[F], F]:
+    """Return a decorator that registers a function and returns it."""
+
+    def decorate(function: F) -> F:
+        register(function)
+        return function
+
+    return decorate

@@ -37,7 +37,7 @@ from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, specs_in, tensors_in
 from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
 from .operators.foreign import is_foreign
-from .operators.target_traits import draws, statistics_written
+from .operators.target_traits import draws, hidden_writes
 from .passes import drop_dead_code
 from .propagate import (
     DataDependent,
@@ -182,11 +182,10 @@ class GraphBuilder:
         call.run()
         self.cast_cache.note_written(call.changed, self._is_input)
         written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)
-        written += statistics_written(target, args, kwargs, written)
-        random = draws(target, args, kwargs) or call.draws_inside
+        written += hidden_writes(target, args, kwargs, written)
         if call.inner is not None:
             written = call.with_inner_writes(written, self._inputs_over)
-        if random:
+        if random := (draws(target, args, kwargs) or call.draws_inside):
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]

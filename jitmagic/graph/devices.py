@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..operators.operation import is_in_place, operation
 from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
@@ -24,31 +25,6 @@ __all__ = ["CPU", "MixedDevices", "Placement", "kernel_device", "kernels_on", "p
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
-
-# Calls that read only the shape of their second tensor, so its device does not matter.
-_SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast_to"})
-# Calls that copy their second tensor into the first, from any device.
-_MOVING = frozenset({"copy_", "fill", "fill_"})
-# Calls that may mix a device with CPU tensors beyond the rule for 0-dim operands.
-_INDEXING = frozenset(
-    {"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"}
-)
-# Elementwise calls: a 0-dim CPU tensor acts as a number next to tensors of another device. Calls
-# whose kernels check devices themselves (clamp, logaddexp, nextafter) are excluded.
-_ELEMENTWISE = frozenset(
-    """add sub mul truediv true_divide div divide multiply subtract rsub floordiv floor_divide mod
-    remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_
-    or_ xor iadd isub imul itruediv ifloordiv imod ipow iand ior ixor bitwise_and bitwise_or
-    bitwise_xor logical_and logical_or logical_xor where copysign hypot xlogy ldexp not_equal
-    greater greater_equal less less_equal lerp addcmul addcdiv lshift rshift ilshift irshift
-    bitwise_left_shift bitwise_right_shift masked_fill""".split()
-)
-# Calls that write to their first argument and whose names do not end in one underscore.
-_AUGMENTED = frozenset(
-    spelled
-    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
-    for spelled in (f"i{name}", f"__i{name}__")
-)
 
 
 class MixedDevices(Exception):
@@ -112,7 +88,9 @@ def place(
     tensors = list(tensors_in((args, dict(kwargs))))
     if not tensors:
         made_on = as_device(asked) if asked is not None else CPU
-        return Placement(made_on, args, {**changed, "device": META} if _makes(name) else changed)
+        return Placement(
+            made_on, args, {**changed, "device": META} if operation(name).makes_tensor else changed
+        )
     own = device_of(tensors[0])
     mover = _MOVERS.get(name)
     if mover is not None and args and args[0] is tensors[0]:
@@ -129,51 +107,26 @@ def _common(
 ) -> torch.device:
     devices = {device_of(tensor) for tensor in tensors}
     own = device_of(tensors[0])
-    if len(devices) == 1 or name in _SHAPE_FROM_SECOND or name in _MOVING:
+    mixes = operation(name).mixes
+    if len(devices) == 1 or mixes == "any":
         return own
     rest = devices - {CPU}
-    bare = name.rstrip("_") if not name.endswith("__") else name.strip("_")
     if len(rest) == 1:
         (accelerator,) = rest
         on_cpu = [tensor for tensor in tensors if device_of(tensor) == CPU]
         # A kernel accepts one CPU scalar; `where` copies several to the device.
-        numbers = all(t.dim() == 0 for t in on_cpu) and (len(on_cpu) == 1 or bare == "where")
-        if numbers and (bare in _ELEMENTWISE or name in _ELEMENTWISE or name in _BINARY_DUNDERS):
-            if _writes_first(name) and own == CPU:
+        scalars = all(t.dim() == 0 for t in on_cpu) and (len(on_cpu) == 1 or name == "where")
+        if scalars and mixes == "scalars":
+            if is_in_place(name) and own == CPU:
                 raise MixedDevices(_sentence(devices))
             return accelerator
-        if name in _INDEXING and own == accelerator:
+        if mixes == "indexes" and own == accelerator:
             return own
     raise MixedDevices(_sentence(devices))
 
 
-def _writes_first(name: str) -> bool:
-    plain = name.endswith("__") or name in ("and_", "or_")
-    return name in _AUGMENTED or (name.endswith("_") and not plain)
-
-
 def _sentence(devices: set[torch.device]) -> str:
     return "tensors on " + " and ".join(sorted(map(str, devices)))
-
-
-_BINARY_DUNDERS = frozenset(
-    f"__{prefix}{name}__"
-    for prefix in ("", "r", "i")
-    for name in "add sub mul truediv floordiv mod pow and or xor eq ne lt le gt ge".split()
-)
-
-
-def _makes(name: str) -> bool:
-    """Return whether a call without tensor arguments is a factory that takes `device=`."""
-    return name in _FACTORIES
-
-
-_FACTORIES = frozenset(
-    """tensor zeros ones empty full arange linspace logspace eye rand randn randint randperm range
-    scalar_tensor as_tensor normal empty_strided tril_indices triu_indices hann_window
-    hamming_window blackman_window bartlett_window kaiser_window complex_window fft_fftfreq
-    fft_rfftfreq empty_permuted asarray vander""".split()
-)
 
 
 def _to(

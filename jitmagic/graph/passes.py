@@ -24,7 +24,7 @@ from .nested import frozen, map_nodes, tensor_nodes_in
 from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on, tensors_in
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
 from .operators.raising import may_raise_on_data, takes_data_size
-from .operators.target_traits import draws, statistics_written
+from .operators.target_traits import draws, hidden_writes
 from .regions import FunctionCall, back_to_entry_mode
 from .symbolic.sym_node import as_torch
 from .transforms import is_transform
@@ -213,7 +213,7 @@ def _describe(node: Node) -> None:
     call.run()
     node.meta.update(val=call.value, spec=spec_on(call.value, call.placement.device))
     written = tuple(a for a in given if any(a.meta["val"] is t for t in call.changed))
-    written += statistics_written(call.target, node.args, {**node.kwargs}, written)
+    written += hidden_writes(call.target, node.args, {**node.kwargs}, written)
     node.meta.pop("mutates", None)
     node.meta.pop("random", None)
     if written:

@@ -21,6 +21,7 @@ import torch
 from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import UserLine
+from ..operators.operation import operation
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
@@ -32,6 +33,7 @@ from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule, takes_device
 from .operators.recurrent import by_one_step
+from .operators.registered import infer_registered
 from .operators.shapes import infer_accepted, tensors_of
 from .operators.symbolic_shapes import (
     CallSignature,
@@ -340,6 +342,7 @@ def _lifted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
 _RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
+    infer_registered,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
     partial(infer_without_rule, by_rule=infer_accepted),
 )
@@ -369,22 +372,10 @@ def strides_are_certain(target: Target, device: torch.device | None = None) -> b
     name = target_name(target)
     if device is not None and device.type != "cpu" and differs_by_device(name):
         return False
-    return not name.startswith(_KERNEL_CHOOSES_STRIDES) or name in _RANGES
+    return not operation(name).kernel_strides
 
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution", "_convolution")
-_KERNEL_CHOOSES_STRIDES = (
-    *_CONVOLUTIONS,
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-    "fft_",
-    "linalg_",
-    "svd",
-    "lstm",
-    "gru",
-    "rnn_",
-)
-_RANGES = ("fft_fftfreq", "fft_rfftfreq")  # fft_ names that return a range and run no transform
 
 
 def _with_kernel_strides(target: Target, args: tuple[object, ...], result: object) -> object:

@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from ..compat.operators import OpOverload
+from ..operators import SCALARS
 from ..spec import TensorSpec
 from .node_meta import lines_of
 from .regions import FunctionCall
@@ -14,27 +15,9 @@ from .transforms import Transformed, is_transform
 
 __all__ = ["show"]
 
-_OPERATORS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-    "matmul": "@",
-    "and_": "&",
-    "or_": "|",
-    "xor": "^",
-    "lshift": "<<",
-    "rshift": ">>",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-}
+# Functions of Python's `operator`, most of which have the names of scalar operations.
+_OPERATORS = {row.name: row.symbol for row in SCALARS.values() if row.symbol}
+_OPERATORS |= {"mod": "%", "matmul": "@", "and_": "&", "or_": "|", "xor": "^"}
 
 
 def show(module: GraphModule, name: str = "graph") -> str:

@@ -55,7 +55,15 @@ def of_kind(kind: Any, base: object) -> Any:
 def part_of(function: object, part: str) -> object:
     """Return an attribute such as `__code__` of a function, or `__self__` of a bound method."""
     # A bound method would forward other attributes to its function.
-    return getattr(of_kind(_HAVE_PART.get(part, types.FunctionType), function), part)
+    owner = of_kind(_HAVE_PART.get(part, types.FunctionType), function)
+    return _evaluated_annotations(owner) if part == "__annotations__" else getattr(owner, part)
+
+
+def _evaluated_annotations(function: types.FunctionType) -> object:
+    """Return the dict that CPython has cached, or None; reading it may run code since 3.14."""
+    others = (function.__globals__, function.__builtins__, function.__kwdefaults__, vars(function))
+    found = (one for one in gc.get_referents(function) if issubclass(type(one), dict))
+    return next((one for one in found if all(one is not other for other in others)), None)
 
 
 def in_classes(cls: type, name: str) -> Any:

@@ -17,7 +17,7 @@ from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
 from .builder import LOOP_DTYPES
 from .ops.extern import returns_view
-from .registry import LOWERINGS
+from .registry import lowering_of
 
 __all__ = ["cpu_scalars_for"]
 
@@ -65,6 +65,6 @@ def _runs_on(node: Node, device: torch.device) -> bool:
 def _is_lowered(node: Node) -> bool:
     return (
         isinstance(node.target, OpOverload)
-        and str(node.target) in LOWERINGS
+        and lowering_of(str(node.target)) is not None
         and not returns_view(node.target)
     )

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import torch
 
+from ..operators.scalar import SCALARS
 from ..symbols.size import value_of
 from .expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, Symbol, ValueIndex
 from .ir import (
@@ -247,7 +248,7 @@ class _Evaluation:
             case Cast(value=value):
                 return self.known[value].to(dtype)
             case Compute(op=op, args=args):
-                return _apply(op, [self.known[arg] for arg in args])
+                return SCALARS[op].reference(*[self.known[arg] for arg in args])
             case Reduction():
                 return self._reduce(node)
         raise TypeError(f"not a value: {node!r}")
@@ -305,29 +306,3 @@ def _position(op: str, value: Tensor, dims: Sequence[int]) -> Tensor:
     best = flat.argmax(-1) if op == "argmax" else flat.argmin(-1)
     shape = [1 if d in dims else value.shape[d] for d in range(value.dim())]
     return best.reshape(shape)
-
-
-def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Return a * b + c with one rounding: float32 through float64, float64 by ATen's fused
-    kernel.
-    """
-    if a.dtype is torch.float64:
-        a, b, c = (part.contiguous() for part in torch.broadcast_tensors(a, b, c))
-        return torch.addcmul(c, a, b)
-    return (a.double() * b.double() + c.double()).to(a.dtype)
-
-
-_OPS: Mapping[str, Callable[..., Tensor]] = {
-    "truediv": torch.true_divide,
-    "floordiv": torch.floor_divide,
-    "lshift": torch.bitwise_left_shift,
-    "rshift": torch.bitwise_right_shift,
-    "lgamma": torch.lgamma,
-    "fma": _fma,
-}
-
-
-def _apply(op: str, args: Sequence[Tensor]) -> Tensor:
-    function = _OPS.get(op) or getattr(torch, op)
-    result: Tensor = function(*args)
-    return result

@@ -8,7 +8,8 @@
     Value  = Load(buffer, index, dtype, mask, fill)
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
-           | Reduction(op, axes, value, dtype).
+           | Reduction(op, axes, value, dtype);
+             the names of operations are those of operators/scalar.py.
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
            | Symbol(name, ..) | Apply(op, args)   dynamic sizes and their arithmetic.
@@ -48,8 +49,6 @@ from ..symbols.size import upper_bound
 from ..torch_types import OpOverload
 
 __all__ = [
-    "COMPUTE_OPS",
-    "REDUCTIONS",
     "Add",
     "Alias",
     "Axis",
@@ -84,28 +83,6 @@ __all__ = [
     "unused_name",
     "walk",
 ]
-
-# name -> arity. Every renderer, the interpreter and the kernel header implement exactly these.
-COMPUTE_OPS: Mapping[str, int] = {
-    **dict.fromkeys(
-        ("add", "sub", "mul", "truediv", "floordiv", "remainder", "fmod", "pow", "atan2", "hypot"),
-        2,
-    ),
-    **dict.fromkeys(("minimum", "maximum", "fmin", "fmax", "copysign", "nextafter"), 2),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 2),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"), 2),
-    **dict.fromkeys(("neg", "abs", "sign", "sqrt", "rsqrt", "reciprocal", "relu", "sigmoid"), 1),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
-    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 1),
-    **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
-    **dict.fromkeys(
-        ("erf", "erfc", "erfinv", "lgamma", "floor", "ceil", "round", "trunc", "frac"), 1
-    ),
-    **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "bitwise_not"), 1),
-    **dict.fromkeys(("where", "fma"), 3),
-}
-REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +191,7 @@ class IndexValue(Value):
 
 @dataclass(frozen=True, eq=False)
 class Compute(Value):
-    """Applies an op from COMPUTE_OPS; arguments already have the dtype it computes in (bool for
+    """Applies a scalar operation; arguments already have the dtype it computes in (bool for
     logic).
     """
 

@@ -33,7 +33,8 @@ from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
-from .registry import FALLBACKS, LOWERINGS
+from .registered import registered_lowering
+from .registry import FALLBACKS, lowering_of
 from .tensor_view import NumberView, TensorView, broadcast_point
 
 __all__ = ["device_of_kernels", "lower"]
@@ -129,7 +130,7 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     if str(op) == "aten.copy_.default":
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(builder, node))
-    lowering = LOWERINGS.get(str(op))
+    lowering = registered_lowering(op) or lowering_of(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "unused, but it may raise"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
@@ -166,7 +167,9 @@ def _cpu_scalar(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> ob
     given, options = map_nodes((node.args, node.kwargs), env.__getitem__, builder.moved)
     op = _overload(node)
     args, kwargs = _bound(op, given, options)
-    return LOWERINGS[str(op)](builder, out, *args, **kwargs)
+    lowering = lowering_of(str(op))
+    assert lowering is not None  # cpu_scalars chose the node for it
+    return lowering(builder, out, *args, **kwargs)
 
 
 def _transferred(builder: LoopBuilder, arg: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat
 from ..symbols.symbolic_numbers import Apply, kind_of
@@ -38,7 +39,9 @@ __all__ = [
     "LOWERINGS",
     "check_numbers",
     "fallback",
+    "lowering_of",
     "lowers",
+    "one_to_one",
     "operand_value",
     "pointwise",
     "pointwise_lowering",
@@ -135,6 +138,29 @@ def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
     return lowering
 
 
+def one_to_one(row: ScalarOperation) -> Lowering:
+    """Return the lowering of an ATen operation that is this scalar operation and nothing else."""
+
+    def function(*operands: Value) -> Value:
+        dtype = operands[-1].dtype
+        folded = row.of_whole is not None or (row.of_bools and dtype is torch.bool)
+        if not (folded or row.takes(dtype)):
+            raise Decline(f"eager refuses {dtype} here")
+        return compute(row.name, *operands)
+
+    return pointwise_lowering(function, row.rule, row.arity)
+
+
+def lowering_of(overload: str) -> Lowering | None:
+    """Return the lowering of an overload, which may be one of a scalar operation that was
+    registered after the import.
+    """
+    if overload in LOWERINGS:
+        return LOWERINGS[overload]
+    rows = (row for row in tuple(SCALARS.values()) if overload in row.overloads)
+    return next(map(one_to_one, rows), None)
+
+
 def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
     if out.spec.dtype is not dtype:
         raise Decline(f"promotion gives {dtype} where eager gives {out.spec.dtype}")
@@ -161,7 +187,7 @@ def operand_value(
     return value
 
 
-_OF_FLOATS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "neg": "neg", "sqrt": "sqrt"}
+_BY_SYMBOL = {row.symbol: row.name for row in SCALARS.values()}
 
 
 def _float_value(expr: Expr) -> Value:
@@ -173,8 +199,8 @@ def _float_value(expr: Expr) -> Value:
             return constant(value, torch.float64)
         case Apply("float", (part,)):
             return _float_value(part)
-        case Apply(op, parts) if op in _OF_FLOATS:
-            return compute(_OF_FLOATS[op], *map(_float_value, parts))
+        case Apply("+" | "-" | "*" | "/" | "neg" | "sqrt" as op, parts):
+            return compute(_BY_SYMBOL.get(op, op), *map(_float_value, parts))
     raise Decline(f"{expr!r} is a float computed from sizes")
 
 

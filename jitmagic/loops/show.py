@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from ..operators.scalar import SCALARS
 from ..symbols.symbolic_numbers import Symbol
 from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 from .free_axes import value_axes
@@ -44,10 +45,6 @@ from .ir import (
 
 __all__ = ["show", "show_step"]
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**"}
-_INFIX |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_INFIX |= {"logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|"}
-_INFIX |= {"bitwise_xor": "^", "lshift": "<<", "rshift": ">>"}
 _INDENT = "    "
 
 
@@ -199,8 +196,8 @@ class _NestText:
                 return f"{str(dtype).removeprefix('torch.')}({self.text(value)})"
             case Compute(op=op, args=args):
                 parts = [self.text(arg) for arg in args]
-                if op in _INFIX:
-                    return f"({parts[0]} {_INFIX[op]} {parts[1]})"
+                if symbol := SCALARS[op].symbol:
+                    return f"({parts[0]} {symbol} {parts[1]})"
                 return f"{op}({', '.join(parts)})"
         return repr(type(node))
 

@@ -11,14 +11,13 @@ import math
 
 import torch
 
+from ..operators.scalar import SCALARS
 from ..symbols.size import Size
 from .ir import Cast, Compute, Constant, IndexValue, Value
 
 __all__ = [
     "FLOATS",
     "INTEGERS",
-    "LOGIC",
-    "PREDICATES",
     "Number",
     "cast",
     "compute",
@@ -34,18 +33,6 @@ Number = bool | int | float
 
 FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
-LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
-PREDICATES = LOGIC.union("eq ne lt le gt ge isnan isinf isfinite signbit".split())
-_BOOL_LOGIC = {
-    "add": "logical_or",
-    "maximum": "logical_or",
-    "bitwise_or": "logical_or",
-    "mul": "logical_and",
-    "minimum": "logical_and",
-    "bitwise_and": "logical_and",
-    "bitwise_xor": "logical_xor",
-    "bitwise_not": "logical_not",
-}
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:
@@ -93,12 +80,16 @@ def cast(value: Value, dtype: torch.dtype) -> Value:
 
 
 def compute(op: str, *args: Value | Number | Size) -> Value:
-    """Apply an op of COMPUTE_OPS; numbers take the dtype of the first Value among the arguments."""
+    """Apply a scalar operation; numbers take the dtype of the first Value among the arguments."""
+    row = SCALARS[op]
     dtype = next(arg.dtype for arg in args if isinstance(arg, Value))
     values = tuple(arg if isinstance(arg, Value) else number(arg, dtype) for arg in args)
-    if dtype is torch.bool:
-        op = _BOOL_LOGIC.get(op, op)
-    return Compute(op, values, torch.bool if op in PREDICATES else values[0].dtype)
+    if row.of_whole is not None and dtype not in FLOATS:
+        same = row.of_whole == "same"
+        return values[0] if same else constant(bool(row.of_whole), torch.bool)
+    if row.of_bools is not None and dtype is torch.bool:
+        row = SCALARS[row.of_bools]
+    return Compute(row.name, values, torch.bool if row.boolean else values[0].dtype)
 
 
 def where(condition: Value, yes: Value | Number | Size, no: Value | Number | Size) -> Value:

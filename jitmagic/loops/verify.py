@@ -13,11 +13,10 @@ import torch
 
 from ..compat.operators import OpOverload
 from ..errors import VerifyError
+from ..operators.scalar import REDUCTIONS, SCALARS
 from ..symbols.size import Size, is_same
 from .expr import Axis, AxisVar, Expr, ValueIndex, axes_of, bounds, leaves, linear
 from .ir import (
-    COMPUTE_OPS,
-    REDUCTIONS,
     Alias,
     Buffer,
     Cast,
@@ -32,7 +31,6 @@ from .ir import (
     Store,
     Value,
 )
-from .values import LOGIC, PREDICATES
 
 __all__ = ["verify"]
 
@@ -227,17 +225,20 @@ class _Verifier:
                 self.require(node.dtype is not node.value.dtype, "a cast to the same dtype")
 
     def compute(self, node: Compute) -> None:
+        row = SCALARS.get(node.op)
         self.require(
-            COMPUTE_OPS.get(node.op) == len(node.args), f"op {node.op} on {len(node.args)}"
+            row is not None and row.arity == len(node.args), f"op {node.op} on {len(node.args)}"
         )
-        dtypes = {arg.dtype for arg in node.args}
-        if node.op == "where":
-            self.require(node.args[0].dtype is torch.bool, "a condition is bool")
-            dtypes = {arg.dtype for arg in node.args[1:]}
+        assert row is not None
+        operands = node.args
+        if row.conditional:
+            self.require(operands[0].dtype is torch.bool, "a condition is bool")
+            operands = operands[1:]
+        dtypes = {arg.dtype for arg in operands}
         self.require(len(dtypes) == 1, f"{node.op} mixes {sorted(map(str, dtypes))}")
-        if node.op in LOGIC:
-            self.require(dtypes == {torch.bool}, f"{node.op} is for bools")
-        want = torch.bool if node.op in PREDICATES else next(iter(dtypes))
+        dtype = operands[0].dtype
+        self.require(row.takes(dtype), f"{node.op} is for {row.operands}, not {dtype}")
+        want = torch.bool if row.boolean else dtype
         self.require(node.dtype is want, f"{node.op} of {want} typed {node.dtype}")
 
 

@@ -6,11 +6,12 @@ legality.py; this module only estimates profit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 from weakref import WeakKeyDictionary
 
 from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Store, Value, walk
+from ..operators.scalar import SCALARS
 from ..symbols.size import Dimension, hint_of
 
 __all__ = [
@@ -33,23 +34,13 @@ EXPENSIVE = 8  # a value above this cost is saved in a scratch row instead of be
 ROW = 16384  # elements that one program of a GPU holds in its registers
 PARALLEL_WORK = 40_000  # about 5 µs: below it, waking other threads costs more than it saves
 
-_COSTS: Mapping[str, int] = {
-    **dict.fromkeys(("truediv", "sqrt", "rsqrt", "reciprocal"), 3),
-    **dict.fromkeys(("floordiv", "remainder", "fmod", "hypot", "nextafter"), 8),
-    **dict.fromkeys(("exp", "exp2", "sigmoid", "expm1", "log", "log2", "log10", "log1p"), 10),
-    **dict.fromkeys(("sin", "cos", "tan", "tanh", "erf", "sinh", "cosh"), 14),
-    **dict.fromkeys(("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"), 16),
-    **dict.fromkeys(("erfc", "erfinv", "lgamma", "pow"), 25),
-}
-
-
 _DISTINCT: WeakKeyDictionary[Value, int] = WeakKeyDictionary()
 
 
 def op_cost(value: Value) -> int:
     """Return the cost of one node without its operands."""
     if isinstance(value, Compute):
-        return _COSTS.get(value.op, 1)
+        return SCALARS[value.op].cost
     return int(isinstance(value, Load))
 
 

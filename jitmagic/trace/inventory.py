@@ -31,7 +31,7 @@ _NAMES = {
     "values.numbers": "number residual_calls",
     "values.numpy": "numbers random_streams",
     "values.objects": (
-        "class_statements enums exceptions functions instances namespaces torchscript "
+        "class_statements enums exceptions functions instances namespaces partials torchscript "
         "weak_references"
     ),
     "values.tensors": "tensor_hooks tensor_inputs torch_function",

@@ -126,9 +126,9 @@ def test_duplicate_indexes_accumulate(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
-@pytest.mark.parametrize("op", ["floordiv", "remainder", "fmod", "pow", "lshift", "rshift"])
+@pytest.mark.parametrize("op", ["floordiv", "remainder", "fmod", "lshift", "rshift"])
 def test_integer_ops_follow_the_rules_of_signs(op, dtype):
-    low = 0 if op in ("pow", "lshift", "rshift") else -7
+    low = 0 if "shift" in op else -7
     b = torch.tensor([n for n in range(low, 8) if n or low == 0]).to(dtype)
     a = torch.tensor([-128, -100, -7, -1, 0, 1, 5, 7, 127]).to(dtype)
     i, j = Axis("i", len(a)), Axis("j", len(b))

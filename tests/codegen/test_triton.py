@@ -21,6 +21,7 @@ from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Buffer, Load, LoopProgram, Nest, Store
 from jitmagic.loops.lower import lower
 from jitmagic.loops.values import compute
+from jitmagic.operators import SCALARS
 from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store as Cache
@@ -151,19 +152,12 @@ def test_an_index_out_of_range_fails_an_assertion(bad):
         run_interpreted(source, plan, [table, torch.tensor([0, bad, 5, 8])])
 
 
-UNARY = (
-    "neg abs sign sqrt rsqrt reciprocal relu sigmoid exp exp2 expm1 log log2 log10 log1p sin cos "
-    "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round "
-    "trunc frac isnan isinf isfinite signbit"
-).split()
-BINARY = (
-    "add sub mul truediv floordiv remainder fmod pow atan2 hypot minimum maximum fmin fmax "
-    "copysign nextafter eq ne lt le gt ge"
-).split()
-INTEGER = (
-    "add sub mul floordiv remainder fmod minimum maximum eq ne lt le gt ge bitwise_and bitwise_or "
-    "bitwise_xor lshift rshift"
-).split()
+def _names(arity: int, dtype: torch.dtype) -> list[str]:
+    return [row.name for row in SCALARS.values() if row.arity == arity and row.takes(dtype)]
+
+
+UNARY, BINARY = _names(1, torch.float32), _names(2, torch.float32)
+INTEGER = _names(2, torch.int64)
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, -1.0, 1e-40, 1e30, 3.0]
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
+from jitmagic import extend
 from jitmagic.diagnostics.lowered import Cost
 
 
@@ -75,3 +76,16 @@ def test_what_is_not_compiled_says_why() -> None:
     low = jitmagic.lower(looks)(torch.ones(2))
     assert "runs as eager" in str(low)
     assert low.as_text("cpp") == ""
+
+
+def test_cost_of_an_operator_is_the_registered_one() -> None:
+    library = torch.library.Library("jitmagic_cost", "FRAGMENT")
+    library.define("same(Tensor x) -> Tensor")
+    same = torch.ops.jitmagic_cost.same.default
+
+    def cost(x: Tensor) -> int:
+        return 100 * x.numel()
+
+    with extend.register_operator(same, shape=torch.empty_like, cost=cost):
+        library.impl("same", torch.clone, "CompositeExplicitAutograd")
+        assert jitmagic.lower(lambda x: same(x))(torch.ones(4, 6)).cost().flops == 2400

@@ -1,4 +1,4 @@
-"""Every test of this folder starts and ends without passes and backends."""
+"""Every test of this folder starts and ends without extensions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitmagic.extend.backends import BACKENDS
-from jitmagic.extend.calls import CALLS
-from jitmagic.extend.passes import PASSES
+from jitmagic.extend.registry import REGISTRIES
 
 
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     yield
-    for registry in (BACKENDS, PASSES, CALLS):
+    for registry in REGISTRIES:
         for name in registry.rows:
             registry.remove(name)

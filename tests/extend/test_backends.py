@@ -67,6 +67,21 @@ def test_removed_backend_is_unknown() -> None:
         jitmagic.jit(squares, backend="counting")
 
 
+def test_backend_that_is_registered_with_torch_compile_is_known() -> None:
+    from torch._dynamo.backends.registry import _BACKENDS, _COMPILER_FNS, register_backend
+
+    calls: list[int] = []
+    register_backend(name="of_torch")(counting(calls))
+    try:
+        torch.testing.assert_close(jitmagic.jit(squares, backend="of_torch")(X), squares(X))
+        assert calls == [1]
+        with pytest.raises(jitmagic.OptionError, match=r"known: .*of_torch"):
+            jitmagic.Options(backend="cudagraphs")  # torch's own compile by other means
+    finally:
+        for table in (_BACKENDS, _COMPILER_FNS):
+            table.pop("of_torch", None)
+
+
 def test_captured_passes_run_before_a_backend() -> None:
     seen: list[str] = []
 

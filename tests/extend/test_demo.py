@@ -21,6 +21,14 @@ def test_demo_fuses_attention_with_the_gradients_of_eager(
     assert "attention is fused: True" in printed
 
 
+def test_demo_fuses_operators_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "demos" / "extend_operator.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    ran = re.findall("library that ran: (.*)", printed)
+    assert ran == ["rms_norm, gate", "rms_norm", "none"]
+    assert len(re.findall("[①-⑳]", printed)) == 1  # one kernel
+
+
 def test_demo_follows_calls_in_one_graph(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "demos" / "extend_calls.py"), run_name="__main__")
     assert capsys.readouterr().out == "as eager: True\ngraphs: 1\n"

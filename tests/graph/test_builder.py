@@ -14,11 +14,12 @@ import torchgen
 
 from jitmagic.errors import UserLine, VerifyError
 from jitmagic.graph.builder import GraphBuilder
-from jitmagic.graph.devices import _ELEMENTWISE, MixedDevices
+from jitmagic.graph.devices import MixedDevices
 from jitmagic.graph.passes import merge_equal
 from jitmagic.graph.propagate import DataDependent, EagerRaises
 from jitmagic.graph.show import show
 from jitmagic.graph.verify import verify
+from jitmagic.operators import operation
 from jitmagic.spec import TensorSpec, spec_of
 
 CUDA = torch.device("cuda", 0)
@@ -266,7 +267,7 @@ def test_cpu_scalars_mix_only_where_kernels_allow_it() -> None:
         signature = entry.split("\n")[0]
         name, _, overload = signature.partition("(")[0].partition(".")
         operands = signature.partition(" -> ")[0].count("Tensor ")
-        if name not in _ELEMENTWISE or operands < 2 or overload.endswith("out"):
+        if operation(name).mixes != "scalars" or operands < 2 or overload.endswith("out"):
             continue
         composite = "dispatch:" not in entry and "structured_delegate:" not in entry
         assert composite or "device_check: NoCheck" in entry or "CompositeExplicit" in entry, name

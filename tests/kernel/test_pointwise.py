@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from jitmagic.operators import SCALARS
+
 from .building import ARM, CXX, ISAS, library, pointer
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
@@ -20,14 +22,11 @@ TORCH = {
     "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "u8": torch.uint8,
     "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "b8": torch.bool,
 }  # fmt: skip
-BOOLEAN = set(
-    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not "
-    "isnan isinf isfinite signbit".split()
-)
 
 
 def call(isa: str, name: str, dtype: str, *args: torch.Tensor) -> torch.Tensor:
-    result = torch.bool if name.split("_scalar")[0] in BOOLEAN else TORCH[dtype]
+    row = SCALARS.get(name.removesuffix("_scalar"))
+    result = torch.bool if row is not None and row.boolean else TORCH[dtype]
     out = torch.empty(args[0].numel(), dtype=result)
     symbol = f"{name.removesuffix('_scalar')}_{dtype}" + ("_scalar" if "_scalar" in name else "")
     pointers = [pointer(t) for t in (*args, out)]
@@ -229,11 +228,7 @@ def test_bool(isa: str) -> None:
 
 # --- approximated functions ---------------------------------------------------------------------
 
-ULPS = {
-    "exp": 2, "exp2": 2, "expm1": 2, "log": 2, "log2": 2, "log10": 2, "log1p": 2, "sin": 2,
-    "cos": 2, "tan": 3, "tanh": 2, "sigmoid": 2, "erf": 2, "atan": 2, "asin": 2, "acos": 2,
-    "sinh": 2.5, "cosh": 2, "asinh": 2, "acosh": 2, "atanh": 2, "erfc": 3, "lgamma": 4, "erfinv": 2,
-}  # fmt: skip
+ULPS = {row.name: row.ulp for row in SCALARS.values() if row.arity == 1 and row.ulp}
 
 
 def floats_everywhere(n: int) -> torch.Tensor:
@@ -284,7 +279,7 @@ def test_scalar_forms(isa: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", ["pow", "atan2", "hypot"])
+@pytest.mark.parametrize("name", [r.name for r in SCALARS.values() if r.arity == 2 and r.ulp])
 def test_float_binary_accuracy(isa: str, name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     n = 100_000
@@ -298,7 +293,9 @@ def test_float_binary_accuracy(isa: str, name: str) -> None:
     want = getattr(torch, name)(a.double(), b.double())
     worst = ulps(call(isa, name, "f32", a, b), want)
     at = int(worst.argmax())
-    assert worst[at] <= 1.5, f"{name}({a[at].item()!r}, {b[at].item()!r}): {worst[at]:.2f} ulp"
+    assert worst[at] <= SCALARS[name].ulp, (
+        f"{name}({a[at].item()!r}, {b[at].item()!r}): {worst[at]:.2f} ulp"
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)

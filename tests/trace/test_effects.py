@@ -20,6 +20,7 @@ from jitmagic.options import Options
 from jitmagic.trace import result as r
 from jitmagic.trace.machine import trace
 
+from ..programs.counts import breaks_of
 from .replaying import Replay
 
 COUNTER = 0
@@ -450,18 +451,48 @@ def test_stub_of_a_tagged_function_is_not_lost() -> None:
     assert got == (True, is_compiling)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
-def test_deferred_annotations_are_evaluated_when_the_program_reads_them() -> None:
-    calls: list[int] = []
+def noted(calls: list[int]) -> Any:
+    """Return a function; evaluating its annotations appends to `calls`."""
     names: dict[str, Any] = {"calls": calls}
     # Without the future import of this file, which would turn annotations into strings.
     exec(compile("def noted(a: calls.append(1)): pass", "<noted>", "exec", 0, True), names)
-    noted = names["noted"]
+    return names["noted"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+def test_deferred_annotations_are_evaluated_when_the_program_reads_them() -> None:
+    calls: list[int] = []
+    function = noted(calls)
 
     def program(x: Tensor) -> Any:
         before = len(calls)
-        return x + 1, before, noted.__annotations__, len(calls)
+        return x + 1, before, function.__annotations__, len(calls)
 
     compiled = jitmagic.jit(program)
     assert compiled(torch.zeros(2))[1:] == (0, {"a": None}, 1)
-    assert compiled(torch.zeros(2))[1:] == (1, {"a": None}, 1)
+    for _ in range(2):
+        assert compiled(torch.zeros(2))[1:] == (1, {"a": None}, 1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+def test_evaluated_annotations_need_no_break() -> None:
+    calls: list[int] = []
+    function = noted(calls)
+
+    def program(x: Tensor, f: Any) -> Any:
+        return x + len(f.__annotations__), f.__annotations__
+
+    compiled = jitmagic.jit(program)
+    compiled(torch.zeros(2), function)  # breaks, and Python evaluates them
+    assert compiled(torch.zeros(2), function)[1] is function.__annotations__
+    assert len(breaks_of(compiled)) == 1
+    strict = jitmagic.jit(program, fullgraph=True)
+    assert torch.equal(strict(torch.zeros(2), function)[0], torch.ones(2))
+    function.__annotations__["b"] = int
+    assert torch.equal(strict(torch.zeros(2), function)[0], torch.full((2,), 2.0))
+    function.__annotations__ = {}  # CPython drops `__annotate__`
+    assert torch.equal(strict(torch.zeros(2), function)[0], torch.zeros(2))
+    assert len(calls) == 1
+    # The same code, but its annotations are not evaluated yet.
+    assert compiled(torch.zeros(2), noted(calls))[1] == {"a": None}
+    assert len(calls) == 2

@@ -105,7 +105,7 @@ def _shown(result: object) -> object:
             re.sub(" at 0x.*", "", str(item)) for item in itertools.islice(result, 4)
         ]
     plain = isinstance(result, int | float | complex | str | tuple | list | Tensor | None)
-    return (type(result), str(result)) if plain else type(result)
+    return (type(result), re.sub(" at 0x[0-9a-f]+", "", str(result))) if plain else type(result)
 
 
 def _outcome(function: Any, named: dict[str, Any], run: Callable[[Any], Any]) -> object:

@@ -285,7 +285,7 @@ BREAKS = {
     hook: "register_hook",
     parameter_inside: "such a value", seed: "state of the process",
     threads: "state of the process", rng_state: "state", generator: "",
-    vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
+    vmap: "branch", linearize: "function", checkpoint: "reentrant form", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     sparse_gradient: "a gradient is sparse", strided_beyond: "beyond the known storage",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",

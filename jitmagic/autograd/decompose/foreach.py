@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...operators import SCALARS
 from ...torch_types import OpOverload
 from ..recording.recorder import Recorder, Sym
 from .registry import TABLE
@@ -20,7 +21,11 @@ _BINARY = {
     "minimum": aten.minimum.default,
 }
 _CLAMPS = {"clamp_min": aten.clamp_min, "clamp_max": aten.clamp_max}
-_UNARY = ("sqrt", "neg", "exp", "abs", "reciprocal", "sign", "log", "rsqrt")
+_UNARY = [
+    str(row.packet)
+    for row in SCALARS.values()
+    if row.arity == 1 and hasattr(aten, f"_foreach_{row.packet}")
+]
 
 
 def _spread(value: object, count: int) -> list[object]:

@@ -21,6 +21,7 @@ from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
 from ...graph.operators.operator_library import LIBRARY, is_registered
+from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
 from ...torch_types import OpOverload
@@ -50,13 +51,19 @@ class Functional:
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in self.slots]
 
 
-@lru_cache(maxsize=256)
 def functional_form(func: OpOverload) -> Functional:
     """Define the functional form of `func`. Raises CompileFailed for schemas that say too
     little.
     """
+    return _functional_form(func, written_names(func))
+
+
+@lru_cache(maxsize=256)
+def _functional_form(func: OpOverload, undeclared: tuple[str, ...]) -> Functional:
     schema = func._schema
-    marks = [(n, a) for n, a in enumerate(schema.arguments) if _is_written(a)]
+    marks = [
+        (n, a) for n, a in enumerate(schema.arguments) if _is_written(a) or a.name in undeclared
+    ]
     slots = tuple((n, a.name) for n, a in marks)
     sets = [a.alias_info.before_set for _, a in marks if a.alias_info is not None]
     returns = tuple(_slot_of(func, returned, sets) for returned in schema.returns)

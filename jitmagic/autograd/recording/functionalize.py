@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,12 +21,14 @@ from torch.fx import Node
 from ...compat.autograd import current_node
 from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
 from ...compat.operators import has_kernel
-from ...errors import CompileFailed
+from ...errors import CompileFailed, ExtensionFailed, warn
+from ...extend.operators import DECOMPOSITIONS, RegisteredDecomposition, row_of
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
+from ...graph.operators.registered import written_names
 from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...graph.wrappers.wrapping import is_wrapper_class
@@ -55,6 +57,7 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
+        self.decomposed: list[OpOverload] = []  # whose registered decompositions run
         self.origin: Node | None = None  # in a backward: the forward operation whose formula runs
         self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
@@ -132,7 +135,7 @@ class Functionalizer(DispatchMode):
             call = _as_plain_tensor_formula(node, call)
         region = None if self.in_backward else self.recorder.region
         if region is None or region.make_policy is None:
-            return _handler(call.op)(self, call)
+            return self._handler_of(call.op)(self, call)
         return self._by_policy(region, region.make_policy, call)
 
     def _by_policy(
@@ -142,12 +145,20 @@ class Functionalizer(DispatchMode):
         if region not in self._policies:
             self._policies[region] = make_policy()
         before = self.recorder.last
-        made = _handler(call.op)(self, call)
+        made = self._handler_of(call.op)(self, call)
         with DispatchModesOff():  # what the policy computes is not part of the program
             is_saved = self._policies[region].saves(call.op, call.args, call.kwargs, made)
         if is_saved:
             self.recorder.save_after(before)
         return made
+
+    def _handler_of(self, op: OpOverload) -> Handler:
+        """Return the handler of an operator, that of a user's registration if there is one."""
+        if op in self.decomposed:  # its decomposition calls the operator itself
+            return _handler(op)
+        if (row := row_of(DECOMPOSITIONS.rows, op)) is not None:
+            return partial(_decompose, row)
+        return _mutate_named if written_names(op) else _handler(op)
 
     def _tangents_of(self, node: GradNode, func: OpOverload) -> tuple[int, ...]:
         """Return the tangents that the call depends on, where data flow does not show it. The
@@ -325,6 +336,30 @@ def _composite(mode: Functionalizer, call: AtenCall) -> object:
     """Decompose a C++ composite that another operation's kernel calls below autograd."""
     with BelowAutograd(), AutocastOff(), mode:
         return call.op.decompose(*call.args, **call.kwargs)
+
+
+def _decompose(row: RegisteredDecomposition, mode: Functionalizer, call: AtenCall) -> object:
+    """Record the operations of a registered decomposition, or the operator if that fails."""
+    read, cells = mode.current(call), [mode.traced(t).cell for t in tensors_in(call.operands)]
+    versions = [cell.version for cell in cells]
+    mode.decomposed.append(call.op)
+    try:
+        with BelowAutograd(), AutocastOff(), mode:
+            made = row.run(*call.args, **call.kwargs)
+        # In memory of their own, with the strides of the operator.
+        return mode.wrap(mode.recorder.fitted(read.op, read.args, read.kwargs, mode.read(made)))
+    except NotImplementedError:
+        return _handler(call.op)(mode, call)
+    except Exception as error:  # the user's code may raise anything
+        failed = ExtensionFailed("decomposition", row.name, row.run, error)
+        where = mode.recorder.lines[-1] if mode.recorder.lines else None
+        warn(f"{failed}\n  the call runs by the operator's own kernel", where=where)
+        return _handler(call.op)(mode, call)
+    finally:
+        mode.decomposed.pop()
+        if versions != [cell.version for cell in cells]:
+            why = "writes to an argument"
+            raise ExtensionFailed("decomposition", row.name, row.run, why)
 
 
 def _primitive(mode: Functionalizer, call: AtenCall) -> object:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -373,11 +374,30 @@ class Recorder:
         made: Sym = self._record(aten.clone.default, (sym,), {}, meta, sym.device)
         return made
 
+    def fitted(self, op: OpOverload, args: Values, kwargs: Kwargs, results: Any) -> Any:
+        """Return results of a user's function with the strides of the operation. Raises ValueError
+        if they have other shapes or dtypes.
+        """
+        wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
+        many = isinstance(wanted, tuple | list)
+        pairs = [*zip_longest(results, wanted)] if many else [(results, wanted)]
+        for sym, meta in pairs:
+            found = (sym.shape, sym.dtype) if isinstance(sym, Sym) else sym
+            expected = None if meta is None else (as_dimensions(meta.shape), meta.dtype)
+            if found != expected:
+                raise ValueError(f"its result is {found}, the operator's {expected}")
+        return self._restrided(results, wanted)
+
     def _with_op_strides(
         self, op: OpOverload, args: Values, kwargs: Kwargs, results: Sym | Sequence[Sym | None]
     ) -> Sym | list[Sym | None]:
         """Give decomposed results the strides that the operation itself returns."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
+        return self._restrided(results, wanted)
+
+    def _restrided(
+        self, results: Sym | Sequence[Sym | None], wanted: Any
+    ) -> Sym | list[Sym | None]:
         if isinstance(results, Sym):
             return self._restrided_like(results, wanted)
         return [

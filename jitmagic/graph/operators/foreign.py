@@ -25,13 +25,17 @@ from ...compat.operators import (
     has_trivial_fake,
     registry,
 )
+from ...extend.operators import OPERATORS, is_pure, row_of
 
 __all__ = [
+    "NUMBER_TYPES",
+    "TENSOR_TYPES",
     "Registrations",
     "has_side_effects",
     "is_foreign",
     "is_random_op",
     "name_of",
+    "overloads_of",
     "packet_of",
     "registrations",
     "why_refused",
@@ -39,7 +43,10 @@ __all__ = [
 ]
 
 _OF_TORCH = frozenset({"aten", "prims", "prim"})
-_TENSORS = frozenset({"Tensor", "Optional[Tensor]", "List[Tensor]"})
+NUMBER_TYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
+"""Types of results that are numbers, with the dtype that holds them."""
+TENSOR_TYPES = {"Tensor": "Tensor", "Optional[Tensor]": "Tensor?", "List[Tensor]": "Tensor[]"}
+"""Types of results that are tensors, as schemas write them."""
 _KEYS = (
     "Autograd AutogradCPU AutogradCUDA AutocastCPU AutocastCUDA Meta CompositeImplicitAutograd "
     "CompositeExplicitAutograd"
@@ -66,17 +73,23 @@ def packet_of(op: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
 def is_random_op(target: object) -> bool:
     """Return whether the operator is tagged as one that draws random numbers."""
     if isinstance(target, OpOverloadPacket):
-        return any(map(is_random_op, _overloads(target)))
+        return any(map(is_random_op, overloads_of(target)))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
-@lru_cache(maxsize=4096)
 def has_side_effects(target: object) -> bool:
     """Return whether each call draws random numbers, or does what only a foreign kernel knows."""
-    return is_random_op(target) or is_foreign(target)
+    draws, is_unknown = _effects_of(target)
+    return draws or (is_unknown and not is_pure(target))
 
 
-def _overloads(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+@lru_cache(maxsize=4096)
+def _effects_of(target: object) -> tuple[bool, bool]:
+    return is_random_op(target), is_foreign(target)
+
+
+def overloads_of(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    """Return the overload, or all overloads of a packet."""
     if isinstance(op, OpOverload):
         return [op]
     return [getattr(op, name) for name in op.overloads()]
@@ -87,19 +100,23 @@ def _overloads(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
 
 def why_refused(op: OpOverload | OpOverloadPacket) -> str | None:
     """Return why calls of the operator must stay outside graphs; None if they need not."""
-    reasons = (_refusal(overload) for overload in _overloads(op))
+    reasons = (_refusal(overload) for overload in overloads_of(op))
     return next((why for why in reasons if why is not None), None)
 
 
 def _refusal(op: OpOverload) -> str | None:
     if _has(op, "CompositeImplicitAutograd"):
         return None  # a composite: the operators that it calls are checked instead
-    if not _has(op, "Meta") or _lacks_fake(op):
+    row = row_of(OPERATORS.rows, op)
+    if (row is None or row.shape is None) and (not _has(op, "Meta") or _lacks_fake(op)):
         name = op._schema.name
         return f'it has no fake kernel (remedy: torch.library.register_fake("{name}", ...))'
+    gives_number = any(str(returned.type) in NUMBER_TYPES for returned in op._schema.returns)
     for returned in op._schema.returns:
-        if str(returned.type) not in _TENSORS:
+        if str(returned.type) not in TENSOR_TYPES and str(returned.type) not in NUMBER_TYPES:
             return f"it returns a value of type {returned.type}"
+        if returned.alias_info is not None and gives_number:
+            return "it returns numbers, and an argument that it writes to"
         if returned.alias_info is not None and not returned.alias_info.is_write:
             return "its schema says that it returns a view of an argument"
     return None
@@ -147,7 +164,7 @@ class Registrations:
         namespace, self._name = name_of(packet)
         self.__name__ = f"torch.ops.{namespace}.{self._name}"
         self._space = vars(getattr(torch.ops, namespace))
-        full = [overload.name() for overload in _overloads(packet)]
+        full = [overload.name() for overload in overloads_of(packet)]
         self._fakes = [registry.find(name).fake_impl.kernels for name in full]
         self._keys = [f"{name.replace('::', '/')}/{key}" for name in full for key in _KEYS]
         found = OPERATOR_DEFINITIONS.get(f"{namespace}::{self._name}")

@@ -31,6 +31,7 @@ from ..fresh_meta import META, fresh_meta
 from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in, with_hints
+from .foreign import is_foreign
 from .pointwise import is_pointwise
 from .tensor_iterator import (
     CHANNELS_LAST,
@@ -212,7 +213,7 @@ def _has_no_rows(named: Mapping[str, object]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _can_be_asked(op: OpOverload) -> bool:
-    if any(tag in op.tags for tag in _DATA):
+    if is_foreign(op) or any(tag in op.tags for tag in _DATA):  # its kernel may have side effects
         return False
     return all(info is None or info.is_write for info in _alias_infos(op._schema))
 

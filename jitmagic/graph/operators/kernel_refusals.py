@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ...operators.operation import canonical, kind_of, operation
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
 from ...symbols.symbolic_numbers import symbols_of
@@ -39,119 +40,13 @@ from .recurrent import takes_packed_sequence
 
 __all__ = ["check_dtypes", "kernel_accepts", "kernel_refusal"]
 
-# Elementwise, like the operators with torch's tag `pointwise`, which these lack.
-_UNTAGGED = frozenset(
-    "absolute arctan2 complex divide elu_backward fill fix floor_divide full_like greater "
-    "greater_equal hardshrink_backward hardswish hardtanh_backward leaky_relu_backward less "
-    "less_equal logsigmoid multiply negative not_equal polar real softplus_backward "
-    "softshrink_backward subtract".split()
-)
-# Their other overloads reduce, or some of their arguments do not fit stand-ins of one element.
-_NOT_ALWAYS = frozenset("max min clone equal mvlgamma rrelu".split())
-_FOREACH = (
-    "add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum pow exp sqrt log "
-    "rsqrt reciprocal sign neg abs"
-)
-_FILLS = {"full": 0, "new_full": 1}  # position of the size, which kernels accept in any case
-# Not probed: their kernels refuse the values of stand-ins (singular matrices, wrong lengths).
-_UNASKED = (
-    *("linalg_", "_linalg_", "cholesky", "inverse", "logdet", "slogdet", "svd", "lu", "triangular"),
-    *(
-        "ctc_loss",
-        "_ctc_loss",
-        "segment_reduce",
-        "pinverse",
-        "det",
-        "geqrf",
-        "ormqr",
-        "orgqr",
-        "qr",
-        "_pack_padded_sequence",
-        "_pad_packed_sequence",
-        "repeat_interleave",
-    ),
-)
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
 _MOST_UNCUT = 1 << 25  # the same if shapes must not be cut, which is rare
 _CUT = 8  # the extents that larger tensors are cut to; usual windows and kernels still fit in
 _UNCUT = 1 << 62
 # Modules of Python functions that are probed like operators: they call operators unknown here.
 _IN_PYTHON = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
-_OPERATORS = (
-    "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "
-    "ifloordiv imod ipow iand ior ixor ilshift irshift neg pos invert inv abs"
-)
-# cuBLAS and cuDNN have no integer products, the CPU has. No input value makes their GPU kernels
-# fail a device assertion, so they can be probed on the GPU.
-_PRODUCTS = frozenset(
-    "matmul mm bmm mv dot vdot inner addmm addmv addbmm baddbmm linear bilinear einsum tensordot "
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
-    "chain_matmul linalg_matmul linalg_multi_dot linalg_vecdot".split()
-)
-_DUNDERS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
-_NAMES = frozenset(
-    (
-        *_OPERATORS.split(),
-        *(f"_foreach_{name}{end}" for name in _FOREACH.split() for end in ("", "_")),
-        *_FILLS,
-        *(f"__{kind}{name}__" for name in _DUNDERS for kind in ("", "r", "i")),
-    )
-)
-# Operands of these have one dtype, and are no bools.
-_ONE_KIND = _PRODUCTS.union(
-    "imatmul addr ger outer convolution scaled_dot_product_attention __matmul__ "
-    "multi_head_attention_forward".split()
-)
-_FLOATING_ONLY = frozenset(
-    (
-        "softmax log_softmax softmin gelu silu mish elu celu selu leaky_relu hardswish hardsigmoid "
-        "softplus logsigmoid glu layer_norm group_norm batch_norm instance_norm rms_norm hardtanh_ "
-        "dropout alpha_dropout normalize mse_loss smooth_l1_loss huber_loss bernoulli "
-        "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp std var "
-        "std_mean var_mean multinomial histc log_sigmoid uniform_ normal_ igamma igammac "
-        "native_dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_ "
-        "feature_alpha_dropout"
-    ).split()
-)
-_BITWISE = frozenset(
-    (
-        "and_ or_ xor invert iand ior ixor lshift rshift ilshift irshift bitwise_and bitwise_or "
-        "bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ "
-        "__invert__ __rand__ __ror__ __rxor__ __iand__ __ior__ __ixor__ bitwise_and_ bitwise_or_ "
-        "bitwise_xor_ bitwise_not_"
-    ).split()
-)
-_ORDERED_ONLY = frozenset(
-    "max min amax amin aminmax argmax argmin median nanmedian sort argsort msort topk kthvalue "
-    "mode cummax cummin nansum nanmean histc softmax log_softmax softmin group_norm glu bernoulli "
-    "multinomial".split()
-)
-# Kernels of these accept floats and some integer dtypes.
-_FLOATING_MOSTLY = frozenset(
-    "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
-    "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool3d interpolate unfold fold lp_pool1d "
-    "lp_pool2d local_response_norm max_pool1d".split()
-)
-# Operations whose kernels need one dtype for all tensors; some of their meta functions promote.
-_ONE_DTYPE = frozenset(
-    "binary_cross_entropy cross linalg_cross grid_sample index_copy index_copy_ index_add put_"
-    " index_add_ huber_loss soft_margin_loss block_diag".split()
-)
-# Weights must be floating-point, but may be float32 for an input in half precision.
-_NORMS = frozenset("layer_norm group_norm batch_norm instance_norm rms_norm".split())
-_LONG = frozenset({torch.int64})
-_WHOLE = frozenset({torch.int64, torch.int32})
-_MASK = frozenset({torch.bool})
-_INDEX_DTYPES = {
-    **dict.fromkeys("index_copy index_copy_ index_fill index_fill_ put put_".split(), _LONG),
-    **dict.fromkeys("index_add index_add_ index_reduce index_select".split(), _WHOLE),
-    **dict.fromkeys("masked_fill masked_fill_ masked_scatter masked_scatter_".split(), _MASK),
-}
-_NO_BOOL = frozenset(
-    "relu relu_ relu6 sub isub neg __sub__ __rsub__ argmax argmin median nanmedian topk kthvalue "
-    "trace threshold threshold_ _threshold".split()
-)
-_TARGETS = frozenset({torch.int64, torch.uint8})
+_LABELS = frozenset({torch.int64, torch.uint8})
 _NUMBERS = (bool, int, float, complex)
 _PLAIN = (*_NUMBERS, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 _ANSWERS = Answers("eager's kernel accepts the arguments")
@@ -256,7 +151,7 @@ class _Trial:
         """
         found = self.on_best_device(device)
         no_kernel = isinstance(found.reason, NotImplementedError)
-        product = device.type != "cpu" and self.name.removesuffix("_") in _PRODUCTS
+        product = device.type != "cpu" and operation(self.name).is_product
         if self.extent == _CUT and not (no_kernel or product):
             return _UNKNOWN
         return found if found.outcome == "fails" or device.type == "cpu" else _UNKNOWN
@@ -270,7 +165,9 @@ class _Trial:
         """
         here = device.type == "cuda" and torch.cuda.is_available()
         here = here and not torch.cuda.is_current_stream_capturing()
-        if here and (self.is_elementwise or self.name.removesuffix("_") in _PRODUCTS):
+        # cuBLAS and cuDNN have no integer products, the CPU has. No value of an input makes their
+        # kernels fail a device assertion.
+        if here and (self.is_elementwise or operation(self.name).is_product):
             return self.run("cuda")
         found = self.run("cpu")
         if device.type == "cpu" or not isinstance(found.reason, NotImplementedError):
@@ -292,8 +189,8 @@ class _Trial:
     @property
     def _given(self) -> Sequence[object]:
         """Return the arguments; the size of a factory's result is cut down, which always fits."""
-        at = _FILLS.get(self.name, len(self.args))
-        if at >= len(self.args):
+        at = operation(self.name).size_at
+        if at is None or at >= len(self.args):
             return self.args
         size = self.args[at]
         cut = _few(size) if isinstance(size, tuple | list) else ()
@@ -356,7 +253,7 @@ def _is_suspect(
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
-    if not known or (plain.startswith(_UNASKED) and plain not in _PRODUCTS):
+    if not known or not operation(name).can_be_probed:
         return False
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:
@@ -382,10 +279,9 @@ def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
 
 @lru_cache(maxsize=4096)
 def _is_elementwise(name: str) -> bool:
-    plain = name.removesuffix("_")
-    if name in _NAMES or plain in _UNTAGGED or plain in _NOT_ALWAYS:
-        return plain not in _NOT_ALWAYS
-    packet = getattr(torch.ops.aten, plain, None)
+    if (known := operation(name).is_elementwise) is not None:
+        return known
+    packet = getattr(torch.ops.aten, canonical(name), None)
     overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
     return any(torch.Tag.pointwise in overload.tags for overload in overloads)
 
@@ -434,37 +330,23 @@ def _holds_integer(limits: torch.iinfo, number: float) -> bool:
 
 def _dtype_refusal(name: str, tensors: Sequence[torch.Tensor]) -> str | None:
     """Return why eager would raise for the dtypes of the call's tensors, by name; or None."""
-    kinds = [t.dtype for t in tensors]
+    kinds, row = [t.dtype for t in tensors], operation(name)
     first = kinds[0]
-    if not _takes(name, first):
+    if kind_of(first) not in row.takes:
         return f"it is not implemented for {first}"
-    if not _ONE_KIND.isdisjoint((name, name.removesuffix("_"))) and _differ(name, kinds):
+    if row.operands == "one kind" and _differ(name, kinds):
         return "operands of different dtypes, or bools"
     if name in ("index_put", "index_put_") and kinds[-1] != first:
         return "the values have another dtype"
-    if name in _ONE_DTYPE and len(_without_index(name, kinds)) > 1:
+    if row.operands == "one dtype" and len({*kinds[:1], *kinds[2 if row.index else 1 :]}) > 1:
         return "operands of different dtypes"
-    if name in _NORMS and not all(kind.is_floating_point for kind in kinds):
+    if row.operands == "floats" and not all(kind.is_floating_point for kind in kinds):
         return "scales that are not floating-point numbers"
-    if name in _INDEX_DTYPES and len(kinds) > 1 and kinds[1] not in _INDEX_DTYPES[name]:
+    if row.index and len(kinds) > 1 and kinds[1] not in row.index:
         return f"an index or a mask of {kinds[1]}"
-    labelled = name in ("cross_entropy", "nll_loss") and len(kinds) > 1
-    if labelled and not kinds[1].is_floating_point and kinds[1] not in _TARGETS:
-        return f"a target of {kinds[1]}"
+    if row.has_labels and len(kinds) > 1 and not kinds[1].is_floating_point:
+        return None if kinds[1] in _LABELS else f"a target of {kinds[1]}"
     return None
-
-
-def _takes(name: str, first: torch.dtype) -> bool:
-    numbers = first.is_floating_point or first.is_complex
-    if name in _FLOATING_ONLY:
-        return numbers
-    if name in _FLOATING_MOSTLY:
-        return first.is_floating_point
-    if name in _BITWISE:
-        return not numbers
-    if name in _ORDERED_ONLY and first.is_complex:
-        return False
-    return not (name in _NO_BOOL and first is torch.bool)
 
 
 def _differ(name: str, kinds: Sequence[torch.dtype]) -> bool:
@@ -472,7 +354,3 @@ def _differ(name: str, kinds: Sequence[torch.dtype]) -> bool:
     if name == "scaled_dot_product_attention":
         kinds = [kind for kind in kinds if kind is not torch.bool]
     return len({*kinds}) > 1 or torch.bool in kinds
-
-
-def _without_index(name: str, kinds: Sequence[torch.dtype]) -> set[torch.dtype]:
-    return set(kinds[:1]) | set(kinds[2:] if name in _INDEX_DTYPES else kinds[1:])

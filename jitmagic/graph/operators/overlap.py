@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...operators.operation import operation
 from ...torch_types import Args
 from ..memory import storage_under
 from ..node_meta import tensors_in
@@ -22,12 +23,6 @@ from ..symbolic.sym_node import in_layout
 
 __all__ = ["overlaps_itself", "why_order_matters"]
 
-# These do not write element i where they read element i, so source and target must not overlap even
-# if they are the same view.
-_SCATTERS = frozenset(
-    "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
-    "masked_scatter_".split()
-)
 _ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # not tagged pointwise by torch
 _BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements compared one by one; for larger tensors, meeting spans count as overlap
@@ -52,7 +47,7 @@ def why_order_matters(
             return "several elements of the written tensor share one memory location"
         for other in earlier.setdefault(storage, []):
             is_target = elsewhere and not targets.isdisjoint((id(one), id(other)))
-            if _overlap(one, other, is_target or name in _SCATTERS):
+            if _overlap(one, other, is_target or operation(name).scatters):
                 return "it writes to memory that it reads through another view"
         earlier[storage].append(one)
     return None

@@ -6,10 +6,11 @@ for shape rules and by the partitioner, to find operations that are cheap to rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 
+from ...operators.scalar import SCALARS
 from ...torch_types import Args, OpOverload
 
 __all__ = [
@@ -26,29 +27,23 @@ __all__ = [
 
 aten = torch.ops.aten
 
-# name -> number of operands that take part in broadcasting and promotion
+
+def _packets(rules: Container[str], unary: bool | None = None) -> dict[str, int]:
+    """Return the packets whose rows have these rules, each with the number of its operands, which
+    take part in broadcasting and promotion.
+    """
+    rows = [row for row in SCALARS.values() if row.packet and row.rule in rules]
+    return {str(row.packet): row.arity for row in rows if unary in (None, row.arity == 1)}
+
+
+_PROMOTING = ("arith", "arith_wide", "integral")
 PROMOTING: Mapping[str, int] = {
-    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin"), 2),
-    **dict.fromkeys(("remainder", "fmod", "floor_divide", "pow", "hypot"), 2),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), 2),
+    **_packets(_PROMOTING, unary=False),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), 3),
 }
-FLOATING: Mapping[str, int] = {
-    **dict.fromkeys(("div", "atan2", "copysign"), 2),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), 1),
-    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"), 1),
-    **dict.fromkeys(("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "sigmoid"), 1),
-    "reciprocal": 1,
-}
-BOOLEAN: Mapping[str, int] = {
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 2),
-    **dict.fromkeys(("logical_not", "isnan", "isinf", "isfinite", "signbit"), 1),
-}
-KEEPING: Mapping[str, int] = {
-    **dict.fromkeys(("neg", "relu", "floor", "ceil", "round", "trunc", "sign", "abs", "frac"), 1),
-    "bitwise_not": 1,
-}
+FLOATING: Mapping[str, int] = _packets(("float", "float_wide"))
+BOOLEAN: Mapping[str, int] = _packets(("compare", "logic", "predicate"))
+KEEPING: Mapping[str, int] = _packets(_PROMOTING, unary=True)
 _OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")
 
 
@@ -61,17 +56,11 @@ def overloads(names: Mapping[str, int]) -> Iterator[tuple[OpOverload, int]]:
                 yield getattr(packet, overload), operands
 
 
-_TRANSCENDENTAL_NAMES = {
-    *(name for name in FLOATING if name not in ("div", "sqrt", "rsqrt", "reciprocal")),
-    "pow",
-}
 _POINTWISE = {op for table in (PROMOTING, FLOATING, BOOLEAN, KEEPING) for op, _ in overloads(table)}
 _POINTWISE |= {aten.where.self, aten._to_copy.default, aten.clone.default}
-_TRANSCENDENTAL = {
-    op
-    for table in (PROMOTING, FLOATING)
-    for op, _ in overloads({k: v for k, v in table.items() if k in _TRANSCENDENTAL_NAMES})
-}
+# A transcendental function costs at least as much as exp, ten additions.
+_COSTLY = {str(row.packet): row.arity for row in SCALARS.values() if row.packet and row.cost >= 10}
+_TRANSCENDENTAL = {op for op, _ in overloads(_COSTLY)}
 
 
 def is_pointwise(op: object) -> bool:

@@ -1,4 +1,4 @@
-"""Lists operations that may raise because of tensor data, so they run even if unused.
+"""Finds operations that may raise because of tensor data, so they run even if unused.
 
 Input: the bare name of a torch function, a tensor method or an ATen operator, with its arguments as
 the graph has them. Output: whether eager's kernel reads the data and may refuse it. Errors due to
@@ -21,28 +21,9 @@ from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..transforms import Transformed
+from .target_traits import operation_of
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
-
-_LOOKS_AT_DATA = frozenset(
-    """
-    gather take take_along_dim index index_select _unsafe_index embedding embedding_bag
-    _embedding_bag _embedding_bag_forward_only scatter scatter_add scatter_reduce index_add
-    index_copy index_fill index_put _unsafe_index_put index_reduce put masked_scatter
-    cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward
-    cross_entropy_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
-    ctc_loss _ctc_loss binary_cross_entropy gaussian_nll_loss one_hot multinomial bernoulli
-    histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
-    _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
-    max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
-    inverse logdet slogdet svd lu lu_solve lu_unpack triangular_solve _assert_async segment_reduce
-    """.split()
-)
-_DIVISIONS = frozenset(
-    """
-    floor_divide remainder fmod div divide floordiv mod __floordiv__ __rfloordiv__ __mod__ __rmod__
-    """.split()
-)
 
 
 def may_raise_on_data(node: Node) -> bool:
@@ -65,11 +46,10 @@ def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype |
     complex numbers among its arguments count as numbers.
     """
     name = target_name(target)
-    if not name.endswith("__"):
-        name = name.removesuffix("_")  # in place
-    if name in _DIVISIONS:
+    raises = operation_of(target).raises
+    if raises == "zero":
         return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
-    return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
+    return raises in ("data", "often")
 
 
 def has_data_sizes(node: Node) -> bool:

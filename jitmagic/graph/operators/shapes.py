@@ -34,6 +34,7 @@ from .pointwise import (
     takes_wrapped_number,
 )
 from .recurrent import RECURRENT_RULES
+from .registered import infer_registered
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 from .without_meta import WITHOUT_META
 
@@ -55,6 +56,8 @@ Rule = AnyFunction
 def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
     rule = _RULES.get(op)
+    if (registered := infer_registered(op, args, kwargs)) is not None:
+        return registered
     if rule is None or takes_wrapped_number(op, args):
         return None
     made = rule(*args, **kwargs)

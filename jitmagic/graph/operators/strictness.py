@@ -4,18 +4,18 @@ Input: the name and meta arguments of a call that the meta run accepted, and wha
 nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being stricter
 than eager costs a graph break; being laxer would give a result where eager raises.
 
-Dtypes and plain numbers are probed on the kernels themselves (kernel_refusals.py). The names
-here are for what cannot be probed: checks of data or memory layouts that stand-ins lack, layouts
-and draws that raise no error, kernels that end the process instead of raising. Schemas and tags do
-not declare these; each was found by the sweeps of tests/operators, which run every sample of every
-operator, so that a missing name fails there.
+Dtypes and plain numbers are probed on the kernels themselves (kernel_refusals.py). The checks here,
+registered by the names of calls, are for what cannot be probed: checks of data or memory layouts
+that stand-ins lack, layouts and draws that raise no error, kernels that end the process instead of
+raising. Schemas and tags do not declare these; each was found by the sweeps of tests/operators,
+which run every sample of every operator, so that a missing name fails there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -29,29 +29,44 @@ from .tensor_iterator import dense, like
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 
-_EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
-_ADDEND_RANK = {"addmv": 1, "addmm": 2}
-_DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
-# Losses whose kernels multiply weights in place into a tensor of the input's shape, to which the
-# weights must therefore broadcast -> position of the first weight.
-_MULTIPLIED_IN_PLACE = {"binary_cross_entropy_with_logits": 2, "soft_margin_loss": 1}
-_FLOATS_ON_GPU = frozenset(
-    "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split()
-)
-_FULL_REDUCTIONS = frozenset(
-    ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
-)
-_STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "index_fill"))
 _WHOLE_FLOATS = (torch.float32, torch.float64)
-_DEFINED_UP_TO_A_PHASE = frozenset(("linalg_eigh", "linalg_eig", "linalg_svd", "svd"))
-_FILLED_AT_RANDOM = frozenset(
-    (
-        "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
-        "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_ rand_like randn_like randint_like "
-        "bernoulli"
-    ).split()
-)
-_DRAWN_IN_ORDER = frozenset(("dropout", "native_dropout", "rrelu", "rrelu_with_noise"))
+
+
+class _Call(NamedTuple):
+    """A call that the meta run accepted, with at least one tensor."""
+
+    name: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    tensors: list[torch.Tensor]
+    device: torch.device
+
+    @property
+    def first(self) -> torch.Tensor:
+        return self.tensors[0]
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the first tensor is dense, so that results like it have its strides."""
+        return self.first.is_contiguous() or dense(self.first.shape, self.first.stride())
+
+    def argument(self, position: int, name: str, default: object = None) -> Any:
+        return _argument(self.args, self.kwargs, position, name, default)
+
+
+_CHECKS: dict[str, list[Callable[[_Call], None]]] = {}
+Check = TypeVar("Check", bound=Callable[[_Call], None])
+
+
+def _checks(names: str) -> Callable[[Check], Check]:
+    """Register a check of calls with these names, exactly as they are spelled."""
+
+    def register(check: Check) -> Check:
+        for name in names.split():
+            _CHECKS.setdefault(name, []).append(check)
+        return check
+
+    return register
 
 
 def check_for_meta(name: str, args: Args, kwargs: dict[str, object]) -> None:
@@ -74,41 +89,9 @@ def check_as_kernels_do(
     collision = why_order_matters(name, args, kwargs, written)
     if collision is not None:
         _reject(collision)
-    if not tensors:
-        return
-    if name == "instance_norm" or (name == "batch_norm" and tensors[0].numel()):
-        _check_channels(tensors[0], name, device)
-    if name in _DIM_UNCHECKED:
-        _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
-    if name in _EMPTY_DIMS_UNCLEAR and tensors[0].dim():
-        dim = _argument(args, kwargs, 1, "dim")
-        if isinstance(dim, tuple | list) and not dim:
-            _reject("kernels differ in whether an empty dim means all dimensions")
-    if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
-        _reject("the addend has more dimensions than the product")
-    if name in _FLOATS_ON_GPU and device.type == "cuda" and not tensors[0].is_floating_point():
-        _reject(f"its GPU kernel is not implemented for {tensors[0].dtype}")
-    if name == "pixel_unshuffle" and not has_elements(tensors[0]):
-        _reject("its kernel keeps the shape of an empty tensor")
-    if name in _MULTIPLIED_IN_PLACE:
-        _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
-    if name == "slice_scatter":
-        _check_slice(*args, **kwargs)
-    if name in ("as_strided", "as_strided_", "_reshape_alias"):
-        _check_storage(*args, **kwargs)
-    complex_vectors = (tensors[0].is_complex() or name == "linalg_eig") and tensors[0].numel()
-    if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
-        _reject("its gradient depends on the values: a loss that depends on the phase is refused")
-    if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
-        _reject("its gradient has another formula if there are zeros")
-    kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
-    if name in _STRIDES_KEPT and not kept:
-        _reject("the layout of its result follows the gaps and overlaps of its input")
-    if name in _FULL_REDUCTIONS:
-        _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
-    if name in _DRAWN_IN_ORDER and device.type == "cuda" and not kept and tensors[0]._version:
-        _reject("a GPU draws in memory order, whose gaps a write may have removed")
-    _check_draws(name, args, kwargs, tensors)
+    call = _Call(name, args, kwargs, tensors, device)
+    for check in _CHECKS.get(name, ()) if tensors else ():
+        check(call)
 
 
 def _check_arguments(
@@ -185,35 +168,78 @@ def check_out(name: str, targets: object, results: object, written: Sequence[tor
             _reject("kernels differ in whether the result is cast to the dtype of out=")
 
 
-def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> None:
+@_checks("batch_norm instance_norm")
+def _check_channels(call: _Call) -> None:
+    first, is_batch_norm = call.first, call.name == "batch_norm"
+    if is_batch_norm and not first.numel():
+        return
     if first.dim() < 2:
         _reject("there is no channel dimension", IndexError)
-    if name == "batch_norm" and device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
+    if is_batch_norm and call.device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
         return  # the result is always row-major (graph/operators/network.py)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
     if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
         _reject("the device's kernel chooses the layout of its result")
 
 
-def _check_dim(first: torch.Tensor, dim: object) -> None:
+@_checks("softmax log_softmax softmin sort argsort msort")
+def _check_dim(call: _Call) -> None:
+    _check_in_range(call.first, call.argument(1, "dim"))
+
+
+def _check_in_range(first: torch.Tensor, dim: object) -> None:
     rank = max(first.dim(), 1)
     if type(dim) is int and not -rank <= dim < rank:
         _reject(f"dimension {dim} is out of range", IndexError)
 
 
-def _check_elements(first: torch.Tensor, dim: object) -> None:
+@_checks("any all nansum nanmean logsumexp roll")
+def _check_empty_dims(call: _Call) -> None:
+    dim = call.argument(1, "dim")
+    if call.first.dim() and isinstance(dim, tuple | list) and not dim:
+        _reject("kernels differ in whether an empty dim means all dimensions")
+
+
+@_checks("addmv addmv_ addmm addmm_")
+def _check_addend(call: _Call) -> None:
+    if call.first.dim() > (1 if call.name.startswith("addmv") else 2):
+        _reject("the addend has more dimensions than the product")
+
+
+@_checks("max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices")
+def _check_pooled(call: _Call) -> None:
+    if call.device.type == "cuda" and not call.first.is_floating_point():
+        _reject(f"its GPU kernel is not implemented for {call.first.dtype}")
+
+
+@_checks("pixel_unshuffle")
+def _check_unshuffled(call: _Call) -> None:
+    if not has_elements(call.first):
+        _reject("its kernel keeps the shape of an empty tensor")
+
+
+@_checks("max min argmax argmin amax amin aminmax median")
+def _check_elements(call: _Call) -> None:
+    dim = call.argument(1, "dim")
     if isinstance(dim, torch.Tensor):  # the larger of two tensors
         return
     try:
-        refuse_empty(first.shape, dim)
+        refuse_empty(call.first.shape, dim)
     except IndexError as error:
         raise EagerRaises(error) from None
 
 
-def _check_weights(first: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
-    shape = list(first.shape)
-    if any(broadcast([shape, weight.shape]) != shape for weight in weights):
+@_checks("binary_cross_entropy_with_logits soft_margin_loss")
+def _check_weights(call: _Call) -> None:
+    # These kernels multiply weights in place into a tensor of the input's shape.
+    first, at = list(call.first.shape), 1 if call.name == "soft_margin_loss" else 2
+    if any(broadcast([first, weight.shape]) != first for weight in call.tensors[at:]):
         _reject("weights or targets that have more elements or dimensions than the input")
+
+
+@_checks("slice_scatter")
+def _check_scattered(call: _Call) -> None:
+    _check_slice(*call.args, **call.kwargs)
 
 
 def _check_slice(
@@ -226,11 +252,22 @@ def _check_slice(
     out: torch.Tensor | None = None,
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
-    _check_dim(whole, dim)
+    _check_in_range(whole, dim)
     op, bounds = torch.ops.aten.slice.Tensor, (whole, dim, start, end, step)
     part = symbolic_view(op, bounds, {})
     if (part if part is not None else op(*bounds)).shape != src.shape:
         _reject("the source does not have the shape of the slice")
+
+
+@_checks("slice_scatter select_scatter as_strided_scatter index_fill")
+def _check_strides_kept(call: _Call) -> None:
+    if not call.is_kept:
+        _reject("the layout of its result follows the gaps and overlaps of its input")
+
+
+@_checks("as_strided as_strided_ _reshape_alias")
+def _check_restrided(call: _Call) -> None:
+    _check_storage(*call.args, **call.kwargs)
 
 
 def _check_storage(
@@ -245,32 +282,61 @@ def _check_storage(
         _reject("it reaches beyond the known storage")
 
 
-def _check_draws(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-) -> None:
-    filled: torch.Tensor | None = tensors[0]
-    if name.endswith("_like"):  # the result is dense even if the argument is a strided part
-        filled = like(tensors[0], memory_format=kwargs.get("memory_format"))
-    if name in _FILLED_AT_RANDOM and (filled is None or not filled.is_contiguous()):
+@_checks("linalg_eigh linalg_eig linalg_svd svd")
+def _check_vectors(call: _Call) -> None:
+    if (call.first.is_complex() or call.name == "linalg_eig") and call.first.numel():
+        _reject("its gradient depends on the values: a loss that depends on the phase is refused")
+
+
+@_checks("prod")
+def _check_product(call: _Call) -> None:
+    if call.first.is_complex() and call.first.requires_grad:
+        _reject("its gradient has another formula if there are zeros")
+
+
+@_checks("dropout native_dropout rrelu rrelu_with_noise")
+def _check_drawn_in_order(call: _Call) -> None:
+    if call.device.type == "cuda" and not call.is_kept and call.first._version:
+        _reject("a GPU draws in memory order, whose gaps a write may have removed")
+
+
+@_checks(
+    "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
+    "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_ rand_like randn_like randint_like "
+    "bernoulli"
+)
+def _check_filled(call: _Call) -> None:
+    filled: torch.Tensor | None = call.first
+    if call.name.endswith("_like"):  # the result is dense even if the argument is a strided part
+        filled = like(call.first, memory_format=call.kwargs.get("memory_format"))
+    if filled is None or not filled.is_contiguous():
         _reject("the order in which strided memory is filled decides the positions of the numbers")
-    if name == "bernoulli_":
-        chance = _argument(args, kwargs, 1, "p", 0.5)
-        if isinstance(chance, int | float) and not 0 <= chance <= 1:
-            _reject("the probability is outside [0, 1]")
-    elif name == "uniform_":
-        low = _argument(args, kwargs, 1, "from", 0)
-        high = _argument(args, kwargs, 2, "to", 1)
-        if low > high:
-            _reject("the range is empty")
-    elif name == "multinomial":
-        count = _argument(args, kwargs, 1, "num_samples", 1)
-        again = _argument(args, kwargs, 2, "replacement", False)
-        if not again and count > tensors[0].shape[-1]:
-            _reject("more samples than categories")
-    elif name in ("bucketize", "searchsorted") and len(tensors) > 1:
-        boundaries = tensors[1] if name == "bucketize" else tensors[0]
-        if name == "bucketize" and boundaries.dim() != 1:
-            _reject("the boundaries are not one-dimensional")
+
+
+@_checks("bernoulli_")
+def _check_probability(call: _Call) -> None:
+    chance = call.argument(1, "p", 0.5)
+    if isinstance(chance, int | float) and not 0 <= chance <= 1:
+        _reject("the probability is outside [0, 1]")
+
+
+@_checks("uniform_")
+def _check_range(call: _Call) -> None:
+    if call.argument(1, "from", 0) > call.argument(2, "to", 1):
+        _reject("the range is empty")
+
+
+@_checks("multinomial")
+def _check_samples(call: _Call) -> None:
+    count, again = call.argument(1, "num_samples", 1), call.argument(2, "replacement", False)
+    if not again and count > call.first.shape[-1]:
+        _reject("more samples than categories")
+
+
+@_checks("bucketize")
+def _check_boundaries(call: _Call) -> None:
+    if len(call.tensors) > 1 and call.tensors[1].dim() != 1:
+        _reject("the boundaries are not one-dimensional")
 
 
 def _argument(

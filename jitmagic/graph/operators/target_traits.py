@@ -1,4 +1,4 @@
-"""Traits of torch functions by name that the meta run does not show: random draws, hidden writes.
+"""Traits of calls that the meta run does not show: random draws, hidden writes.
 
 Input: a call's target and arguments. Output: whether it draws random numbers (it then stays in the
 graph and draws on every call); which arguments only the real kernel writes (the running statistics
@@ -12,58 +12,36 @@ from functools import cache
 import torch
 from torch.fx import Node
 
-from ...compat.operators import OpOverload
+from ...compat.operators import OpOverload, OpOverloadPacket
+from ...extend.operators import OPERATORS, row_of
+from ...operators.operation import Operation, operation
+from ..nested import nodes_in
 from ..propagate import Target, target_name
-from .foreign import is_random_op
+from .foreign import is_random_op, overloads_of
 
-__all__ = ["draws", "makes_new", "statistics_written"]
+__all__ = ["draws", "hidden_writes", "makes_new", "operation_of"]
 
-_ALWAYS = frozenset(
-    """rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial
-    poisson binomial gumbel_softmax fractional_max_pool2d fractional_max_pool3d
-    fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices normal_ uniform_
-    bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_ _sample_dirichlet _standard_gamma
-    native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
-    kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
-)
-# Calls that draw unless a flag or a probability turns that off. They always count as drawing, which
-# costs nothing.
-_MAYBE = frozenset(
-    """dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout
-    feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ rrelu rrelu_ rrelu_with_noise
-    scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu""".split()
-)
-_SWITCHES: dict[str, tuple[str, int]] = {
-    "scaled_dot_product_attention": ("dropout_p", 4),
-    "dropout": ("training", 2),
-    "dropout_": ("training", 2),
-    "dropout1d": ("training", 2),
-    "dropout2d": ("training", 2),
-    "dropout3d": ("training", 2),
-    "alpha_dropout": ("training", 2),
-    "feature_alpha_dropout": ("training", 2),
-    "multi_head_attention_forward": ("training", 15),
-}
-_OFF_BY_DEFAULT = frozenset(
-    {"scaled_dot_product_attention", "alpha_dropout", "feature_alpha_dropout"}
-)
+
+def operation_of(target: Target) -> Operation:
+    """Return the row of a call's target: that of an overload which a user has registered, or the
+    one of its name.
+    """
+    found = _registered(target)
+    return operation(target_name(target)) if found is None else found[1]
+
+
+def _registered(target: Target) -> tuple[OpOverload, Operation] | None:
+    """Return the overload of a target about which a user has registered facts, with its row."""
+    if not OPERATORS.rows or not isinstance(target, OpOverload | OpOverloadPacket):
+        return None
+    pairs = ((op, row_of(OPERATORS.rows, op)) for op in overloads_of(target))
+    return next(((op, row) for op, row in pairs if row is not None), None)
 
 
 def draws(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call may draw random numbers."""
-    name = target_name(target)
-    if name in _ALWAYS:
-        return True
-    if name not in _MAYBE:
-        return is_random_op(target)
-    switch = _SWITCHES.get(name)
-    if switch is None:
-        return True
-    keyword, position = switch
-    given = kwargs.get(keyword, args[position] if position < len(args) else None)
-    if given is None:
-        return name not in _OFF_BY_DEFAULT
-    return bool(given) if isinstance(given, int | float) else True
+    known = operation_of(target).draws
+    return is_random_op(target) if known is None else known.in_call(args, kwargs)
 
 
 def makes_new(target: Target) -> bool:
@@ -91,25 +69,35 @@ def _is_factory(op: OpOverload) -> bool:
     return takes_options and read in ([], ["self"]) and not is_random_op(op)
 
 
-# Where running_mean and running_var are, by (keyword, position); the training flag is at 5 in all.
+# Where running_mean and running_var are, by (keyword, position).
 _FUNCTIONAL = (("running_mean", 1), ("running_var", 2))
 _NATIVE = (("running_mean", 3), ("running_var", 4))
-_FLAGS = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
 
 
-def statistics_written(
+def hidden_writes(
     target: Target, args: tuple[object, ...], kwargs: dict[str, object], written: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """Return running statistics that a normalisation updates and that are not in `written`."""
-    name = target_name(target).removeprefix("native_")
-    if name not in _FLAGS:
-        return ()
-    flag, default = _FLAGS[name]
-    if not kwargs.get(flag, args[5] if len(args) > 5 else default):
-        return ()
+    """Return the nodes that a call writes to although its schema does not declare it, without those
+    in `written`.
+    """
+    found = _statistics(target, args, kwargs)
+    if (registered := _registered(target)) is not None:
+        op, row = registered
+        places = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
+        found += nodes_in(
+            [args[places[n]] if places[n] < len(args) else kwargs.get(n) for n in row.writes]
+        )
+    return tuple(node for node in found if node not in written)
+
+
+def _statistics(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Node]:
+    """Return the running statistics that a normalisation updates."""
+    flag = operation(target_name(target).removeprefix("native_")).statistics
+    if flag is None or not flag.in_call(args, kwargs):
+        return []
     python = getattr(target, "__module__", "") == "torch.nn.functional"
     found = [
         kwargs.get(keyword, args[at] if at < len(args) else None)
         for keyword, at in (_FUNCTIONAL if python else _NATIVE)
     ]
-    return tuple(node for node in found if isinstance(node, Node) and node not in written)
+    return [node for node in found if isinstance(node, Node)]

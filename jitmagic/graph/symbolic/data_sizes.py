@@ -17,6 +17,7 @@ from ...symbols.size import Dimension, Size, lower_bound, upper_bound
 from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, same_shape
 from ..operators.recurrent import differentiable
+from ..operators.registered import infer_with_new_sizes
 from .sym_node import as_dimension, as_torch
 
 __all__ = ["NewSize", "infer_data_dependent", "infer_padded_sequence"]
@@ -45,6 +46,9 @@ class _Sizes:
             raise _Refused
         return as_torch(made)
 
+    def within(self, least: int, most: int | None) -> Any:
+        return self.up_to(_MOST if most is None else most, least)
+
 
 def infer_data_dependent(
     op: OpOverload,
@@ -58,8 +62,9 @@ def infer_data_dependent(
     try:
         if op is aten.index.Tensor:
             return _by_masks(sizes, call, *args)
-        rule = _RULES.get(op)
-        return None if rule is None else rule(sizes, *args, **kwargs)
+        if (rule := _RULES.get(op)) is not None:
+            return rule(sizes, *args, **kwargs)
+        return infer_with_new_sizes(op, args, kwargs, sizes.within)
     except _Refused:
         return None
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...operators.scalar import SCALARS
 from ...symbols.interval import Interval
 from ..memory import storage_of
 from .intervals import rounded, whole_range
@@ -212,21 +213,26 @@ def _absolute(call: Call) -> Interval | None:
     return call.read(call.args[0]).abs()
 
 
-@ranges_of("exp", "softmax", "sqrt")
-def _not_negative(call: Call) -> Interval | None:
-    """Bound results >= -0.0; softmax of only -inf is nan."""
-    x = call.read(call.args[0])
-    high = 1 + 4 * torch.finfo(call.value.dtype).eps if call.name == "softmax" else math.inf
-    return Interval(0.0, high, x.nan or call.name == "softmax" or x.low < 0)
+@ranges_of("softmax")
+def _softmax(call: Call) -> Interval | None:
+    """Bound softmax, which is nan if all elements are -inf."""
+    return _widened(0, 1, call, (0, 1))._replace(nan=True)
 
 
-@ranges_of("sigmoid", "tanh", "sin", "cos")
+_BOUNDED = {
+    row.packet: (row.bounds, Interval(*row.domain, nan=True))
+    for row in SCALARS.values()
+    if row.packet and row.bounds
+}
+
+
+@ranges_of(*_BOUNDED)
 def _bounded(call: Call) -> Interval | None:
-    """Bound approximations, which may exceed the interval by their last bits; sin(inf) is nan."""
+    """Bound approximations, which may exceed the interval by their last bits, but keep its sign."""
     x = call.read(call.args[0])
-    bounds = _widened(0.0 if call.name == "sigmoid" else -1.0, 1.0, call, (1.0, 1.0))
-    endless = math.inf in (x.high, -x.low) and call.name in ("sin", "cos")
-    return bounds._replace(nan=x.nan or endless)
+    (low, high), domain = _BOUNDED[call.name]
+    found = _widened(low, high, call, (abs(low), abs(high)))
+    return found._replace(nan=x.nan or not x.within(domain))
 
 
 # ------------------------------------------------------------------- arithmetic
@@ -293,10 +299,8 @@ def _negative(call: Call) -> Interval | None:
 # ------------------------------------------------------------------- comparisons and truth
 
 
-_COMPARISONS = {
-    "lt": "<", "less": "<", "le": "<=", "gt": ">", "greater": ">", "ge": ">=", "eq": "==",
-    "ne": "!=",
-}  # fmt: skip
+_COMPARISONS = {row.name: str(row.symbol) for row in SCALARS.values() if row.rule == "compare"}
+_COMPARISONS |= {"less": "<", "greater": ">"}
 
 
 @ranges_of(*_COMPARISONS)
@@ -340,7 +344,9 @@ def _both_or_either(call: Call) -> Interval | None:
     return None if None in truths else Interval(not settles, not settles)
 
 
-_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+# What tests of finite numbers answer.
+_FINITE = {r.name: r.of_whole for r in SCALARS.values() if isinstance(r.of_whole, bool)}
+_FINITE |= {"isposinf": False, "isneginf": False}
 
 
 @ranges_of(*_FINITE)

@@ -28,9 +28,10 @@ class KernelChoice:
 class WithKernels:
     """Calls a function of torch that computes attention, within blocks, the outermost first."""
 
+    __module__ = __name__  # by the function's module, fx would write a call of the function itself
+
     def __init__(self, function: AnyFunction, blocks: tuple[KernelChoice, ...]) -> None:
-        # Facts about torch's functions are found by these names.
-        self.__name__, self.__module__ = function.__name__, function.__module__
+        self.__name__ = function.__name__  # facts about torch's functions are found by it
         self.function, self.blocks = function, blocks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -118,7 +118,7 @@ class SlotAttr(_Named):
 @dataclass(frozen=True, slots=True)
 class FunctionPart(Derived):
     """`__code__`, `__closure__`, `__defaults__`, `__kwdefaults__` or `__globals__` of a function;
-    `__self__` or `__func__` of a bound method.
+    `__annotations__` once they are evaluated, else None; `__self__` or `__func__` of a method.
     """
 
     part: str

@@ -12,58 +12,23 @@ from typing import Any
 
 import torch
 
+from ...operators.scalar import SCALARS
 from ...symbols.symbolic_numbers import interval_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import axes_of
 from ..ir import Cast, Constant, IndexValue, Value
 from ..promotion import Operand
-from ..registry import lowers, pointwise, pointwise_lowering
+from ..registry import LOWERINGS, lowers, one_to_one, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
 from ..values import FLOATS, Number, cast, compute, constant, number, round_to, where
 
 __all__: list[str] = []
 
 
-def _unary(op: str) -> Callable[[Value], Value]:
-    def function(x: Value) -> Value:
-        return compute(op, x)
-
-    return function
-
-
-def _binary(op: str) -> Callable[[Value, Value], Value]:
-    def function(x: Value, y: Value) -> Value:
-        return compute(op, x, y)
-
-    return function
-
-
-_FLOAT_UNARY = (
-    *("sqrt", "rsqrt", "reciprocal", "sigmoid", "exp", "exp2", "expm1"),
-    *("log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma"),
-)
-for _name in _FLOAT_UNARY:
-    pointwise(f"{_name}.default", rule="float")(_unary(_name))
-
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    pointwise(f"{_name}.Tensor", f"{_name}.Scalar", rule="compare")(_binary(_name))
-
-for _name in ("logical_and", "logical_or", "logical_xor"):
-    pointwise(f"{_name}.default", rule="logic")(_binary(_name))
-pointwise("logical_not.default", rule="logic")(_unary("logical_not"))
-
-for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    _overloads = (f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")
-    pointwise(*_overloads, rule="integral")(_binary(_name))
-pointwise("bitwise_not.default", rule="integral")(_unary("bitwise_not"))
-
-pointwise("atan2.default", rule="float")(_binary("atan2"))
-pointwise("hypot.default")(_binary("hypot"))
-pointwise("copysign.Tensor", "copysign.Scalar", rule="float")(_binary("copysign"))
-pointwise("mul.Tensor", "mul.Scalar", rule="arith_wide")(_binary("mul"))
-pointwise("div.Tensor", "div.Scalar", "true_divide.Tensor", rule="float_wide")(_binary("truediv"))
-pointwise("frac.default")(_unary("frac"))
+# Rows that were registered at run time may be removed again: `lowering_of` looks them up.
+for _row in SCALARS.values():
+    if _row.texts is None:
+        LOWERINGS.update(dict.fromkeys(_row.overloads, one_to_one(_row)))
 
 
 # -- sums and products ----------------------------------------------------------------------------
@@ -173,15 +138,19 @@ def _trunc_divide(x: Value, y: Value) -> Value:
 
 _TRUNC_DIVIDE = pointwise_lowering(_trunc_divide, "arith_wide", 2)
 _FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith_wide", 2)
-_TRUE_DIVIDE = pointwise_lowering(_binary("truediv"), "float_wide", 2)
+_TRUE_DIVIDE = one_to_one(SCALARS["truediv"])
 
 
 @lowers("div.Tensor_mode", "div.Scalar_mode", numbers=True)
 def div_mode(
     builder: LoopBuilder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
 ) -> object:
-    kinds = {None: _TRUE_DIVIDE, "floor": _FLOOR_DIVIDE, "trunc": _TRUNC_DIVIDE}
-    return kinds[rounding_mode](builder, out, x, y)
+    match rounding_mode:
+        case "floor":
+            return _FLOOR_DIVIDE(builder, out, x, y)
+        case "trunc":
+            return _TRUNC_DIVIDE(builder, out, x, y)
+    return _TRUE_DIVIDE(builder, out, x, y)
 
 
 # -- powers ---------------------------------------------------------------------------------------
@@ -268,29 +237,10 @@ def power(x: Value, y: Value) -> Value:
 # -- rounding and sign ----------------------------------------------------------------------------
 
 
-def _only_on_floats(op: str) -> Callable[[Value], Value]:
-    """Apply the op to floats; integers are returned unchanged."""
-
-    def function(x: Value) -> Value:
-        return compute(op, x) if x.dtype in FLOATS else x
-
-    return function
-
-
-for _name in ("floor", "ceil", "round", "trunc"):
-    pointwise(f"{_name}.default")(_only_on_floats(_name))
-pointwise("fix.default")(_only_on_floats("trunc"))
-
-
 def _numeric(x: Value) -> Value:
     if x.dtype is torch.bool:
         raise Decline("eager refuses bool here")
     return x
-
-
-@pointwise("neg.default", "negative.default")
-def neg(x: Value) -> Value:
-    return compute("neg", _numeric(x))
 
 
 @pointwise("abs.default", "absolute.default")
@@ -311,11 +261,6 @@ def positive(x: Value) -> Value:
 @pointwise("square.default")
 def square(x: Value) -> Value:
     return compute("mul", x, x)
-
-
-@pointwise("relu.default")
-def relu(x: Value) -> Value:
-    return compute("relu", _numeric(x))
 
 
 def _times(factor: float) -> Callable[[Value], Value]:
@@ -360,18 +305,6 @@ def heaviside(x: Value, y: Value) -> Value:
 # -- predicates ----------------------------------------------------------------------------------
 
 
-def _float_predicate(op: str, of_integers: bool) -> Callable[[Value], Value]:
-    def function(x: Value) -> Value:
-        return compute(op, x) if x.dtype in FLOATS else constant(of_integers, torch.bool)
-
-    return function
-
-
-pointwise("isnan.default", rule="predicate")(_float_predicate("isnan", False))
-pointwise("isinf.default", rule="predicate")(_float_predicate("isinf", False))
-pointwise("isfinite.default", rule="predicate")(_float_predicate("isfinite", True))
-
-
 def _equals(number: float) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
         return compute("eq", x, number) if x.dtype in FLOATS else constant(False, torch.bool)
@@ -407,7 +340,7 @@ def masked_fill(x: Value, mask: Value, value: Value) -> Value:
 # -- shifts ---------------------------------------------------------------------------------------
 
 
-def _shifted(op: str, x: Value, y: Value) -> Value:
+def _shifted(op: str, x: Value, y: Value, fills_with_sign: bool) -> Value:
     """Shift by any count, also one for which C++ leaves the result undefined."""
     # A count that is negative or at least the width gives 0 in a left shift; a right shift fills
     # with the sign bit (0 if unsigned).
@@ -415,21 +348,21 @@ def _shifted(op: str, x: Value, y: Value) -> Value:
     if isinstance(y, Constant) and 0 <= y.value < bits:
         return compute(op, x, y)
     wild = compute("logical_or", compute("lt", y, 0), compute("ge", y, bits))
-    if op == "lshift" or not signed:
-        return where(wild, 0, compute(op, x, where(wild, 0, y)))
-    return compute(op, x, where(wild, bits - 1, y))
+    if fills_with_sign and signed:
+        return compute(op, x, where(wild, bits - 1, y))
+    return where(wild, 0, compute(op, x, where(wild, 0, y)))
 
 
-def _shift(op: str) -> Callable[[Value, Value], Value]:
-    return lambda x, y: _shifted(op, x, y)
+@pointwise("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", rule="integral")
+@pointwise("__lshift__.Tensor", "__lshift__.Scalar", rule="integral")
+def left_shift(x: Value, y: Value) -> Value:
+    return _shifted("lshift", x, y, fills_with_sign=False)
 
 
-for _way, _op in (("left", "lshift"), ("right", "rshift")):
-    pointwise(
-        *(f"bitwise_{_way}_shift.Tensor", f"bitwise_{_way}_shift.Tensor_Scalar"),
-        *(f"__{_op}__.Tensor", f"__{_op}__.Scalar"),
-        rule="integral",
-    )(_shift(_op))
+@pointwise("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", rule="integral")
+@pointwise("__rshift__.Tensor", "__rshift__.Scalar", rule="integral")
+def right_shift(x: Value, y: Value) -> Value:
+    return _shifted("rshift", x, y, fills_with_sign=True)
 
 
 # -- conversion and copies ------------------------------------------------------------------------

@@ -42,6 +42,8 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "no window": lambda x: x + torch.istft(torch.ones(3, 4).to(torch.complex64), 4).sum(),
     "a number for Python": lambda x: x + math.atan(x.sum().requires_grad_()),
 }
+if sys.version_info >= (3, 12):
+    PROGRAMS["inverted bool"] = lambda x: x + ~x.requires_grad
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import jitmagic
 from tests.programs.counts import Counts, counts_of
@@ -79,6 +80,27 @@ def products(program: Callable[[Tensor], Tensor]) -> int:
 def test_kernels_are_those_of_the_block() -> None:
     """On the CPU, MATH is two products and a softmax, and the default is one fused kernel."""
     assert (products(one), products(nested), products(beside)) == (2, 0, 2)
+
+
+class Called(TorchDispatchMode):
+    """Lists the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(op._opname)
+        return op(*args, **(kwargs or {}))
+
+
+def test_captured_graph_runs_the_kernels_of_the_block() -> None:
+    q = torch.randn(2, 2, 8, 16)
+    (graphs,) = jitmagic.graphs(one)(q)
+    with Called() as called:
+        graphs.captured(q)
+    assert called.names.count("bmm") == 2
+    assert not any("flash" in name for name in called.names)
 
 
 def test_changed_choice_compiles_again() -> None:

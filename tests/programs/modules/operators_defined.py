@@ -115,15 +115,28 @@ _define(
     torch.Tag.nondeterministic_seeded,
 )
 _define("plain(Tensor x) -> Tensor", lambda x: x + 1)
-_define("number(Tensor x) -> int", lambda x: 3, lambda x: 3)
+_define("number(Tensor x) -> Scalar", lambda x: 3, lambda x: 3)
+_define("rank(Tensor x) -> int", lambda x: x.dim(), lambda x: x.dim())
+_define("is_large(Tensor x) -> bool", lambda x: bool(x.sum() > 9), lambda x: True)
+_define(
+    "positives(Tensor x) -> Tensor",
+    lambda x: x[x > 0].clone(),
+    lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()),
+)
+_define(
+    "count(Tensor x) -> SymInt",
+    lambda x: int((x > 0).sum()),
+    lambda x: torch.library.get_ctx().new_dynamic_size(),
+)
+_define(
+    "normed(Tensor x) -> (Tensor, float)",
+    lambda x: (x / x.abs().max(), x.abs().max().item()),
+    lambda x: (torch.empty_like(x), 1.0),
+)
+_define("sounding(Tensor x) -> Tensor", lambda x: (print("sounding"), x + 1)[1], torch.empty_like)
 _define("part(Tensor(a) x) -> Tensor(a)", lambda x: x[1:], lambda x: x[1:])
 _define("mul_(Tensor(a!) x, float y) -> Tensor(a!)", lambda x, y: x.mul_(y), lambda x, y: x)
 _define("same(Tensor x) -> Tensor", lambda x: x, torch.empty_like)
-_define(
-    "positive(Tensor x) -> Tensor",
-    lambda x: x[x > 0],
-    lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()),
-)
 _define("combined.two(Tensor x, Tensor y) -> Tensor", lambda x, y: x - y, lambda x, y: x - y)
 _define("combined.one(Tensor x) -> Tensor", lambda x: -x, lambda x: -x)
 _LIBRARY.define("composed(Tensor x, int n=2) -> Tensor")

@@ -145,7 +145,33 @@ def prims_too(x):
     return torch.ops.prims.sin(x) + torch.ops.prims.mul(x, x)
 
 
+def sized_by_data(x):
+    return ops.positives(x.sin()) * 2
+
+
+def returns_numbers(x):
+    return x * ops.rank(x) + x.sin() * ops.count(x)
+
+
+def returns_a_size(x):
+    return torch.zeros(ops.count(x)) + x.sum()
+
+
+def returns_a_tensor_and_a_number(x):
+    y, scale = ops.normed(x)
+    return y.cos() * scale, scale + 1
+
+
+def returns_a_flag(x):
+    return x.sin(), ops.is_large(x)
+
+
+def number_of_a_tensor_with_grad(x):
+    return x * ops.rank(x)
+
+
 WITH_GRADIENTS = (
+    number_of_a_tensor_with_grad,
     by_packet,
     by_overload,
     by_definition,
@@ -170,6 +196,11 @@ WITHOUT = (
     writes_lists,
     writes_and_returns,
     prims_too,
+    sized_by_data,
+    returns_numbers,
+    returns_a_size,
+    returns_a_tensor_and_a_number,
+    returns_a_flag,
 )
 
 
@@ -218,6 +249,16 @@ def test_an_unread_call_runs_all_the_same(capsys):
     assert capsys.readouterr().out == "one (2,)\n"
 
 
+def test_kernel_runs_at_calls_only(capsys):
+    def program(x):
+        ops.note(x, "one")
+        return ops.both(x)[0] + ops.sounding(x)
+
+    for dynamic in (False, True):
+        jitmagic.jit(program, fullgraph=True, dynamic=dynamic)(torch.ones(1, 3))
+        assert capsys.readouterr().out == "one (1, 3)\nsounding\n"
+
+
 def integers():
     return torch.arange(6).reshape(1, 6)
 
@@ -244,9 +285,8 @@ def test_kernels_say_which_dtypes_they_take(name):
 
 REFUSED = [
     (lambda x: ops.plain(x) * 2, 'register_fake("jitmagic_tests::plain"'),
-    (lambda x: x * ops.number(x), "returns a value of type int"),
+    (lambda x: x * ops.number(x), "returns a value of type number"),
     (lambda x: ops.part(x) * 2, "returns a view of an argument"),
-    (lambda x: ops.positive(x) * 2, "positive"),
 ]
 
 

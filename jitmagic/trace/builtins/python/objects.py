@@ -28,10 +28,11 @@ from ...values.objects.class_facts import (
 from ...values.objects.classes import ClassValue, SuperValue, is_plain_class
 from ...values.objects.exceptions import ExceptionValue
 from ...values.objects.found_attributes import find_attribute
-from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
+from ...values.objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ...values.objects.instances import InstanceValue
 from ...values.objects.namespaces import ModuleValue
 from ...values.objects.operators import unpack
+from ...values.objects.partials import PartialValue
 from ...values.objects.type_forms import TypeFormValue
 from ..registry import calls, handler_of, handles
 

@@ -10,8 +10,8 @@ from functools import partial
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import SequenceValue
 from ...values.objects.constants import BINARY, COMPARE, INPLACE, UNARY, ConstantValue
-from ...values.objects.functions import PartialValue, refuse_placeholders
 from ...values.objects.operators import binary, compare, equal, index_of, inplace, is_same, unpack
+from ...values.objects.partials import PartialValue, refuse_placeholders
 from ..registry import AS_GIVEN, calls, handles
 
 __all__: list[str] = []

@@ -14,7 +14,6 @@ from ....compat.torch_compile import is_disallowed
 
 __all__ = [
     "DATA_METHODS",
-    "RAISING_ON_DATA",
     "REFUSED_FUNCTIONS",
     "REFUSED_METHODS",
     "REFUSED_MODULES",
@@ -74,14 +73,6 @@ REFUSED_METHODS: dict[str, str] = {
         _OBJECT,
     ),
 }
-
-# Bare names of functions that raise for data that occurs in practice; some programs catch that.
-RAISING_ON_DATA = frozenset(
-    (
-        "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
-        "linalg_tensorinv linalg_tensorsolve linalg_matrix_power"
-    ).split()
-)
 
 _STATE = "it changes the state of the process"
 _READS = "it reads the state of the process"

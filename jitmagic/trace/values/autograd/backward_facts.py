@@ -56,9 +56,10 @@ from ..objects.callables import BuiltinValue
 from ..objects.class_facts import attribute_of_class
 from ..objects.classes import ClassValue
 from ..objects.constants import ConstantValue
-from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
+from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.instances import InstanceValue
 from ..objects.namespaces import frame_globals, module_names
+from ..objects.partials import PartialValue
 from ..tensors.tensor import TensorValue
 
 __all__ = ["BackwardFacts", "SavedObjects", "check_read_state", "release_facts", "unwrapped"]

@@ -23,8 +23,9 @@ from ..numbers.number import NumberValue
 from ..objects.callables import BuiltinValue
 from ..objects.classes import ClassValue
 from ..objects.constants import ConstantValue
-from ..objects.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
+from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.instances import InstanceValue
+from ..objects.partials import PartialValue
 from ..tensors.tensor import TensorValue
 from .backward_facts import BackwardFacts, SavedObjects, unwrapped
 

@@ -8,7 +8,8 @@ calls of C functions go to the handlers of `trace/builtins/`.
     constants           immutable atoms, folding
     enums               enum members and classes
     type_forms          `list[int]`, `int | None`, `typing.List`
-    functions           Python functions, cells, bound methods, functools.partial
+    functions           Python functions, cells, bound methods
+    partials            functools.partial objects
     binding             arguments of an inlined call bound to parameters
     callables           C functions and bound methods of built-in types
     torchscript         functions of torch.jit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -174,6 +175,8 @@ class ConstantValue(Value):
         return fold(machine, COMPARE[op], self, other)
 
     def unary(self, machine: Machine, op: str) -> Value:
+        if op == "~" and type(self.value) is bool and sys.version_info >= (3, 12):
+            self.refuse(machine, "~, of which Python warns on the line of the program")
         return fold(machine, UNARY[op], self)
 
     def truth(self, machine: Machine) -> bool:

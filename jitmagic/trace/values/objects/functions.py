@@ -1,4 +1,4 @@
-"""Models Python functions, closure cells, bound methods and functools.partial objects.
+"""Models Python functions, closure cells and bound methods.
 
 Input: live functions or functions that the traced code defines. Output: calls that the machine
 inlines. Live functions are guarded by their code object, not their identity: a closure that is
@@ -7,9 +7,8 @@ created anew in each call passes the guard, and a reload by %autoreload fails it
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
@@ -18,17 +17,15 @@ from ...builtins.registry import handler_of
 from ...result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ...wrap import wraps
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
-from ..containers.keys import identity_key
 from ..containers.mappings import DictValue, WithAttributes, entries_of_live
-from ..containers.sequences import TupleValue
 from .callables import BuiltinValue
-from .class_facts import NOTHING, attribute_of_class, is_data_descriptor, is_library_module
+from .class_facts import is_library_module
 from .constants import ConstantValue
 from .monkey_patches import unwrap_function
 from .operators import is_none
 from .tagged import tagged_value
 
-__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "refuse_placeholders"]
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue"]
 
 # `__type_params__` exists since Python 3.12, `__annotate__` since 3.14.
 _EXISTING = set(dir(types.FunctionType))
@@ -200,8 +197,10 @@ class FunctionValue(WithAttributes):
     def _declared(self, machine: Machine, name: str) -> Value:
         """Return `__annotations__` or `__type_params__`."""
         if self.live is not None:
-            if self.source is None or self._evaluates(machine, name):
+            if self.source is None:
                 self.refuse(machine, f"attribute {name!r}")
+            if self._evaluates(machine, name):
+                return self._cached_annotations(machine, self.source)
             return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
         if name == "__type_params__":  # non-empty ones need an opcode that breaks the graph
             return machine.constant(())
@@ -214,6 +213,14 @@ class FunctionValue(WithAttributes):
         # Since CPython 3.14, the first read of `__annotations__` calls `__annotate__`, if any.
         is_lazy = name == "__annotations__" and "__annotate__" in _NAMES
         return is_lazy and not is_none(self.get_attr(machine, "__annotate__").realize(machine))
+
+    def _cached_annotations(self, machine: Machine, source: Source) -> Value:
+        # Python evaluates and caches them after the break, then the guard asks for another trace.
+        part = FunctionPart(source, "__annotations__")
+        if (cached := part.follow(self.live)) is None:
+            machine.guard(IdentityIs(part, None))
+            self.refuse(machine, "attribute '__annotations__' before Python evaluates it")
+        return machine.lazy(cached, part)
 
     def _evaluated_annotations(self, machine: Machine) -> Value:
         annotate = self.slots.get("__annotate__")
@@ -360,84 +367,6 @@ class BoundMethodValue(Value):
         return self.function, self.owner
 
 
-_PLACEHOLDER: object = getattr(functools, "Placeholder", None)  # since 3.14
-
-
-def refuse_placeholders(machine: Machine, args: Args) -> None:
-    """Break if an argument of a partial object is functools.Placeholder, which a call fills."""
-    for arg in args if _PLACEHOLDER is not None else ():
-        value = arg.realize(machine)
-        if value.python_type(machine) is type(_PLACEHOLDER):
-            value.refuse(machine, "functools.partial")
-
-
-class PartialValue(WithAttributes):
-    """A functools.partial object."""
-
-    __slots__ = ("args", "function", "kwargs", "live")
-    always_true = True
-
-    def __init__(
-        self,
-        function: Value,
-        args: Args,
-        kwargs: Mapping[str, Value],
-        *,
-        live: functools.partial[object] | None = None,
-        source: Source | None = None,
-    ) -> None:
-        super().__init__(source)
-        self.function = function
-        self.args = tuple(args)
-        self.kwargs = dict(kwargs)
-        self.live = live
-
-    def python_type(self, machine: Machine) -> type:
-        return functools.partial
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        refuse_placeholders(machine, self.args)
-        function = self.function.realize(machine)
-        return function.call(machine, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name == "func":
-            return self.function
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "__dict__":
-            return self.own_table(machine)
-        # A partial has no `__name__` of its own; functools.update_wrapper() may have stored one.
-        raw = attribute_of_class(functools.partial, name)
-        own = None if is_data_descriptor(raw) else self.table(machine).store.get(name)
-        if own is not None:
-            return own
-        if raw is not NOTHING:
-            self.refuse(machine, f"attribute {name!r}")
-        message = f"'functools.partial' object has no attribute '{name}'"
-        raise machine.error(AttributeError, message)
-
-    def live_table(self) -> dict[str, object]:
-        assert self.live is not None
-        return self.live.__dict__
-
-    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if hasattr(functools.partial, name):
-            self.refuse(machine, f"setting attribute {name!r}")
-        self.table(machine).set_item(machine, machine.constant(name), value)
-
-    def hash_key(self, machine: Machine) -> object:
-        return identity_key(machine, self) or self.refuse(machine, "hash()")
-
-    def recipe(self, builder: Builder) -> Recipe:
-        positional = tuple(builder(part) for part in (self.function, *self.args))
-        keywords = {name: builder(value) for name, value in self.kwargs.items()}
-        return builder.invoke(functools.partial, positional, **keywords)
-
-    def parts(self) -> Iterable[Value]:
-        return (self.function, *self.args, *self.kwargs.values(), *self.attribute_parts())
-
-
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
     # The wrapped function is read from the wrapper's closure, so a replacement fails a guard.
@@ -486,15 +415,3 @@ def _wrap_method(machine: Machine, obj: types.MethodType, source: Source) -> Val
 def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
     machine.guard(TypeIs(source, types.CellType))
     return CellValue.at(obj, source)
-
-
-@wraps(functools.partial)
-def _wrap_partial(machine: Machine, obj: functools.partial[object], source: Source) -> Value:
-    machine.guard(TypeIs(source, functools.partial))
-    function = machine.lazy(obj.func, SlotAttr(source, "func"))
-    args = machine.wrap(obj.args, SlotAttr(source, "args"))
-    keywords = machine.wrap(obj.keywords, SlotAttr(source, "keywords"))
-    assert isinstance(args, TupleValue)
-    assert isinstance(keywords, DictValue)
-    names = keywords.as_names(machine)
-    return PartialValue(function, args.items, names, live=obj, source=source)

@@ -22,7 +22,8 @@ from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
-from ....graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
+from ....graph.operators.target_traits import operation_of
+from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
@@ -40,7 +41,6 @@ from ...breaks import (
     TorchCallFailed,
     UnsupportedArguments,
 )
-from ...builtins.pytorch.torch_rules import RAISING_ON_DATA
 from ...input_memory import check_written_inputs
 from ...result import Effect, Recipe
 from ..base import Args, Builder, Machine, Value
@@ -323,7 +323,7 @@ def _refuse_modes(call: _Call) -> None:
 
 
 def _refuse_caught(call: _Call) -> None:
-    if target_name(call.target) in RAISING_ON_DATA and call.machine.catches():
+    if operation_of(call.target).raises == "often" and call.machine.catches():
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=call.name, why=why))
 

@@ -17,8 +17,15 @@ from typing import Any
 import torch
 
 from ....compat.operators import CustomOpDef, OpNamespace, OpOverload, OpOverloadPacket, Ops
-from ....graph.operators.foreign import is_foreign, packet_of, registrations, why_refused
+from ....graph.operators.foreign import (
+    is_foreign,
+    overloads_of,
+    packet_of,
+    registrations,
+    why_refused,
+)
 from ....graph.operators.foreign import name_of as name_of_operator
+from ....graph.operators.number_results import TensorForm, tensor_form
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
 from ...breaks import (
@@ -33,9 +40,11 @@ from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
 from ...wrap import intercepts, wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.sequences import TupleValue
 from ..contexts.default_device import on_default_device
 from ..numbers.number import node_scalar
 from ..numbers.scalar_calls import takes_number
+from ..numbers.tensor_numbers import number_of
 from ..objects.callables import BuiltinValue, makes_builtins, name_of
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
@@ -272,9 +281,40 @@ class OperatorValue(TorchFunctionValue):
             machine.guard(StateRead(read, read()))
             if (why := why_refused(self.obj)) is not None:
                 raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
+            if (form := _tensor_form(self.obj)) is not None:
+                return _call_for_numbers(machine, read.__name__, form, args, kwargs)
         elif (why := REFUSED_METHODS.get(name_of_operator(self.obj)[1])) is not None:
             raise GraphBreak(RefusedTorchCall.of(name=torch_name(self.obj), why=why))
         return super().call(machine, args, kwargs)
+
+
+def _tensor_form(op: OpOverload | OpOverloadPacket) -> TensorForm | None:
+    """Return the form of an operator that returns numbers, or None. Raises GraphBreak."""
+    forms = [tensor_form(each) for each in overloads_of(op)]
+    if len(forms) > 1 and any(forms):
+        why = "it returns a number, and has several overloads"
+        raise GraphBreak(RefusedTorchCall.of(name=str(op), why=why))
+    return forms[0]
+
+
+def _call_for_numbers(
+    machine: Machine, name: str, form: TensorForm, args: Args, kwargs: Kwargs
+) -> Value:
+    """Record a call of an operator that returns numbers, which are then read from tensors."""
+    given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    needs_grad = any(isinstance(one, TensorValue) and one.meta.requires_grad for one in given)
+    if form.has_tensors and needs_grad and machine.graph.grad_enabled:
+        why = "it returns numbers, and tensors that may require grad"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    made = record(machine, form.op, args, kwargs)
+    parts = list(made.items) if isinstance(made, TupleValue) else [made]
+    for n in form.numbers:
+        tensor = parts[n]
+        assert isinstance(tensor, TensorValue)
+        if (number := number_of(machine, tensor.node, "item")) is None:
+            raise GraphBreak(TensorItem.of(what=f"{name}()"))
+        parts[n] = number
+    return TupleValue(parts) if isinstance(made, TupleValue) else parts[0]
 
 
 def operators_of(obj: object) -> Value | None:

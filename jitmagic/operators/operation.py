@@ -1,0 +1,179 @@
+"""Defines a row per torch operation, and the table that finds rows by name.
+
+An operation is a function, a method or an ATen packet: `dropout`, `index_add`, `linalg_svd`. Its
+row has facts that neither schema nor tags declare: what kernels raise on data, what they draw and
+write, which dtypes they take. Rules that are code (shapes, decompositions, lowerings) register in
+their stages. An operation without a row has the facts of `Operation()`.
+
+A row holds for all spellings: `index_add_` in place, `__iadd__` and `operator.iadd` for add. A row
+whose name ends in `*` holds for names with that beginning that have no row of their own.
+`jitmagic.extend.register_operator` adds rows of single overloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import VerifyError
+
+__all__ = [
+    "ALL",
+    "FRACTIONS",
+    "INTEGERS",
+    "NO_BOOLS",
+    "ORDERED",
+    "Draws",
+    "Flag",
+    "Operation",
+    "canonical",
+    "define",
+    "is_in_place",
+    "kind_of",
+    "operation",
+]
+
+ALL = frozenset(("bool", "integer", "float", "complex"))
+NO_BOOLS, ORDERED, INTEGERS = ALL - {"bool"}, ALL - {"complex"}, frozenset(("bool", "integer"))
+FRACTIONS = frozenset(("float", "complex"))
+
+
+class Flag(NamedTuple):
+    """An argument that switches something on, with its value in calls that leave it out."""
+
+    name: str
+    position: int
+    default: bool
+
+    def in_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+        """Return whether it is on. A value that varies counts as on."""
+        at, default = self.position, self.default
+        given = kwargs.get(self.name, args[at] if at < len(args) else default)
+        return default if given is None else not isinstance(given, int | float) or bool(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Describes an operation that draws random numbers, always or while `switch` is on."""
+
+    switch: Flag | None = None
+
+    def in_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+        """Return whether the call may draw."""
+        return self.switch is None or self.switch.in_call(args, kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Facts of an operation.
+
+    raises: "data": kernels refuse some values; "often": values that occur in practice, so that
+        programs catch the error; "zero": an integer divisor of 0
+    draws: whether and when it draws random numbers
+    statistics: the flag that makes it update running statistics, which its schema hides
+    takes: kinds of numbers that kernels take in the first tensor
+    operands: "one kind" (of one dtype, no bools), "one dtype", "floats", or "any"
+    index: dtypes that kernels take in the second tensor, an index or a mask; empty: any
+    has_labels: the second tensor may have class numbers
+    is_elementwise: None means as the tags say
+    is_product: a matrix product or a convolution, which GPUs have for floats alone
+    can_be_probed: whether kernels take the values of stand-ins
+    size_at: the position of the size of a new tensor, which kernels take in any case
+    scatters: it writes other elements than it reads
+    mixes: tensors of other devices that it takes: "scalars" (0-dim CPU tensors as numbers),
+        "indexes" on the CPU, "any", or none
+    makes_tensor: a call without tensors makes one, on `device=`
+    kernel_strides: whether kernels choose the strides of results, so that meta kernels may differ
+    shape, writes, cost, is_pure: as `jitmagic.extend.register_operator` takes them
+    """
+
+    raises: str = ""
+    draws: Draws | None = None
+    statistics: Flag | None = None
+    takes: frozenset[str] = ALL
+    operands: str = "any"
+    index: tuple[torch.dtype, ...] = ()
+    has_labels: bool = False
+    is_elementwise: bool | None = None
+    is_product: bool = False
+    can_be_probed: bool = True
+    size_at: int | None = None
+    scatters: bool = False
+    mixes: str = ""
+    makes_tensor: bool = False
+    kernel_strides: bool = False
+    shape: Callable[..., Any] | None = None
+    writes: tuple[str, ...] = ()
+    cost: Callable[..., Any] | None = None
+    is_pure: bool = False
+
+
+_ROWS: dict[str, Operation] = {}
+_NONE = Operation()
+
+
+def define(names: str, **facts: Any) -> None:
+    """Add a row for each name. Raises VerifyError if one has a row already."""
+    row = replace(_NONE, **facts)
+    for name in names.split():
+        if name in _ROWS:
+            raise VerifyError(f"there are two rows of the operation {name}")
+        _ROWS[name] = row
+
+
+@cache
+def operation(name: str) -> Operation:
+    """Return the row of an operation, by any of its spellings."""
+    for spelling in (name, canonical(name)):
+        if (row := _ROWS.get(spelling)) is not None:
+            return row
+    plain = canonical(name)
+    stems = [stem for stem in _ROWS if stem.endswith("*") and plain.startswith(stem[:-1])]
+    return _ROWS[max(stems, key=len)] if stems else _NONE
+
+
+# Python's operators, by the names of the module `operator`.
+_PYTHON = {
+    **{name: name for name in ("add", "sub", "mul", "matmul", "pow", "neg", "abs")},
+    **{"truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pos": "positive"},
+    **{"and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor"},
+    **{"invert": "bitwise_not", "inv": "bitwise_not"},
+    **{"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"},
+    **{name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+_IN_PLACE = {
+    spelling
+    for word in (written.removesuffix("_") for written in _PYTHON)
+    for spelling in (f"i{word}", f"__i{word}__")
+}
+_SPELLINGS = {
+    spelling: name
+    for written, name in _PYTHON.items()
+    for word in (written.removesuffix("_"),)
+    for spelling in (written, f"i{word}", f"__{word}__", f"__r{word}__", f"__i{word}__")
+}
+
+
+def canonical(name: str) -> str:
+    """Return the name of the functional form: add for `add_`, `__radd__` and `iadd`."""
+    if name in _SPELLINGS:
+        return _SPELLINGS[name]
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+def is_in_place(name: str) -> bool:
+    """Return whether a call with this name writes to its first argument."""
+    return name in _IN_PLACE or (name not in _SPELLINGS and canonical(name) != name)
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """Return the kind of numbers of a dtype, a member of `ALL`."""
+    if dtype.is_floating_point:
+        return "float"
+    if dtype.is_complex:
+        return "complex"
+    return "bool" if dtype is torch.bool else "integer"

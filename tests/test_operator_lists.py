@@ -1,0 +1,109 @@
+"""Facts of operations are in their rows (jitmagic/operators), not in lists of names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from jitmagic.operators import SCALARS
+
+from .test_layering import PACKAGE, by_type, each_file, tree_of
+
+# Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
+OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
+LINES = {f"codegen/{name}.py" for name in ("cpp_text", "numba_ops", "triton_ops")}  # of renderers
+
+
+# Where one operation is applied, looked up or matched: compute("add", x, y), SCALARS["add"],
+# Compute(op="mul"); and plain text.
+SINGLE = (ast.Call, ast.keyword, ast.Subscript, ast.MatchValue, ast.JoinedStr, ast.Expr)
+
+
+def names_of_scalars(tree: ast.Module) -> Iterator[str]:
+    """Find names of scalar operations in collections and comparisons, where a fact of the row
+    should be asked instead.
+    """
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in by_type(tree)[ast.Constant]:
+        words = node.value.split() if isinstance(node.value, str) else ()
+        if not words or not all(word in SCALARS for word in words):
+            continue
+        above = parents[node]
+        while isinstance(above, ast.IfExp):
+            above = parents[above]
+        outer = parents.get(above)
+        compared = getattr(above, "left", None) or getattr(outer, "left", None)
+        is_mode = getattr(compared, "attr", None) == "mode"  # of a store: "set" or "add"
+        public = isinstance(outer, ast.Assign) and ast.unparse(outer.targets[0]) == "__all__"
+        if not (isinstance(above, SINGLE) or public or is_mode):
+            yield f"line {node.lineno}: {node.value!r}"
+
+
+@each_file
+def test_lists_of_scalar_operations_are_facts_of_their_rows(path: Path) -> Iterator[str]:
+    here = path.relative_to(PACKAGE)
+    if here.parts[0] in OVER_SCALARS and str(here) not in LINES:
+        yield from names_of_scalars(tree_of(path))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'CHEAP = {"add", "mul"}',
+        'COST = {"exp": 10}',
+        'SLOW = "exp log".split()',
+        'if node.op == "where": pass',
+        'if node.op in ("eq", "ne"): pass',
+    ],
+)
+def test_lists_of_scalar_operations_are_recognised(code: str) -> None:
+    assert list(names_of_scalars(ast.parse(code)))
+
+
+# Lists of torch operations that are left in graph/, by file: number of names. Facts of operations
+# are in their rows (jitmagic/operators); arguments of calls register rules under names.
+LEFT = {
+    "graph/operators/factories.py": 3,
+    "graph/operators/overlap.py": 4,
+    "graph/operators/pointwise.py": 3,
+    "graph/operators/shapes.py": 31,
+    "graph/propagate.py": 6,
+    "graph/symbolic/python_numbers.py": 8,
+    "graph/symbolic/size_nodes.py": 5,
+}
+
+
+def lists_of_operations(tree: ast.Module) -> Iterator[str]:
+    """Find collections, and texts of several words, that name ATen operations alone."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        words: list[str] = []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = node.value.split()
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            parts = [part.value for part in node.elts if isinstance(part, ast.Constant)]
+            words = [part for part in parts if isinstance(part, str)]
+        is_argument = isinstance(node, ast.Constant) and isinstance(parents[node], ast.Call)
+        if len(words) > 2 and not is_argument and all(map(_is_operation, words)):
+            yield from words
+
+
+def _is_operation(word: str) -> bool:
+    return not word.startswith("_") and hasattr(torch.ops.aten, word.removesuffix("_"))
+
+
+@each_file
+def test_facts_of_operations_are_in_their_rows(path: Path) -> Iterator[str]:
+    here = path.relative_to(PACKAGE)
+    found = list(lists_of_operations(tree_of(path))) if here.parts[0] == "graph" else []
+    if len(found) != LEFT.get(str(here), 0):
+        yield f"{len(found)} names, not {LEFT.get(str(here), 0)}: {found}"
+
+
+@pytest.mark.parametrize("code", ['X = "gather index_add take".split()', 'X = {"mm", "bmm", "mv"}'])
+def test_lists_of_operations_are_recognised(code: str) -> None:
+    assert len(list(lists_of_operations(ast.parse(code)))) == 3
