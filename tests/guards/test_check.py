@@ -209,9 +209,7 @@ def reorder(world: World) -> None:
 
 
 PERTURBATIONS = {
-    **SIMPLE,
-    **CACHES,
-    **WRAPPERS,
+    **{**SIMPLE, **CACHES, **WRAPPERS},
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "another whole number": set_entry("whole", np.int64(4)),
     "the same as another class": set_entry("whole", np.int32(3)),
