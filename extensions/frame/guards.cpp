@@ -313,7 +313,10 @@ bool attributes_equal(PyObject* object, PyObject* context_and_pairs) {
 
 // Whether `__tensor_flatten__()` names the same attributes, with an equal context.
 bool flattens_to(PyObject* tensor, const Step& step) {
-  PyObject* now = PyObject_CallMethod(tensor, "__tensor_flatten__", nullptr);
+  // Looked up on the class first: no user code runs for an object of another kind.
+  static PyObject* const name = PyUnicode_InternFromString("__tensor_flatten__");
+  if (!_PyType_Lookup(Py_TYPE(tensor), name)) return false;
+  PyObject* now = PyObject_CallMethodNoArgs(tensor, name);
   bool same = false;
   if (now && PyTuple_Check(now) && PyTuple_GET_SIZE(now) == 2) {
     PyObject* names = PySequence_Tuple(PyTuple_GET_ITEM(now, 0));

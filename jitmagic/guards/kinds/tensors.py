@@ -78,6 +78,8 @@ class _FlattensTo(OfSource[FlattensTo]):
         return ("FLATTENS_TO", register, guard.names, (guard.context, *guard.others))
 
     def value_differs(self, guard: FlattensTo, name: str, value: Any) -> str | None:
+        if not any("__tensor_flatten__" in vars(base) for base in type(value).__mro__):
+            return f"{name} is not a wrapper of tensors"
         try:
             names, context = value.__tensor_flatten__()
             same = tuple(names) == guard.names, bool(context == guard.context)
