@@ -59,6 +59,7 @@ CHECK(Namespace, "NAMESPACE", (Namespace), step.names->hold())
 CHECK(StateRead, "STATE_READ", (SpaceFunction, Object, Number), reads_the_same(step))  // final?
 CHECK(CellEmpty, "CELL_EMPTY", (Base), PyCell_Check(base) && !PyCell_GET(base))
 CHECK(CacheLacks, "CACHE_LACKS", (Base, Object, SpaceTuple), cache_lacks(base, step))  // allowed
+CHECK(FlattensTo, "FLATTENS_TO", (Base, Tuple, SpaceTuple), flattens_to(base, step))
 CHECK(Tensor, "TENSOR", (Base, Tensor), step.torch->passes(base))
 CHECK(TensorKind, "TENSOR_KIND", (Base, TensorKind), step.torch->passes(base))
 CHECK(Unhooked, "UNHOOKED", (Base), is_unhooked(base))

@@ -299,6 +299,38 @@ bool cache_lacks(PyObject* wrapper, const Step& step) {
   return false;
 }
 
+// Whether the attributes are equal: (context, (name, value), ...), of which the first is not one.
+bool attributes_equal(PyObject* object, PyObject* context_and_pairs) {
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(context_and_pairs); i++) {
+    PyObject* pair = PyTuple_GET_ITEM(context_and_pairs, i);
+    PyObject* now = PyObject_GetAttr(object, PyTuple_GET_ITEM(pair, 0));
+    const bool same = now && PyObject_RichCompareBool(now, PyTuple_GET_ITEM(pair, 1), Py_EQ) == 1;
+    Py_XDECREF(now);
+    if (!same) return false;
+  }
+  return true;
+}
+
+// Whether `__tensor_flatten__()` names the same attributes, with an equal context.
+bool flattens_to(PyObject* tensor, const Step& step) {
+  // Looked up on the class first: no user code runs for an object of another kind.
+  static PyObject* const name = PyUnicode_InternFromString("__tensor_flatten__");
+  if (!_PyType_Lookup(Py_TYPE(tensor), name)) return false;
+  PyObject* now = PyObject_CallMethodNoArgs(tensor, name);
+  bool same = false;
+  if (now && PyTuple_Check(now) && PyTuple_GET_SIZE(now) == 2) {
+    PyObject* names = PySequence_Tuple(PyTuple_GET_ITEM(now, 0));
+    same = names && PyObject_RichCompareBool(names, step.object, Py_EQ) == 1 &&
+           PyObject_RichCompareBool(PyTuple_GET_ITEM(now, 1), PyTuple_GET_ITEM(step.space, 0),
+                                    Py_EQ) == 1 &&
+           attributes_equal(tensor, step.space);
+    Py_XDECREF(names);
+  }
+  Py_XDECREF(now);
+  PyErr_Clear();
+  return same;
+}
+
 // Whether each of the first `number` objects differs from all others. A model has some hundreds of
 // modules, so more than a few objects are sorted.
 bool all_different(const Step& step, Registers& registers) {

@@ -59,6 +59,7 @@ struct TensorCheck final : TorchCheck {
   at::Device device = at::kCPU;
   c10::SmallVector<int64_t, 4> sizes, strides;
   bool requires_grad = false, is_leaf = true;
+  bool in_python = false;  // of a class with __torch_dispatch__, which may compute sizes in Python
 
   ~TensorCheck() override {
     Py_XDECREF(cls);
@@ -81,10 +82,21 @@ struct TensorCheck final : TorchCheck {
     if (impl->key_set().raw_repr() != keys || impl->dtype() != at::scalarTypeToTypeMeta(dtype)) {
       return false;
     }
-    if (impl->device() != device || !same(impl->sizes(), sizes) || !same(impl->strides(), strides)) {
+    if (in_python ? !same_layout(*impl)
+                  : impl->device() != device || !same(impl->sizes(), sizes) ||
+                        !same(impl->strides(), strides)) {
       return false;
     }
     return has_gradient_of(tensor) && jm_instance_hides_only(object, hiding);
+  }
+
+  // Python that computes sizes may raise, and symbolic sizes raise when they are read as ints.
+  bool same_layout(const c10::TensorImpl& impl) const {
+    try {
+      return impl.device() == device && same(impl.sizes(), sizes) && same(impl.strides(), strides);
+    } catch (const std::exception&) {
+      return PyErr_Clear(), false;
+    }
   }
 
   bool has_gradient_of(const at::TensorBase& tensor) const {
@@ -124,10 +136,8 @@ bool fill(TensorCheck& check, PyObject* step) {
   PyObject* hiding = PyTuple_GET_ITEM(step, 10);
   if (!PyTuple_Check(hiding)) return refuse_step("guard step: names of attributes are a tuple");
   check.hiding = Py_NewRef(hiding);
-  // Sizes of such tensors are computed in Python.
-  if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
-    return refuse_step("guard step: a tensor with __torch_dispatch__ cannot be guarded");
-  }
+  const c10::DispatchKeySet keys(c10::DispatchKeySet::RAW, check.keys);
+  check.in_python = keys.has(c10::DispatchKey::Python);
   check.cls = PyWeakref_NewRef(cls, nullptr);
   return check.cls != nullptr;
 }

@@ -63,10 +63,7 @@ bool read_int(PyObject* object, int64_t* numbers) {
   return !overflows;
 }
 
-bool read_tensor(PyObject* object, const std::vector<Reading>& readings, int64_t* numbers) {
-  if (!is_tensor(object)) return false;
-  const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
-  if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
+bool read_layout(const c10::TensorImpl* impl, const std::vector<Reading>& readings, int64_t* numbers) {
   const at::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
   for (const Reading& reading : readings) {
     if (reading.kind == kOffset) {
@@ -77,6 +74,20 @@ bool read_tensor(PyObject* object, const std::vector<Reading>& readings, int64_t
     *numbers++ = (reading.kind == kSize ? sizes : strides).data()[reading.dim];
   }
   return true;
+}
+
+bool read_tensor(PyObject* object, const std::vector<Reading>& readings, int64_t* numbers) {
+  if (!is_tensor(object)) return false;
+  const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
+  if (impl->layout() != at::kStrided) return false;
+  if (!impl->key_set().has(c10::DispatchKey::Python)) return read_layout(impl, readings, numbers);
+  // Of a class with __torch_dispatch__: Python that computes sizes may raise, as reading symbolic
+  // sizes as ints does.
+  try {
+    return read_layout(impl, readings, numbers);
+  } catch (const std::exception&) {
+    return PyErr_Clear(), false;
+  }
 }
 
 bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {

@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..compat.autograd import current_node, run_backward
-from ..compat.modes import AutocastOff
+from ..compat.modes import AutocastOff, TorchFunctionOfSubclassesOff
 from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
@@ -35,6 +35,7 @@ from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.transforms import is_transform
+from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
 from .nodes import alias_root, erase_dead, module_of, placeholders
@@ -115,6 +116,7 @@ def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(preserving_autocast())
+        stack.enter_context(TorchFunctionOfSubclassesOff())  # the trace has run them
         yield
 
 
@@ -428,6 +430,8 @@ def _with_eager_aliasing(
         if gradient is None:
             values.append(None)
             continue
+        if is_wrapper(gradient):
+            raise CompileFailed("the gradient of a plain tensor is a tensor subclass")
         sym, cell = mode.read(gradient), mode.traced(gradient).cell
         own = cells.setdefault(alias_root(sym.node), cell) is cell
         values.append(sym if own else sym.recorder.copied(sym))

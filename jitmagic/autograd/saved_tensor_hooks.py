@@ -18,6 +18,7 @@ from torch.fx import Node
 from ..compat.autograd import current_node
 from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
+from ..graph.wrappers.wrapping import inner_tensors, is_wrapper
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
 from .recording.origins import Edge
@@ -26,7 +27,7 @@ from .result import EagerSaved
 
 __all__ = ["SavedTensorHooks"]
 
-_Packed = tuple[torch.Tensor, int, object]
+_Packed = tuple[torch.Tensor, list[tuple[Traced, int]], object]
 
 
 class SavedTensorHooks:
@@ -47,25 +48,29 @@ class SavedTensorHooks:
         """Pack a tensor with its version, as hooks disable autograd's own check, and with the
         checkpointed region whose backward reads it.
         """
-        writes = tensor.counter.writes if isinstance(tensor, Traced) else 0
-        return tensor, writes, self._mode.recorder.region
+        inner = inner_tensors(tensor) if is_wrapper(tensor) else [tensor]
+        versions = [(one, one.counter.writes) for one in inner if isinstance(one, Traced)]
+        return tensor, versions, self._mode.recorder.region
 
     def unpack(self, packed: _Packed) -> torch.Tensor:
         """Return the saved tensor, or its counterpart in the second run of its region."""
-        tensor, version, region = packed
+        tensor, versions, region = packed
         tangents = None
         if self._tangents_of:
             tangents = self._tangents_of.get(current_node())
         if tangents is not None:
             self._freed[tangents] = None
-        if isinstance(tensor, Traced):
-            if tensor.counter.writes != version:
+        for inner, version in versions:
+            if inner.counter.writes != version:
                 raise self._refuse()
             if self._tangents_of:
                 # A backward inside the program has freed its saved tensors by the time it returns.
-                self.record(tensor, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
-                return tensor if region is None else self._mode.recomputed(tensor, region)
-        return tensor
+                self.record(inner, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
+        if region is None or not self._tangents_of or not versions:
+            return tensor
+        if is_wrapper(tensor):
+            raise CompileFailed("a tensor subclass in a checkpointed region")
+        return self._mode.recomputed(versions[0][0], region)
 
     def record_of_node(self, node: GradNode, tensor: Traced) -> None:
         """Record a tensor that an autograd node saved without calling hooks."""

@@ -27,6 +27,7 @@ __all__ = [
     "InferenceMode",
     "PythonDispatcher",
     "TorchDispatchMode",
+    "TorchFunctionOfSubclassesOff",
     "device_constructors",
     "dispatch_mode_at",
     "dispatch_mode_depth",
@@ -75,6 +76,7 @@ BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd
 BelowViewTracking: Callable[[], Mode] = private("torch._C._AutoDispatchBelowADInplaceOrView")
 DispatchModesOff: Callable[[], Mode] = private("torch._C._DisableTorchDispatch")
 InferenceMode: Callable[[bool], Mode] = private("torch._C._InferenceMode")
+TorchFunctionOfSubclassesOff: Callable[[], Mode] = private("torch._C.DisableTorchFunctionSubclass")
 PythonDispatcher: Callable[[], Mode] = private("torch._C._EnablePythonDispatcher")
 
 # Switches and settings.

@@ -35,6 +35,7 @@ __all__ = [
     "OpOverloadPacket",
     "Ops",
     "fake_contexts",
+    "has_autocast_rule",
     "has_kernel",
     "has_trivial_fake",
     "qualified_name",
@@ -60,6 +61,13 @@ fake_contexts: Callable[[Callable[[], object]], AbstractContextManager[None]] = 
 has_trivial_fake: Callable[[OpOverload], bool] = private(
     "torch._library.utils.can_generate_trivial_fake_impl"
 )
+
+
+def has_autocast_rule(definition: CustomOpDef) -> bool:
+    """Return whether a dtype for autocast was registered for the operator."""
+    names = ("_autocast_dtype", "_autocast_cuda_dtype", "_autocast_cpu_dtype")  # one since 2.12
+    return any(vars(definition).get(name) for name in names)
+
 
 # Operators that take functions; torch.cond and the like end in a call of one.
 COND: Any = private("torch.ops.higher_order.cond")

@@ -8,9 +8,13 @@ be split at its graph break.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ..bytecode import FrameSnapshot
+from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
@@ -28,6 +32,7 @@ from ..frame.never_hooked import in_library
 from ..graph import regions
 from ..graph.recomputed import regions_of
 from ..graph.regions import calls_in
+from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
 from ..records import Eager, Recording
@@ -134,11 +139,65 @@ def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: 
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Backwards with guards need the wrapper even if the trace holds no objects: autograd nodes
     # check guards only in calls made through it.
-    if not traced.held and not any(later.guards for later in _backward_functions(traced)):
-        return run
-    count = len(traced.inputs)
-    interpreted = options.backend not in ("native", "aot_eager")
-    return _interpreted_holding(run, count) if interpreted else with_held_objects(run, count)
+    if traced.held or any(later.guards for later in _backward_functions(traced)):
+        count = len(traced.inputs)
+        interpreted = options.backend not in ("native", "aot_eager")
+        hold = _interpreted_holding if interpreted else with_held_objects
+        run = hold(run, count)
+    if options.backend not in ("native", "aot_eager") and _has_wrappers(traced):
+        run = _without_torch_functions(run)
+    plain = torch.Tensor, torch.nn.Parameter
+    if others := [n for n, entry in enumerate(traced.inputs) if entry.spec.cls not in plain]:
+        run = _on_plain_tensors(run, others)
+    return _taking_wrappers_apart(run, traced) if traced.wrappers else run
+
+
+def _has_wrappers(traced: Trace) -> bool:
+    """Return whether the graph computes with wrapper subclasses."""
+    return any(is_wrapper(node.meta.get("val")) for node in traced.graph.graph.nodes)
+
+
+def _without_torch_functions(run: Executable) -> Executable:
+    """Run a graph whose calls have been through `__torch_function__` when they were traced."""
+
+    def call(*args: object) -> tuple[object, ...]:
+        with TorchFunctionOfSubclassesOff():
+            return run(*args)
+
+    return call
+
+
+def _on_plain_tensors(run: Executable, places: Sequence[int]) -> Executable:
+    """Pass instances of subclasses as plain tensors, so that no call of the graph runs their
+    `__torch_function__`, which the trace has followed.
+    """
+
+    def call(*args: Any) -> tuple[object, ...]:
+        inputs = list(args)
+        with TorchFunctionOfSubclassesOff():
+            for place in places:
+                inputs[place] = inputs[place].as_subclass(torch.Tensor)
+        return run(*inputs)
+
+    return call
+
+
+def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
+    """Pass inner tensors with the history of their wrapper in place of those without."""
+    parts_of = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
+    count, wrappers = len(traced.inputs), list(traced.wrappers)
+    unwraps = [Unwrap(one.layout, one.gradients) for one in traced.wrappers.values()]
+    taken = [(n, wrappers.index(part.source), part.number) for n, part in parts_of]
+    last = count + len(wrappers)
+
+    def call(*args: Any) -> tuple[object, ...]:
+        inputs = list(args[:count])
+        parts = [take(wrapper) for take, wrapper in zip(unwraps, args[count:last], strict=True)]
+        for place, wrapper, index in taken:
+            inputs[place] = parts[wrapper][index]
+        return run(*inputs, *args[last:])
+
+    return call
 
 
 def _interpreted_holding(run: Executable, count: int) -> Executable:
@@ -176,7 +235,7 @@ def make_entry(
     """
     alone = handle.resume_line is not None and handle.flat.release is not None
     template = template_of(traced) if traced.lock is None and not alone else None
-    sources = (*(entry.source for entry in traced.inputs), *traced.held)
+    sources = traced.sources
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)

@@ -87,6 +87,7 @@ class GraphBuilder:
         self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
+        self.known = self._nodes.get  # the node of a meta tensor, or None
         self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # storage -> inputs
         self._outputs: dict[Node, int] = {}
 
@@ -183,7 +184,9 @@ class GraphBuilder:
         self.cast_cache.note_written(call.changed, self._is_input)
         written = tuple(node for node, is_so in zip(given, call.written, strict=True) if is_so)
         written += hidden_writes(target, args, kwargs, written)
-        if random := draws(target, args, kwargs):
+        if call.inner is not None:
+            written = call.with_inner_writes(written, self._inputs_over)
+        if random := (draws(target, args, kwargs) or call.draws_inside):
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
@@ -201,6 +204,15 @@ class GraphBuilder:
             node.meta["mutates"] = written
             self._note_writes(node, written)
         return self._unpack(node, value, call.placement.device, lines)
+
+    def add_computed(
+        self, target: Any, args: tuple[Any, ...], value: Any, spec: Any, lines: tuple[UserLine, ...]
+    ) -> Node:
+        """Add a call whose result is known, with a node for each size among its arguments."""
+        args = self.sizes.in_call(target, args, lines, self.step())
+        node = self._add(target, args, {}, value, spec, lines)
+        self._nodes[value] = node
+        return node
 
     def _rewritten(
         self,
@@ -240,7 +252,7 @@ class GraphBuilder:
         self.root.work += 1
         if call.dirty:
             node.meta["mutates"] = tuple(args[0][index] for index in call.dirty)
-        return self._results(node, lines)
+        return self.results(node, lines)
 
     def differentiate(
         self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
@@ -253,7 +265,7 @@ class GraphBuilder:
         self.root.work += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         self.differentiates = True
-        return self._results(node, lines)
+        return self.results(node, lines)
 
     def call_transform(
         self,
@@ -287,9 +299,7 @@ class GraphBuilder:
             return run_on_history(target, values, self.grad_enabled, self.sizes)
 
     def reachable_leaves(self, outputs: Sequence[Node]) -> list[Node | None]:
-        """Return the leaves that a backward from these nodes reaches; None for each outside the
-        graph.
-        """
+        """Return the leaves that a backward from the nodes reaches; None for one outside."""
         return [self._nodes.get(leaf) for leaf in reachable_leaves(list(map(_value, outputs)))]
 
     def has_history(self, node: Node) -> bool:
@@ -380,7 +390,8 @@ class GraphBuilder:
             self.differentiates = True
         return node
 
-    def _results(self, node: Node, lines: tuple[UserLine, ...]) -> tuple[Node | None, ...]:
+    def results(self, node: Node, lines: tuple[UserLine, ...]) -> tuple[Node | None, ...]:
+        """Return a node for each result of a call with several."""
         return tuple(self._taken(node, index, lines) for index in range(len(node.meta["val"])))
 
     def _unpack(

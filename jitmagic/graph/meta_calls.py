@@ -11,17 +11,27 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import Node
 
 from ..errors import UserLine
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
-from .operators.autocast import Autocast, CastCache, cast_result
+from .operators.autocast import OFF, Autocast, CastCache, cast_result
+from .operators.foreign import is_random_op
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
-from .propagate import Target, allowing_data_sizes, run_on_meta, target_name
+from .propagate import (
+    InnerCall,
+    Target,
+    allowing_data_sizes,
+    noting_inner_calls,
+    run_on_meta,
+    target_name,
+)
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
 from .triton.launches import launch_of
+from .wrappers.wrapping import NotFollowed, is_wrapper, is_wrapper_class
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -51,6 +61,8 @@ class MetaCall:
     value: Any = field(init=False)
     is_cast: bool = field(init=False)  # whether autocast gave the result
     sizes: list[Any] = field(init=False)  # unbacked sizes that the call created
+    inner: list[InnerCall] | None = None  # calls on inner tensors, if an argument is a wrapper
+    storages: set[int] = field(default_factory=set)  # that the call writes to
     written: list[bool] = field(init=False)  # for each tensor argument
     changed: list[torch.Tensor] = field(init=False)  # the tensor arguments written to
 
@@ -58,8 +70,32 @@ class MetaCall:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
         self.name = target_name(self.target)
         self.placement = place(self.name, self.args, self.kwargs, self.device_of)
+        target = self.target
+        is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
+        makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
         with kernels_on(self.placement.device):
-            _STEPS.ask(self)
+            if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
+                _STEPS.ask(self)
+                return
+            with noting_inner_calls() as self.inner:
+                _STEPS.ask(self)
+
+    @property
+    def draws_inside(self) -> bool:
+        """Return whether a call on inner tensors draws random numbers."""
+        return any(is_random_op(call.op) for call in self.inner or ())
+
+    def with_inner_writes(
+        self, written: tuple[Node, ...], inputs_over: Mapping[int | None, list[tuple[int, Node]]]
+    ) -> tuple[Node, ...]:
+        """Return the nodes written to, with the inputs whose memory inner calls write to. Raises
+        NotFollowed if a wrapper from outside gets another history by that.
+        """
+        inside = [node for memory in self.storages for _, node in inputs_over.get(memory, ())]
+        is_recorded = self.modes.grad and any(tensor.requires_grad for tensor in self.changed)
+        if inside and is_recorded:
+            raise NotFollowed("it changes the history of a tensor subclass from outside")
+        return tuple(dict.fromkeys((*written, *inside)))
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the real device of a tensor argument."""
@@ -73,7 +109,7 @@ def _check_before(call: MetaCall) -> None:
 def _run(call: MetaCall) -> None:
     """Run with the casts of autocast, else without; note which arguments are written to."""
     modes, placed = call.modes, call.placement
-    before, storages = [tensor._version for tensor in call.tensors], set[int]()
+    before, storages = [tensor._version for tensor in call.tensors], call.storages
     with allowing_data_sizes(modes.fresh_size) as call.sizes:
         call.value = cast_result(
             modes.autocast, modes.casts, call.target, call.args, call.kwargs, call.device_of,
@@ -83,8 +119,9 @@ def _run(call: MetaCall) -> None:
         if not call.is_cast:
             run = placed.method or call.target
             call.value = run_on_meta(
-                run, placed.args, placed.kwargs, modes.grad, storages, modes.line
-            )
+                run, placed.args, placed.kwargs, modes.grad, storages, modes.line,
+                guesses=call.inner is None,
+            )  # fmt: skip
     call.written = [
         tensor._version != version or storage_under(tensor) in storages
         for tensor, version in zip(call.tensors, before, strict=True)
@@ -101,16 +138,23 @@ def _copy_moved(call: MetaCall) -> None:
         call.value = run_on_meta("clone", (value,), {}, call.modes.grad)
 
 
+def _refuse_cast(call: MetaCall) -> None:
+    if call.inner is not None and call.modes.autocast != OFF:
+        raise NotFollowed("a tensor subclass is used under autocast")
+
+
 def _check_kernels(call: MetaCall) -> None:
-    # Calls inside a cast were checked; a launch is recorded on whole storages.
-    if not call.is_cast and launch_of(call.target) is None:
+    # Calls inside a cast or a wrapper were checked; a launch is recorded on whole storages.
+    is_checked = call.is_cast or call.inner is not None
+    if not is_checked and launch_of(call.target) is None:
         placed = call.placement
         check_as_kernels_do(call.name, placed.args, placed.kwargs, call.changed, placed.device)
 
 
 def _check_out(call: MetaCall) -> None:
     placed = call.placement
-    if (targets := placed.kwargs.get("out")) is not None:
+    targets = placed.kwargs.get("out")
+    if targets is not None and call.inner is None:
         others = {name: value for name, value in placed.kwargs.items() if name != "out"}
         run = placed.method or call.target
         alone = run_on_meta(run, placed.args, others, call.modes.grad)
@@ -118,7 +162,10 @@ def _check_out(call: MetaCall) -> None:
 
 
 def _check_dtypes(call: MetaCall) -> None:
-    if not call.is_cast:  # the probe runs without autocast, on the dtypes before the casts
+    if call.inner is not None:
+        for op, args, kwargs in tuple(call.inner):
+            check_dtypes(op, op._opname, args, dict(kwargs), call.placement.device)
+    elif not call.is_cast:  # the probe runs without autocast, on the dtypes before the casts
         placed = call.placement
         run = placed.method or call.target
         check_dtypes(run, call.name, placed.args, placed.kwargs, placed.device)
@@ -126,6 +173,7 @@ def _check_dtypes(call: MetaCall) -> None:
 
 _STEPS: Rules[None] = Rules(
     _check_before,  # first: running such a call would end the process
+    _refuse_cast,
     _run,
     _copy_moved,
     _check_kernels,  # these three compare the call with its result and its writes

@@ -10,15 +10,16 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..compat.functions import pad_packed_sequence
+from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import UserLine
 from ..operators.operation import operation
 from ..spec import TensorSpec
@@ -47,16 +48,19 @@ from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .targets.control_flow import has_graphs
+from .wrappers.wrapping import is_wrapper_class
 
 __all__ = [
     "DataDependent",
     "EagerRaises",
+    "InnerCall",
     "Target",
     "allowing_data_sizes",
     "call_name",
     "call_on_meta",
     "input_meta",
     "is_view_in_place",
+    "noting_inner_calls",
     "run_on_meta",
     "strides_are_certain",
     "target_name",
@@ -78,6 +82,14 @@ _NO_DATA = (
     "tensor with unallocated storage",
     "output Tensor with data-dependent shape",
 )
+
+
+class InnerCall(NamedTuple):
+    """A call that `__torch_dispatch__` of a wrapper subclass makes on inner tensors."""
+
+    op: OpOverload
+    args: tuple[object, ...]
+    kwargs: Kwargs
 
 
 class DataDependent(Exception):
@@ -212,6 +224,17 @@ def _warn(target: Target, arguments: tuple[Any, object], line: UserLine) -> None
 
 
 @contextmanager
+def noting_inner_calls() -> Iterator[list[InnerCall]]:
+    """Run calls of wrapper subclasses in the block; yields the ATen calls on inner tensors."""
+    before, _SHAPES.inner = _SHAPES.inner, []
+    try:
+        with TorchFunctionOfSubclassesOff():
+            yield _SHAPES.inner
+    finally:
+        _SHAPES.inner = before
+
+
+@contextmanager
 def allowing_data_sizes(fresh: NewSize | None) -> Iterator[list[object]]:
     """Allow data-dependent sizes, created by `fresh`, in the block; yields the list of them."""
     made: list[object] = []
@@ -275,8 +298,23 @@ class _Shapes(DispatchMode):
         self.written: set[int] = set()
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
+        self.inner: list[InnerCall] | None = None  # calls of wrappers, while those are noted
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: Kwargs | None = None,
+    ) -> object:
+        # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
+        if types and any(map(is_wrapper_class, types)):
+            return NotImplemented
+        return self.run_operator(func, args, kwargs or {})
 
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
+        if self.inner is not None:
+            self.inner.append(InnerCall(op, args, kwargs))
         if op._schema.is_mutable:
             self.written.update(_storages_written(op, args, kwargs))
             if only_writes(op):

@@ -29,6 +29,7 @@ from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .operators.target_traits import makes_new
 from .regions import FunctionCall
+from .wrappers.wrapping import Unwrap, is_wrapper
 
 __all__ = [
     "Split",
@@ -83,7 +84,9 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     """
     nodes = _with_late_factories(gm.graph.nodes)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
-    wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
+    wanted = dict.fromkeys(
+        _taken_from(node) for n, node in enumerate(flat) if asked is None or n in asked
+    )
     quiet = _not_recorded(nodes)
     ranges = [where for result in wanted if (where := _split_range(nodes, quiet, result))]
     if not ranges:
@@ -100,6 +103,14 @@ def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -
     for node in nodes:
         refuse_crossing(node, assigned)
     return assemble(nodes, assigned, numbers)
+
+
+def _taken_from(result: Node) -> Node:
+    """Return the wrapper subclass that a result is an inner tensor of, else the result."""
+    taken = result.args[0] if result.target is getitem else None
+    if isinstance(taken, Node) and isinstance(taken.target, Unwrap):
+        return taken.all_input_nodes[0]
+    return result
 
 
 def split_if_possible(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
@@ -179,7 +190,8 @@ def _split_range(nodes: Sequence[Node], quiet: Container[Node], result: Node) ->
     later = nodes[final + 1 : -1]
     recorded = [node for node in later if node not in quiet]
     behind = _calls_after(result, recorded, own if written else set())
-    others = {node for node in _results(nodes) if node is not result and _has_history(node)}
+    others = {node for node in _results(nodes) if _taken_from(node) is not result}
+    others = set(filter(_has_history, others))
     between = others & behind
     cells = _memory_of_all((*others, *(node for node in nodes if node.op == "placeholder")))
     for node in reversed(later):
@@ -298,8 +310,8 @@ def refuse_crossing(
     here = assigned[node]
     crosses = any(assigned.get(user, here) != here for user in node.users)
     spec = node.meta["spec"]
-    if crosses and not isinstance(spec, TensorSpec):
-        raise CompileFailed(f"{node.name} between them is not a tensor")
+    if crosses and (not isinstance(spec, TensorSpec) or is_wrapper(value_of(node))):
+        raise CompileFailed(f"{node.name} between them is not a plain tensor")
     if any(is_shared(target, here, assigned) for target in mutated_by(node)):
         raise CompileFailed(f"{node.name} writes to memory that both sides read")
 

@@ -9,6 +9,9 @@ its condition in one sentence.
                                                  dispatch keys
           | TensorKind(source, cls, keys, dual)  same class and dispatch keys, for a tensor that no
                                                  graph takes (`dual`: because it has a tangent)
+          | FlattensTo(source, names, context,   `__tensor_flatten__()` of a wrapper subclass names
+                       others)                   the same inner tensors, with equal metadata and
+                                                 equal objects that are no tensors
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan equals nan,
                                                  0.0 differs from -0.0)
@@ -74,6 +77,7 @@ __all__ = [
     "DictKeysAre",
     "DifferentObjects",
     "EntriesEmpty",
+    "FlattensTo",
     "GlobalMissing",
     "GlobalState",
     "Guard",
@@ -142,6 +146,16 @@ class TensorKind(WeakField, Guard):
     def cls(self) -> object:
         """The class, or `GONE`."""
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class FlattensTo(Guard):
+    """The check calls `__tensor_flatten__`, which is user code, and compares the metadata by ==."""
+
+    source: Source
+    names: tuple[str, ...]
+    context: object = field(hash=False)
+    others: tuple[tuple[str, object], ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True, slots=True)

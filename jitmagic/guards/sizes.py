@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..compat.operators import DispatchKey
-from ..compat.tensors import dispatch_keys
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.interval import INT64
@@ -48,17 +46,17 @@ def _value(origin: Any, frame: FrameSnapshot) -> int:
     tensor = _strided(read_source(origin.source, frame))
     if isinstance(origin, OffsetOf):
         return int(tensor.storage_offset())
-    numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
-    return int(numbers[origin.dim])
+    number = (tensor.shape if isinstance(origin, SizeOf) else tensor.stride())[origin.dim]
+    if type(number) is not int:
+        raise TypeError("a symbolic size")
+    return number
 
 
 def _strided(value: Any) -> torch.Tensor:
-    """Return `value` if it is a strided tensor with sizes known to C++; else raise TypeError."""
+    """Return `value` if it is a strided tensor; else raise TypeError."""
     if not issubclass(type(value), torch.Tensor) or value.layout is not torch.strided:
         raise TypeError("not a strided tensor")
     tensor: torch.Tensor = value
-    if dispatch_keys(tensor).has(DispatchKey.Python):
-        raise TypeError("its sizes are computed in Python")
     return tensor
 
 

@@ -193,7 +193,10 @@ class UnsupportedOpcode(Reason):
 class UnsupportedTensor(Reason):
     title = "A kind of tensor that graphs do not take"
     template = "a tensor that cannot be a graph input: {what}"
-    explanation = "Sparse, quantized, functorch-wrapped and subclassed tensors run as eager."
+    explanation = (
+        "Sparse, quantized, nested and functorch-wrapped tensors run as eager, and so do "
+        "subclasses that cannot be taken apart."
+    )
 
 
 class OnlyUnsupportedTensors(UnsupportedTensor):

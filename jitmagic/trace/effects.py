@@ -14,12 +14,16 @@ from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from ..graph.builder import GraphBuilder
+from ..graph.propagate import noting_inner_calls
+from ..graph.wrappers.nodes import unwrapped
+from ..graph.wrappers.wrapping import Layout, Rewrap, tangent_of
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
 from .graph_notes import EscapedNode
 from .result import (
     BreakReason,
+    BuildTuple,
     Constant,
     DelAttr,
     Draw,
@@ -263,6 +267,19 @@ class ExitBuilder:
             raise CannotRebuild("a number at a level of torch.func", node.meta["step"], reason)
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
+
+    def rewrapped(self, wrapper: Any) -> Recipe:
+        """Return the recipe that rebuilds a wrapper subclass around inner tensors of the graph."""
+        owners = self._machine.notes.owners
+        found: list[Any] = [
+            owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
+            for node in unwrapped(self._graph, wrapper.node)
+        ]
+        sizes = wrapper.meta.shape, tuple(wrapper.meta.stride())
+        inner = BuildTuple(tuple(map(self, found)))
+        with noting_inner_calls():
+            target = Rewrap(Layout.of(wrapper.meta), tangent=tangent_of(wrapper.meta))
+        return self.invoke(target, (inner, *(self(self._machine.constant(one)) for one in sizes)))
 
     def only_writes(self) -> bool:
         """Return whether no effect is a call of the program's, which might wait for a thread."""

@@ -27,6 +27,7 @@ from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..graph.targets.control_flow import Body
+from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, BodyRefused, GraphBreak, TransformRefused
 from .graph_notes import EscapedNode, GraphNotes
@@ -81,6 +82,8 @@ class _InnerBuilder(GraphBuilder):
             return node
         if node not in self._captured:
             outer = self._outer.graph.local(node)
+            if is_wrapper(outer.meta["val"]):
+                self._refuse("it reads a tensor subclass")
             spec = spec_on(outer.meta["val"], device_of(outer))
             captured = self._captured[node] = self.feed("captured", len(self._captured), spec)
             if (owner := self._outer.owners.get(outer)) is not None:

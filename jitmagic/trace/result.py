@@ -39,6 +39,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..errors import UserLine
+from ..graph.wrappers.wrapping import Rewrap
 from ..guards.guard import Guard
 from ..guards.source import Argument, Drawn, Source
 from ..spec import TensorSpec
@@ -78,6 +79,7 @@ __all__ = [
     "SetItem",
     "Specialized",
     "Trace",
+    "WrapperPart",
 ]
 
 
@@ -250,6 +252,15 @@ NOWHERE: Source = Argument(-1, "computed")
 
 
 @dataclass(frozen=True, slots=True)
+class WrapperPart:
+    """The number of an inner tensor in the wrapper at `source`, which the graph makes again."""
+
+    source: Source
+    number: int
+    rewrap: Rewrap
+
+
+@dataclass(frozen=True, slots=True)
 class GraphInput:
     """One placeholder of the graph: the source of its value, and its spec in the traced call."""
 
@@ -257,6 +268,8 @@ class GraphInput:
     source: Source
     spec: TensorSpec
     kind: InputKind = InputKind.TENSOR
+    wrapper: WrapperPart | None = None
+    """Set for an inner tensor whose gradient is part of that of a wrapper subclass."""
 
     @property
     def is_scalar(self) -> bool:
@@ -386,6 +399,17 @@ class Trace:
         """Return the graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
+
+    @property
+    def wrappers(self) -> dict[Source, Rewrap]:
+        """The wrapper subclasses that get gradients, which the call passes after the inputs."""
+        parts = [one.wrapper for one in self.inputs if one.wrapper is not None]
+        return {part.source: part.rewrap for part in parts}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of all values that the executable is called with."""
+        return (*(entry.source for entry in self.inputs), *self.wrappers, *self.held)
 
     @property
     def speculates(self) -> bool:

@@ -49,6 +49,7 @@ from .world import (
     made_caches,
     make_world,
 )
+from .wrapper_guards import WRAPPERS, guards_on_wrapper
 
 X, CFG, THING, REST, FN, CELL = (
     s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
@@ -94,7 +95,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.AttributeAt(THING, s.Joined(entry("part"), "", "me"), ()),
     s.Part(entry("layers"), -1, None), s.Part(entry("dims"), None, -1),
     s.Part(s.Contents(entry("queue")), 1, 2), s.Item(s.Part(entry("layers"), 0, 1), 0),
-    s.Length(s.Part(entry("layers"), -9, None)), s.Reduced(entry("dims"), sum),
+    s.Length(s.Part(entry("layers"), -9, None)), entry("wrapper"), s.Reduced(entry("dims"), sum),
     s.Reduced(s.Contents(entry("few")), max), s.Reduced(s.Part(entry("dims"), -1, None), min),
     s.CacheEntry(LIMITED, cache_key(made_caches()["limited cache"], (2,), {"more": 3})),
     s.Gradient(entry("leaf")), *(s.Item(REST, n) for n in (0, 1)), s.CacheEntry(PLAIN, "a"),
@@ -165,8 +166,8 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
         g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
         g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
-        g.Unhooked(entry("leaf")),
-        g.Unhooked(X),
+        *guards_on_wrapper(entry("wrapper")),
+        *map(g.Unhooked, (entry("leaf"), X)),
         g.CellEmpty(CELL),
         *(g.CacheLacks(PLAIN, *rest) for rest in [("b",), ("a",), ("a", ("a",)), (3, (3.0,))]),
         g.GlobalState(read_state()),
@@ -208,8 +209,7 @@ def reorder(world: World) -> None:
 
 
 PERTURBATIONS = {
-    **SIMPLE,
-    **CACHES,
+    **{**SIMPLE, **CACHES, **WRAPPERS},
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "another whole number": set_entry("whole", np.int64(4)),
     "the same as another class": set_entry("whole", np.int32(3)),

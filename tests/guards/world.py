@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from jitmagic.bytecode import FrameSnapshot
 
@@ -153,6 +154,7 @@ def make_world() -> World:
         "key": "weight",
         "part": "na",
         "leaf": leaf,
+        "wrapper": TwoTensor(torch.ones(3, 2), torch.ones(3, 2)),
         5: "five",
         "output": Output(a=1, b=2),
         "names": {"a", int},

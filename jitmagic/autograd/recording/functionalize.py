@@ -9,7 +9,7 @@ runs as eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -32,6 +32,7 @@ from ...graph.operators.registered import written_names
 from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...graph.triton.launches import launch_of
+from ...graph.wrappers.wrapping import is_wrapper_class
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
@@ -111,8 +112,15 @@ class Functionalizer(DispatchMode):
         return traced
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Values = (), kwargs: Kwargs | None = None
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: Values = (),
+        kwargs: Kwargs | None = None,
     ) -> object:
+        # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
+        if any(kind is not Traced and is_wrapper_class(kind) for kind in types):
+            return NotImplemented
         call = AtenCall(func, args, kwargs or {})
         if "generator" in call.kwargs:
             if call.kwargs["generator"] is not None:
@@ -127,17 +135,14 @@ class Functionalizer(DispatchMode):
             self.recorder.tangents = self._tangents_of(node, func)
             _check_numbers(call)
             call = _as_plain_tensor_formula(node, call)
-        region = None if self.in_backward else self.recorder.region
+        return self._recorded(None if self.in_backward else self.recorder.region, call)
+
+    def _recorded(self, region: Recomputed | None, call: AtenCall) -> object:
+        """Record a call; a policy of its region, if any, decides if the results are saved."""
         if region is None or region.make_policy is None:
             return self._handler_of(call.op)(self, call)
-        return self._by_policy(region, region.make_policy, call)
-
-    def _by_policy(
-        self, region: Recomputed, make_policy: Callable[[], Policy], call: AtenCall
-    ) -> object:
-        """Record a call of a region whose policy decides if the results are saved."""
         if region not in self._policies:
-            self._policies[region] = make_policy()
+            self._policies[region] = region.make_policy()
         before = self.recorder.last
         made = self._handler_of(call.op)(self, call)
         with DispatchModesOff():  # what the policy computes is not part of the program

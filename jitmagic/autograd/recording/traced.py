@@ -9,7 +9,7 @@ whole cell. Raises CompileFailed for what cannot be modelled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -21,6 +21,7 @@ from ...compat.tensors import set_conjugate
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
+from ...graph.wrappers.wrapping import is_wrapper_class
 from ...torch_types import OpOverload
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate
@@ -192,8 +193,10 @@ class Traced(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: OpOverload, *unused: object
+        cls, func: OpOverload, types: Collection[type] = (), *unused: object
     ) -> object:
+        if any(kind is not Traced and is_wrapper_class(kind) for kind in types):
+            return NotImplemented  # the wrapper's comes next
         raise CompileFailed(f"{func} met a traced tensor outside of the trace")
 
 

@@ -17,7 +17,7 @@ from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
 from ...symbols.size import OffsetOf, SizeOf, StrideOf
 from ...symbols.symbolic_numbers import Symbol
-from ..guard import NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
+from ..guard import FlattensTo, NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
 from ..read import UNREADABLE, read_source
 from ..sizes import relation, sizes_differ
 from ..source import Source, describe
@@ -70,6 +70,33 @@ class _TensorKind(OfSource[TensorKind]):
         return (
             f"{describe(guard.source)} is a {short(guard.cls)} with the same dispatch keys{tangent}"
         )
+
+
+@row(FlattensTo, rank=4)
+class _FlattensTo(OfSource[FlattensTo]):
+    def step(self, guard: FlattensTo, register: int) -> Step:
+        return ("FLATTENS_TO", register, guard.names, (guard.context, *guard.others))
+
+    def value_differs(self, guard: FlattensTo, name: str, value: Any) -> str | None:
+        if not any("__tensor_flatten__" in vars(base) for base in type(value).__mro__):
+            return f"{name} is not a wrapper of tensors"
+        try:
+            names, context = value.__tensor_flatten__()
+            same = tuple(names) == guard.names, bool(context == guard.context)
+            changed = [name for name, was in guard.others if getattr(value, name) != was]
+        except Exception as error:  # user code may raise anything; the native check fails as well
+            return f"{name}.__tensor_flatten__() raises {type(error).__name__}"
+        if not same[0]:
+            return f"the inner tensors of {name} are {tuple(names)}, were {guard.names}"
+        if changed:
+            return f"{name}.{changed[0]} is another one"
+        if same[1] or context is guard.context:
+            return None
+        return f"the metadata of {name} are {short(context)}, were {short(guard.context)}"
+
+    def show(self, guard: FlattensTo) -> str:
+        inner = ", ".join(guard.names)
+        return f"{describe(guard.source)} wraps ({inner}) with metadata {short(guard.context)}"
 
 
 @row(Unhooked, rank=2)

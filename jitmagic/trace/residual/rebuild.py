@@ -159,8 +159,7 @@ def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., object] | None) -> None:
     if graph is None:
         return
-    sources = (*(entry.source for entry in trace.inputs), *trace.held)
-    inputs = [source.emit(writer) for source in sources]
+    inputs = [source.emit(writer) for source in trace.sources]
     writer.put(build.call(graph, *inputs), build.store_fast(_GRAPH))
 
 

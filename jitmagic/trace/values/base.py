@@ -85,6 +85,9 @@ class Builder(Protocol):
     def output(self, value: Value, node: Any) -> FromGraph:
         """Make `node` an output of the graph, once, and return the recipe that reads it."""
 
+    def rewrapped(self, wrapper: Any) -> Recipe:
+        """Return the recipe that rebuilds a wrapper subclass around inner tensors of the graph."""
+
     def effect(self, effect: Effect) -> None: ...
     def only_writes(self) -> bool: ...  # whether no effect runs code of the program
 

@@ -18,9 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.fx import Node
 
 from ....compat.autograd import FunctionBase, PlainFunction
-from ....graph.node_meta import device_of, spec_on
+from ....graph.node_meta import device_of, spec_on, value_of
 from ....graph.propagate import EagerRaises
 from ....graph.regions import FunctionCall, ProgramBackward, Region
+from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
 from ...effects import EffectLog
@@ -199,6 +200,8 @@ class _Call:
         nodes = [_node(value) for value in results]
         marked = {name: [_node(v) for v in of] for name, of in self.context.marked.items()}
         given = tuple(self.inputs), tuple(nodes), tuple(marked["save_for_backward"])
+        if any(is_wrapper(value_of(node)) for part in given for node in part if node is not None):
+            raise _refused(self.name, "an argument, result or saved tensor is a tensor subclass")
         # torch warns of such a mark when apply() returns.
         if any(node not in self.inputs for node in marked["mark_dirty"]):
             raise _refused(self.name, "it marks a tensor as dirty that is not an input")

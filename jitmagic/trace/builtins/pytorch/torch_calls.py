@@ -21,6 +21,7 @@ from torch.overrides import (
 from ....compat.modules import lazy_property
 from ....compat.tensors import TENSOR_CLASSES, broadcast_size
 from ....graph.symbolic.known import known_value
+from ....graph.wrappers.wrapping import is_wrapper_class
 from ...breaks import (
     Construction,
     GraphBreak,
@@ -42,6 +43,7 @@ from ...values.objects.classes import ClassValue, constructs
 from ...values.objects.constants import ConstantValue, evaluate
 from ...values.objects.functions import FunctionValue
 from ...values.objects.operators import is_none
+from ...values.tensors.subclasses import make_wrapper
 from ...values.tensors.tensor import TensorValue, record
 from ...wrap import by_identity, intercepts
 from ..python.numbers import fold_call
@@ -202,6 +204,8 @@ intercepts(torch.finfo, torch.iinfo)(by_identity(NumberLimits))
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if cls.live is torch.Tensor and default_device(machine) is None:
         return _make_legacy_tensor(cls.live, machine, args, kwargs)
+    if is_wrapper_class(cls.live):
+        return make_wrapper(machine, cls.live, args, kwargs)
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 

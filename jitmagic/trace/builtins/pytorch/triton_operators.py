@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ....compat.operators import OPERATOR_DEFINITIONS, CustomOpDef, OpOverload
+from ....compat.operators import OPERATOR_DEFINITIONS, CustomOpDef, OpOverload, has_autocast_rule
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import ImportedModule, Item, ModuleAttr
 from ....symbols.expr import Integer
@@ -77,7 +77,7 @@ def _call_triton_op(machine: Machine, op: OpOverload, args: Args, kwargs: Kwargs
     name = op._schema.name
     if set(definition._backend_fns) != {None}:
         raise _refused(name, "it has another kernel for a device")
-    if definition._autocast_dtype or definition._disabled_kernel:
+    if has_autocast_rule(definition) or definition._disabled_kernel:
         raise _refused(name, "it has a rule for autocast, or a kernel is disabled")
     machine.guard(StateRead(partial(len, definition._backend_fns), 1))
     graph = machine.graph

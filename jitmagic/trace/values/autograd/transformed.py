@@ -22,11 +22,13 @@ from torch.fx import Node
 
 from ....compat.pytree import tree_flatten
 from ....graph.builder import GraphBuilder
-from ....graph.node_meta import device_of
+from ....graph.nested import tensor_nodes_in
+from ....graph.node_meta import device_of, value_of
 from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
+from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
 from ...breaks import (
@@ -349,6 +351,8 @@ def _record(
 ) -> Value:
     """Record one node and return the value of its result."""
     graph = machine.graph
+    if any(is_wrapper(value_of(node)) for node in tensor_nodes_in(args)):
+        raise GraphBreak(TransformRefused.of(name=name, why="an argument is a tensor subclass"))
     try:
         made = graph.call_transform(target, args, device, machine.lines())
     except (EagerRaises, DataDependent) as error:

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
+from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
@@ -41,6 +42,8 @@ def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     """Return the recipe of a TensorValue that the trace computed."""
+    if is_wrapper(owner.meta):
+        return builder.rewrapped(owner)
     output = builder.output(owner, owner.node)
     if is_inference_result(owner.node):
         return builder.invoke(as_inference_tensor, (output,))
@@ -50,7 +53,10 @@ def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
 
 
 def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
-    tensor.__class__ = kind
+    try:
+        tensor.__class__ = kind
+    except TypeError:  # a class with slots has another layout in memory
+        return tensor.as_subclass(kind)  # type: ignore[type-var]
     return tensor
 
 

@@ -27,6 +27,7 @@ from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
+from ....graph.wrappers.wrapping import NotFollowed, is_wrapper
 from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,
@@ -67,6 +68,12 @@ from ..objects.monkey_patches import TENSOR
 from ..objects.operators import is_none
 from ..objects.special_methods import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from ..tensor_base import TensorBase
+from .function_subclasses import (
+    attribute_through,
+    converted,
+    has_own_function,
+    operator_through,
+)
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
@@ -100,6 +107,8 @@ class TensorValue(TensorBase):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if (users := user_attribute(machine, self, name)) is not None:
             return self.own_attribute(machine, name) or users
+        if (made := attribute_through(machine, self, name)) is not None:
+            return made
         if (found := ATTRIBUTES.ask(machine, self, name, about=name)) is not None:
             return found
         message = f"'{self.kind.__name__}' object has no attribute '{name}'"
@@ -113,6 +122,8 @@ class TensorValue(TensorBase):
         return table.store.get(name)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if has_own_function(self.kind):
+            self.refuse(machine, f"setting attribute {name!r}")
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
         elif name == "data":
@@ -287,6 +298,10 @@ def record(
 
     Raises GraphBreak if the call cannot be in a graph, or if eager would raise.
     """
+    if not isinstance(target, str) and getattr(target, "__module__", "") == "_operator":
+        users = operator_through(machine, target, args)
+        if users is not None:
+            return users
     call = _Call(machine, target, call_name(target), args, kwargs or {})
     _BEFORE.ask(call)
     try:
@@ -294,7 +309,8 @@ def record(
     except tuple(_FAILURES) as error:
         raise GraphBreak(_FAILURES[type(error)](call.name, error)) from None
     _AFTER.ask(call)
-    made = lift(machine, None if call.result is _NOTHING else call.result)
+    lifted = lift(machine, None if call.result is _NOTHING else call.result)
+    made = converted(machine, call.name, args, kwargs or {}, lifted)
     if call.makes_leaf:
         assert isinstance(made, TensorValue)
         return made.require_grad(machine, machine.constant(True))
@@ -403,6 +419,7 @@ _FAILURES: dict[type[Exception], Callable[[str, Any], Reason]] = {
     StaleCast: lambda name, error: CachedCast.of(name=name, what=error),
     MixedDevices: lambda name, error: TorchCallFailed.of(name=name, error=f"({error})"),
     EagerRaises: _raises,
+    NotFollowed: lambda name, error: RefusedTorchCall.of(name=name, why=error),
 }
 
 
@@ -452,7 +469,8 @@ def lift(machine: Machine, result: object) -> Value:
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):
-            known = machine.notes.owners[result] = TensorValue(result)
+            kind = type(result.meta["val"]) if is_wrapper(result.meta["val"]) else torch.Tensor
+            known = machine.notes.owners[result] = TensorValue(result, kind)
         return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
         return machine.constant(result)

@@ -8,16 +8,19 @@ other user code. Either way, a guard checks the attribute of the class.
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import torch
 
+from ....graph.wrappers.wrapping import is_wrapper_class
 from ....guards.source import ImportedModule, ModuleAttr, Source, TypeOf
 from ...breaks import GraphBreak, UnsupportedAttribute
 from ..base import Args, Machine, Value
-from ..objects.class_facts import NOTHING, guarded_attribute
+from ..objects.class_facts import NOTHING, belongs_to_torch, guarded_attribute
 from ..objects.classes import bind
 from ..objects.monkey_patches import PARAMETER, TENSOR
 
-__all__ = ["call_user_method", "user_attribute"]
+__all__ = ["call_user_method", "is_library_method", "user_attribute"]
 
 _PATHS: dict[type, Source] = {
     torch.Tensor: ModuleAttr(ImportedModule("torch"), "Tensor"),
@@ -35,13 +38,28 @@ def user_attribute(machine: Machine, tensor: Value, name: str) -> Value | None:
         # as well.
         if raw is TENSOR.get(attribute, NOTHING) or raw is PARAMETER.get(attribute, NOTHING):
             continue
+        if attribute == name and is_library_method(kind, raw):
+            return None  # it is one node (subclasses.py)
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)
-        if path is None or raw is NOTHING or attribute != name:
+        is_absent = attribute == name and raw is NOTHING and kind not in _PATHS
+        if is_absent and guarded_attribute(machine, kind, "__getattr__") is NOTHING:
+            return None  # an inner tensor of a wrapper, say
+        # A result has a class that an argument has, or that code which the trace guards made.
+        is_known = path is not None or kind not in _PATHS
+        if not is_known or raw is NOTHING or attribute != name:
             raise GraphBreak(UnsupportedAttribute.of(name=attribute, type=kind.__name__))
         cls = machine.class_of(kind, path)
         found, value = cls.find(machine, name)
         return bind(machine, found, value, tensor, cls, name).realize(machine)
     return None
+
+
+def is_library_method(kind: type, raw: object) -> bool:
+    """Return whether a class attribute is a method of a wrapper subclass that torch defines."""
+    if not isinstance(raw, FunctionType) or TENSOR.get(raw.__name__) is raw:
+        return False  # torch.Tensor's own, such as backward()
+    of_torch = is_wrapper_class(kind) and belongs_to_torch(kind.__module__)
+    return of_torch and belongs_to_torch(raw.__module__)
 
 
 def call_user_method(machine: Machine, tensor: Value, name: str, args: Args) -> Value | None:

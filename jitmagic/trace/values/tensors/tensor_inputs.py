@@ -11,16 +11,19 @@ from __future__ import annotations
 import torch
 
 from ....compat.tensors import dispatch_keys, is_transformed
-from ....guards.guard import TensorKind, TensorMatch, TypeIs
-from ....guards.kinds.tensors import has_forward_gradient, hiding_entries
+from ....graph.wrappers.wrapping import is_wrapper
+from ....guards.guard import TensorKind, TypeIs
+from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import Argument, Source, describe
-from ....spec import spec_of
 from ...breaks import GraphBreak, OnlyUnsupportedTensors, TransformedTensor, UnsupportedTensor
 from ...input_memory import check_written_inputs
 from ...result import BreakReason
-from ...varying.symbolic_sizes import symbolic_shape
 from ...wrap import wraps
 from ..base import Machine, Value
+from ..objects.class_facts import guarded_attribute
+from .function_subclasses import is_followed
+from .input_specs import guarded_spec, own_symbols
+from .subclasses import why_not_taken_apart, wrapper_input
 from .tensor import TensorValue
 
 __all__ = ["input_value", "why_not_an_input"]
@@ -30,8 +33,10 @@ _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 def why_not_an_input(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor cannot be a graph input; None if it can."""
-    if type(tensor) not in _CLASSES:
-        return f"it is of the subclass {type(tensor).__name__}"
+    if is_wrapper(tensor):
+        return why_not_taken_apart(tensor)
+    if (why := _why_not_of_class(type(tensor))) is not None:
+        return why
     if is_transformed(tensor):
         return "it is wrapped by a function transform"
     if has_forward_gradient(tensor):
@@ -46,6 +51,18 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return "it is a conjugate or negative view, or known to be zero and without memory"
     if any(name is not None for name in getattr(tensor, "names", ())):  # gone since torch 2.13
         return "it has named dimensions"
+    return None
+
+
+def _why_not_of_class(kind: type) -> str | None:
+    """Return the reason why a graph has no tensors of a class; None if it can."""
+    if kind in _CLASSES:
+        return None
+    dispatch = kind.__torch_dispatch__  # type: ignore[attr-defined]
+    if dispatch is not torch.Tensor.__torch_dispatch__:
+        return f"the subclass {kind.__name__} has __torch_dispatch__ but no __tensor_flatten__"
+    if not is_followed(kind):
+        return f"__torch_function__ of the subclass {kind.__name__} is no class method in Python"
     return None
 
 
@@ -99,31 +116,20 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     if refused is not None:
         _guard_kind(machine, obj, source)
         raise GraphBreak(_refusal(machine, obj, refused))
+    if is_wrapper(obj):
+        return wrapper_input(machine, obj, source)
+    if type(obj) not in _CLASSES:
+        guarded_attribute(machine, type(obj), "__torch_function__")
     return input_value(machine, obj, source, type(obj))
 
 
 def input_value(machine: Machine, obj: torch.Tensor, source: Source, kind: type) -> TensorValue:
     """Add a guarded placeholder for a live tensor; `kind` is its class in the program."""
-    spec = spec_of(obj)
-    # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
-    keys = dispatch_keys(obj).raw_repr()
-    hiding = hiding_entries(obj)
-    if varying := machine.symbols.varying_dims(source, obj):
-        shape = symbolic_shape(machine.symbols, source, spec, varying)
-        free = (shape.free_sizes, shape.free_strides)
-        machine.guard(TensorMatch(source, spec, keys, *free, hiding=hiding))
-        machine.guard(*shape.guards)
-        # The guard has the sizes of this call where they are not free; the placeholder has the
-        # symbols.
-        spec = shape.spec
-    else:
-        machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
+    spec = guarded_spec(machine, obj, source)
     notes = machine.notes.root
     node = notes.add_input(describe(source), source, spec)
     made = notes.owners[node] = TensorValue(node, kind, obj, source)
-    for symbol, (at, dim) in notes.graph.sizes.inputs.items() if varying else ():
-        if at is node:
-            machine.symbols.owners[symbol] = made, dim
+    own_symbols(machine, made)
     # The graph may have written to memory that this tensor shares with an earlier input.
     if notes.graph.mutated_inputs:
         check_written_inputs(machine, notes)

@@ -24,14 +24,21 @@ from ...breaks import (
     UnsupportedAttribute,
 )
 from ...builtins.pytorch.torch_rules import DATA_METHODS, REFUSED_METHODS
-from ...builtins.registry import calls, handler_of
+from ...builtins.registry import calls, handler_of, handles
 from ...region import RegionBuilder
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
+from ..objects.class_facts import guarded_attribute
 from ..objects.monkey_patches import TENSOR
+from .function_subclasses import (
+    is_function_subclass,
+    through_torch_function,
+    without_torch_functions,
+)
 from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
+from .subclasses import library_method, wrapper_attribute
 from .tensor import ATTRIBUTES, TensorValue, record
 
 __all__ = ["TensorMethodValue"]
@@ -63,6 +70,9 @@ class TensorMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         name = self.name
+        function, given = getattr(torch.Tensor, name), [self.owner, *args]
+        if (users := through_torch_function(machine, function, given, kwargs)) is not None:
+            return users
         if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
             guard_looked_up_names(machine, TENSOR.get(name))
             return handler(machine, [self.owner, *args], kwargs)
@@ -155,8 +165,10 @@ ATTRIBUTES.extend(
     Rule(_as_call, _AS_CALLS),
     Rule(lambda machine, tensor, name: read_gradient(machine, tensor), ("grad",)),
     Rule(lambda machine, tensor, name: _history(machine, tensor), ("grad_fn",)),
+    library_method,
     _of_class,  # before the tensor's own entries, as in Python for methods and descriptors
     lambda machine, tensor, name: tensor.own_attribute(machine, name),
+    wrapper_attribute,
 )
 
 
@@ -165,6 +177,21 @@ def _history(machine: Machine, tensor: TensorValue) -> Value | None:
 
 
 # -- methods -------------------------------------------------------------------------------------
+
+
+@handles(torch.Tensor.as_subclass)
+def _as_subclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Model the tensor as an object of the other class, over the same memory."""
+    kind: Any = args[1].realize(machine).as_constant(machine) if len(args) == 2 else None
+    if kwargs or not is_function_subclass(kind):
+        why = "it makes another kind of object of the tensor"
+        raise GraphBreak(RefusedTorchCall.of(name="Tensor.as_subclass", why=why))
+    guarded_attribute(machine, kind, "__torch_function__")
+    with without_torch_functions(machine):
+        alias = record(machine, torch.ops.aten.alias.default, args[:1])
+    assert isinstance(alias, TensorValue)
+    alias.kind = kind
+    return alias
 
 
 calls({

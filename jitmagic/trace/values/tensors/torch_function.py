@@ -56,6 +56,7 @@ from ..numbers.tensor_numbers import number_of
 from ..objects.callables import BuiltinValue, makes_builtins, name_of
 from ..objects.class_facts import attribute_of_class, guard_attribute
 from ..objects.monkey_patches import TENSOR, is_library_made
+from .function_subclasses import through_torch_function
 from .tensor import TensorValue, record
 from .tensor_members import TensorMethodValue
 
@@ -87,6 +88,8 @@ class TorchFunctionValue(BuiltinValue):
         # torch.set_default_device installs a TorchFunctionMode, under which a call would be left to
         # eager; the trace passes its device explicitly instead.
         kwargs = on_default_device(machine, self.obj, kwargs)
+        if (users := through_torch_function(machine, self, args, kwargs)) is not None:
+            return users
         handler = handler_of(self.obj)
         # Before the refusal: a handler traces functions that no graph may call as they are.
         if handler is not None:

@@ -1,0 +1,42 @@
+"""Guards live tensors that become graph inputs, and chooses which of their sizes are symbols.
+
+Input: a tensor and its Source. Output: its spec, with symbols for the sizes that may vary, and a
+TensorMatch guard with the sizes of this call where they are not free.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ....compat.tensors import dispatch_keys
+from ....guards.guard import TensorMatch
+from ....guards.kinds.tensors import hiding_entries
+from ....guards.source import Source
+from ....spec import TensorSpec, spec_of
+from ...varying.symbolic_sizes import symbolic_shape
+from ..base import Machine
+from ..tensor_base import TensorBase
+
+__all__ = ["guarded_spec", "own_symbols"]
+
+
+def guarded_spec(machine: Machine, tensor: torch.Tensor, source: Source) -> TensorSpec:
+    """Guard a tensor and return its spec, whose sizes are symbols where they vary."""
+    spec = spec_of(tensor)
+    # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
+    keys, hiding = dispatch_keys(tensor).raw_repr(), hiding_entries(tensor)
+    varying = machine.symbols.varying_dims(source, tensor)
+    if not varying:
+        machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
+        return spec
+    shape = symbolic_shape(machine.symbols, source, spec, varying)
+    machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides, hiding))
+    machine.guard(*shape.guards)
+    return shape.spec
+
+
+def own_symbols(machine: Machine, made: TensorBase) -> None:
+    """Note that the tensor of a new graph input is the one that its symbols are read from."""
+    for symbol, (node, dim) in machine.notes.root.graph.sizes.inputs.items():
+        if node is made.node:
+            machine.symbols.owners[symbol] = made, dim

@@ -1,0 +1,242 @@
+"""Makes live wrapper subclasses of torch.Tensor graph inputs.
+
+Input: an instance of a class with `__tensor_flatten__` and its Source. Output: a TensorValue whose
+node makes the wrapper of its inner tensors, which are inputs of the graph with guards of their own.
+Guards compare the wrapper's class, metadata, sizes and flags, and the methods of its class. The
+class's `__torch_dispatch__` runs when the graph is traced: what it reads apart from its arguments
+has no guard, and what it prints or counts happens then.
+
+The inner tensors of a wrapper that requires grad are inputs whose gradients are parts of the
+wrapper's gradient (`GraphInput.wrapper`).
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.fx import Node
+
+from ....compat.tensors import is_transformed
+from ....graph.wrappers.nodes import rewrap
+from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, is_wrapper
+from ....guards.guard import FlattensTo, TypeIs
+from ....guards.kinds.tensors import has_forward_gradient
+from ....guards.source import InstanceDict, SlotAttr, Source, describe
+from ....spec import TensorSpec
+from ....symbols.context import Specialize
+from ....symbols.size import Size
+from ....symbols.symbolic_numbers import Symbol, symbols_of
+from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
+from ...result import Perform, Recipe, WrapperPart
+from ..base import Args, Builder, Kwargs, Machine, Value
+from ..containers.mappings import entries_of_live
+from ..objects.callables import BuiltinValue
+from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
+from .function_subclasses import is_followed
+from .input_specs import guarded_spec, own_symbols
+from .tensor import TensorValue, record
+from .tensor_class import is_library_method
+
+__all__ = [
+    "library_method", "make_wrapper", "why_not_taken_apart", "wrapper_attribute", "wrapper_input",
+]  # fmt: skip
+
+_METHODS = (
+    "__torch_dispatch__",
+    "__torch_function__",
+    "__tensor_flatten__",
+    "__tensor_unflatten__",
+)
+
+_CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
+    """Return the reason why a wrapper cannot be a graph input; None if it can."""
+    kind = type(tensor).__name__
+    if not is_followed(type(tensor)):
+        return f"__torch_function__ of {kind} is no class method in Python"
+    if is_transformed(tensor) or has_forward_gradient(tensor):
+        return f"a {kind} is wrapped by a function transform or carries a tangent"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"the layout of a {kind} is {tensor.layout}"
+    try:
+        first, second = Layout.of(tensor), Layout.of(tensor)
+        if not first.equals(second):
+            return f"the metadata of a {kind} cannot be compared"
+        inner = first.inner(tensor)
+    except Exception as error:  # user code may raise anything
+        return f"{kind}.__tensor_flatten__() raises {type(error).__name__}: {error}"
+    if any(one.device != tensor.device for one in inner):
+        return f"the inner tensors of a {kind} are on other devices"
+    return _why_no_gradient(tensor, inner)
+
+
+def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> str | None:
+    kind = type(tensor).__name__
+    if any(one.requires_grad for one in inner):
+        return f"an inner tensor of a {kind} requires grad"
+    if not tensor.requires_grad:
+        return None
+    if any(is_wrapper(one) or not one.is_floating_point() for one in inner):
+        return f"a {kind} requires grad, and an inner tensor is not a plain one of floats"
+    return None
+
+
+def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> TensorValue:
+    """Add the inner tensors of a wrapper as graph inputs; return the wrapper around them."""
+    kind, layout = type(obj), Layout.of(obj)
+    machine.guard(TypeIs(source, kind))
+    for name in _METHODS:
+        guarded_attribute(machine, kind, name)
+    named = tuple(obj.__tensor_flatten__()[0])  # type: ignore[attr-defined]
+    machine.guard(FlattensTo(source, named, _snapshot(layout.context), layout.others))
+    target = Rewrap(layout, Gradients())
+    parts = [WrapperPart(source, number, target) for number in range(len(layout.names))]
+    inner = [_inner_node(machine, obj, part) for part in parts]
+    notes = machine.notes.root
+    # After the inner tensors: a size that varies as one of theirs does shares its symbol.
+    spec = guarded_spec(machine, obj, source)
+    read = notes.graph.sizes.inputs
+    if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
+        raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
+    node = rewrap(notes.graph, target, inner, spec)
+    made = notes.owners[node] = TensorValue(node, kind, obj, source)
+    machine.at_exit(partial(_count_writes, made, made.meta._version))
+    return made
+
+
+def _snapshot(metadata: Any) -> Any:
+    """Return metadata with new containers, so that one that is changed in place differs."""
+    if isinstance(metadata, dict):
+        return {key: _snapshot(value) for key, value in metadata.items()}
+    if type(metadata) in (list, tuple):
+        return type(metadata)(map(_snapshot, metadata))
+    return set(metadata) if isinstance(metadata, set) else metadata
+
+
+def _count_writes(wrapper: TensorValue, version: int, builder: Builder) -> None:
+    """Count in-place writes on the wrapper too: the graph writes to its inner tensors alone."""
+    count = wrapper.meta._version - version
+    if count:
+        bump = builder.constant(_bump_version), (builder(wrapper), builder.constant(count))
+        builder.effect(Perform(*bump))
+
+
+def _bump_version(tensor: torch.Tensor, count: int) -> None:
+    for _ in range(count):
+        increment_version(tensor)
+
+
+def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
+    """Return the graph input for an inner tensor."""
+    name = part.rewrap.layout.names[part.number]
+    value = _attribute(machine, obj, part.source, name)
+    if obj.requires_grad:
+        assert value.source is not None
+        return _gradient_input(machine, getattr(obj, name), value.source, part, obj.is_leaf)
+    inner = value.realize(machine)
+    if not isinstance(inner, TensorValue):
+        raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
+    node: Node = inner.node
+    return node
+
+
+def _symbols_of(spec: TensorSpec) -> dict[Symbol, None]:
+    numbers: tuple[Any, ...] = (*spec.shape, *spec.stride)
+    sizes = [size for size in numbers if isinstance(size, Size)]
+    return dict.fromkeys(symbol for size in sizes for symbol in symbols_of(size.expr))
+
+
+def _attribute(machine: Machine, obj: Any, source: Source, name: str) -> Value:
+    """Return an attribute in the `__dict__` or a slot of a wrapper, not inspected yet."""
+    kind = type(obj)
+    raw = attribute_of_class(kind, name)
+    if isinstance(raw, types.MemberDescriptorType):
+        guard_not_shadowed(machine, kind, name, raw)
+        return machine.lazy(getattr(obj, name), SlotAttr(source, name))
+    table = entries_of_live(machine, obj.__dict__, InstanceDict(source))
+    if name not in obj.__dict__ or (found := table.store.get(name)) is None:
+        what = f"the inner tensor {name!r} of a {kind.__name__} is computed by a property"
+        raise GraphBreak(UnsupportedTensor.of(what=what))
+    guard_not_shadowed(machine, kind, name, raw)
+    return found
+
+
+def make_wrapper(machine: Machine, kind: type, args: Args, kwargs: Kwargs) -> Value:
+    """Record the construction of a wrapper; `__new__` and `__init__` run as `__torch_dispatch__`
+    does.
+    """
+    for name in ("__new__", "__init__", *_METHODS):
+        guarded_attribute(machine, kind, name)
+    made = record(machine, kind, args, kwargs)
+    wrapper = made.meta if isinstance(made, TensorValue) else None
+    why = None if wrapper is None else why_not_taken_apart(wrapper)
+    if wrapper is None or wrapper.requires_grad or why is not None:
+        why = why or "it makes a leaf that requires grad"
+        raise GraphBreak(RefusedTorchCall.of(name=kind.__name__, why=why))
+    return made
+
+
+class LibraryMethod(BuiltinValue):
+    """A method of a wrapper subclass of torch's own, such as DTensor.to_local, bound to a tensor.
+
+    It is one node: like `__torch_dispatch__`, it runs when the graph is traced.
+    """
+
+    __slots__ = ("owner",)
+    obj: Any
+
+    def __init__(self, owner: TensorValue, function: object) -> None:
+        super().__init__(function)
+        self.owner = owner
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return record(machine, self.obj, [self.owner, *args], kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(MethodType, (builder.constant(self.obj), builder(self.owner)))
+
+
+def library_method(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
+    """Return a method that torch defines on the tensor's wrapper class; None if there is none."""
+    raw = attribute_of_class(tensor.kind, name)
+    return LibraryMethod(tensor, raw) if is_library_method(tensor.kind, raw) else None
+
+
+def wrapper_attribute(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
+    """Return an attribute of a wrapper that the graph computes; None if it has none."""
+    wrapper = tensor.meta
+    if not is_wrapper(wrapper) or tensor.live is not None:
+        return None
+    slot = isinstance(attribute_of_class(tensor.kind, name), types.MemberDescriptorType)
+    if not hasattr(wrapper, name) if slot else name not in vars(wrapper):
+        return None
+    found = getattr(wrapper, name)
+    if isinstance(found, torch.Tensor):
+        return record(machine, getattr, [tensor, machine.constant(name)])
+    if type(found) in _CONSTANTS:
+        return machine.constant(found)
+    raise GraphBreak(UnsupportedAttribute.of(name=name, type=tensor.kind.__name__))
+
+
+def _gradient_input(
+    machine: Machine, inner: torch.Tensor, source: Source, part: WrapperPart, is_leaf: bool
+) -> Node:
+    """Add an inner tensor whose gradient is part of the wrapper's."""
+    spec = guarded_spec(machine, inner, source)
+    notes = machine.notes.root
+    # The call passes it as a result of an autograd function. Writes to a leaf are checked as those
+    # to other leaves, hence `is_leaf` of the wrapper.
+    with_history = replace(spec, requires_grad=True, is_leaf=is_leaf)
+    node = notes.add_input(describe(source), source, with_history)
+    notes.inputs[node] = replace(notes.inputs[node], wrapper=part)
+    made = notes.owners[node] = TensorValue(node, torch.Tensor, inner, source)
+    own_symbols(machine, made)
+    return node

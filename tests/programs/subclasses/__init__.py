@@ -1,0 +1,1 @@
+"""Programs over subclasses of torch.Tensor: wrappers that are taken apart, and torch functions."""
