@@ -28,6 +28,7 @@ __all__ = [
     "PythonDispatcher",
     "TorchDispatchMode",
     "TorchFunctionOfSubclassesOff",
+    "TorchFunctionOn",
     "device_constructors",
     "dispatch_mode_at",
     "dispatch_mode_depth",
@@ -76,6 +77,7 @@ BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd
 BelowViewTracking: Callable[[], Mode] = private("torch._C._AutoDispatchBelowADInplaceOrView")
 DispatchModesOff: Callable[[], Mode] = private("torch._C._DisableTorchDispatch")
 InferenceMode: Callable[[bool], Mode] = private("torch._C._InferenceMode")
+TorchFunctionOn: Callable[[], Mode] = private("torch._C._EnableTorchFunction")
 TorchFunctionOfSubclassesOff: Callable[[], Mode] = private("torch._C.DisableTorchFunctionSubclass")
 PythonDispatcher: Callable[[], Mode] = private("torch._C._EnablePythonDispatcher")
 

@@ -2,9 +2,10 @@
 
 Input: the thread as the user's call or backward left it. Output: a context manager, entered where a
 compile begins, inside which torch operations run unobserved. Disabled inside: default hooks for
-saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes (they
-would log jitmagic's operations); anomaly mode (it would blame a backward that the user never ran);
-the profiler; torch.compile's evaluator; the garbage collector, which would run finalizers.
+saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes, and
+`__torch_function__` of tensor subclasses (they would log jitmagic's operations); anomaly mode (it
+would blame a backward that the user never ran); the profiler; torch.compile's evaluator; the
+garbage collector, which would run finalizers.
 Invariant: afterwards the thread has all of these in their order, also after an exception and
 wherever Ctrl-C struck.
 
@@ -33,6 +34,7 @@ from ..compat.autograd import (
     top_saved_hooks,
 )
 from ..compat.modes import (
+    TorchFunctionOfSubclassesOff,
     dispatch_mode_at,
     dispatch_mode_depth,
     function_mode_at,
@@ -44,7 +46,7 @@ from ..compat.modes import (
     switch_grad_mode,
     without_dispatch_modes,
 )
-from ..guards.state import DISABLED_MODES, FUNCTION_MODES
+from ..guards.state import DISABLED_MODES, FUNCTION_MODES, torch_functions_of_subclasses
 from ..late import collector_paused
 from .torch_compile_boundary import torch_compile_disabled
 
@@ -62,6 +64,7 @@ def sandbox() -> Iterator[None]:
         _restored(),
         torch_compile_disabled(),
         _function_modes_disabled(),
+        _subclasses_disabled(),
         dispatch_modes(),
         _hooks_disabled(),
         _anomaly_mode_disabled(),
@@ -172,6 +175,17 @@ def _function_modes_disabled() -> Iterator[None]:
         FUNCTION_MODES.disabled = before
         for mode in reversed(modes):
             push_function_mode(mode)
+
+
+@contextmanager
+def _subclasses_disabled() -> Iterator[None]:
+    before = FUNCTION_MODES.of_subclasses
+    FUNCTION_MODES.of_subclasses = torch_functions_of_subclasses()
+    try:
+        with TorchFunctionOfSubclassesOff():
+            yield
+    finally:
+        FUNCTION_MODES.of_subclasses = before
 
 
 @contextmanager

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from ..compat.modes import DeviceContext, dispatch_mode_depth, function_mode_at, function_mode_depth
+from ..compat.modes import (
+    DeviceContext,
+    dispatch_mode_depth,
+    function_mode_at,
+    function_mode_depth,
+    is_torch_function_enabled,
+)
 from .guard import AutocastDetails, StateFacts
 
 __all__ = [
@@ -20,18 +26,30 @@ __all__ = [
     "anomaly_mode",
     "read_autocast_details",
     "read_state",
+    "torch_functions_of_subclasses",
 ]
 
 DISABLED_MODES: set[str] = set()  # process-wide modes disabled during a compile
 
 
 class _FunctionModes(threading.local):
-    """Function modes that a compile has disabled on this thread, innermost last."""
+    """Function modes that a compile has disabled on this thread, innermost last.
+
+    of_subclasses: whether `__torch_function__` of subclasses is on outside the compile; None: no
+        compile is running
+    """
 
     disabled: tuple[object, ...] = ()
+    of_subclasses: bool | None = None
 
 
 FUNCTION_MODES = _FunctionModes()
+
+
+def torch_functions_of_subclasses() -> bool:
+    """Return whether `__torch_function__` of tensor subclasses is called; a compile disables it."""
+    outside = FUNCTION_MODES.of_subclasses
+    return is_torch_function_enabled() if outside is None else outside
 
 
 def anomaly_mode() -> bool:

@@ -75,7 +75,6 @@ TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "eager": (looks, lambda run: run(X), "`assert locals()` it inspects its own frame"),
     "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
     "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
-    "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),
     "sparse": (plain, lambda run: run(X.to_sparse()), "layout is torch.sparse"),
     "mode": (plain, mode, "mode is active"),
 }

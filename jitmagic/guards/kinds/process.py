@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ...bytecode import FrameSnapshot
-from ...compat.modes import is_torch_function_enabled
 from ..constants import same_constant
 from ..guard import GlobalState, StateRead
-from ..state import read_autocast_details, read_state
+from ..state import read_autocast_details, read_state, torch_functions_of_subclasses
 from ..words import difference, short
 from .row import Kind, Registers, Step, row
 
@@ -30,7 +29,7 @@ class _GlobalState(Kind[GlobalState]):
             was, is_ = getattr(facts, fact.name), getattr(now, fact.name)
             if is_ != was:
                 return f"torch's {fact.name.replace('_', ' ')} is {is_}, was {was}"
-        if not is_torch_function_enabled():
+        if not torch_functions_of_subclasses():
             return "torch functions are disabled for subclasses, were not"
         return None
 

@@ -18,7 +18,11 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions, get_ignored_functions
 
-from ....compat.modes import TorchFunctionOfSubclassesOff, ignore_torch_function
+from ....compat.modes import (
+    TorchFunctionOfSubclassesOff,
+    TorchFunctionOn,
+    ignore_torch_function,
+)
 from ....graph.wrappers.wrapping import is_wrapper_class
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, RefusedTorchCall
@@ -127,7 +131,7 @@ def through_torch_function(
     the function, or its value.
     """
     function = getattr(called, "obj", None) if isinstance(called, Value) else called
-    if _blocks(machine).open or function in get_ignored_functions():
+    if function is _DEFAULT or _blocks(machine).open or function in get_ignored_functions():
         return None
     tensors = _overloading(machine, args, kwargs)
     if not any(has_own_function(tensor.kind) for tensor in tensors):
@@ -175,7 +179,8 @@ def operator_through(machine: Machine, operator: Any, args: Args) -> Value | Non
         else:
             given.append(real.as_constant(machine))
     try:
-        operator(*given)
+        with TorchFunctionOn():
+            operator(*given)
     except _Found as found:
         function, passed = found.args
     back = [of_probe.get(id(one)) or machine.constant(one) for one in passed]
