@@ -27,6 +27,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.pytorch.checkpointing",
     "jitmagic.trace.builtins.pytorch.checks",
     "jitmagic.trace.builtins.pytorch.composites",
+    "jitmagic.trace.builtins.pytorch.control_flow",
     "jitmagic.trace.builtins.python.copying",
     "jitmagic.trace.builtins.pytorch.differentiation",
     "jitmagic.trace.builtins.pytorch.flex_attention",
@@ -37,6 +38,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.pytorch.random_numbers",
     "jitmagic.trace.builtins.pytorch.recurrent",
     "jitmagic.trace.builtins.pytorch.torch_calls",
+    "jitmagic.trace.builtins.pytorch.triton_operators",
     "jitmagic.trace.dead_calls",
     "jitmagic.trace.residual.undo",
     "jitmagic.trace.values.autograd.backward_facts",
@@ -56,17 +58,20 @@ TORCH_SIDE = (
     "jitmagic.trace.values.numbers.arithmetic",
     "jitmagic.trace.values.numbers.number",
     "jitmagic.trace.values.objects.torchscript",
+    "jitmagic.trace.values.tensors.function_subclasses",
     "jitmagic.trace.values.tensors.leaves",
+    "jitmagic.trace.values.tensors.subclasses",
     "jitmagic.trace.values.tensors.tensor_hooks",
     "jitmagic.trace.values.tensors.tensor_inputs",
     "jitmagic.trace.values.tensors.tensor_members",
     "jitmagic.trace.values.tensors.torch_function",
+    "jitmagic.trace.values.tensors.triton_kernels",
 )
 
 
 GRAPH_SIDE = tuple(
     f"jitmagic.graph.{name}"
-    for name in ("builder", "gradients", "memory", "verify", "operators.overlap")
+    for name in ("builder", "gradients", "memory", "verify", "operators.overlap", "propagate", "wrappers.nodes", "wrappers.wrapping")
 )
 
 
