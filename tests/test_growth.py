@@ -83,12 +83,14 @@ def test_functions_are_called_in_proportion_to_the_program(family, monkeypatch):
     less, more = calls(family, 2 * family.n), calls(family, 4 * family.n)  # nests are full by then
     assert sum(less.values()) > 20 * family.n
     # Twice, and a constant: a function called for each pair of n is called four times as often.
+    # Which functions a compile needs can depend on what the process has compiled before.
     faster = {
         f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}": (less[code], count)
         for code, count in more.items()
-        if count > 2.7 * less[code] + 5 * family.n
+        if less[code] and count > 2.7 * less[code] + 5 * family.n
     }
     assert not faster
+    assert more.total() < 2.7 * less.total()
 
 
 def test_breaks_copy_only_the_code_that_is_reached(monkeypatch):

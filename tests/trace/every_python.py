@@ -71,7 +71,16 @@ TORCH_SIDE = (
 
 GRAPH_SIDE = tuple(
     f"jitmagic.graph.{name}"
-    for name in ("builder", "gradients", "memory", "verify", "operators.overlap", "propagate", "wrappers.nodes", "wrappers.wrapping")
+    for name in (
+        "builder",
+        "gradients",
+        "memory",
+        "verify",
+        "operators.overlap",
+        "propagate",
+        "wrappers.nodes",
+        "wrappers.wrapping",
+    )
 )
 
 

@@ -58,7 +58,7 @@ square.register_autograd(differentiate, setup_context=set_up)
 
 
 def operator(x, y):
-    return add(x.sin(), y) * 2, torch.ops.jitmagic_triton.add(x, y, scale=0.5)
+    return add(x.sin(), y) * 2, torch.ops.jitmagic_triton.add(x, y, 0.5)
 
 
 def operator_that_writes(x):

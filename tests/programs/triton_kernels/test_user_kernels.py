@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from jitmagic.compat.table import HERE
 from tests.processes import ROOT, child_environment
 
 from .behaviours import TESTS
@@ -28,8 +29,14 @@ def outcomes() -> dict[str, str]:
     return found
 
 
+# torch 2.11 wraps no interpreted kernels, and the interpreter of its Triton takes no such grid.
+_NEWER = ("keywords_in_any_order", "Holder", "operator", "wrapped_kernel")
+
+
 @pytest.mark.parametrize("name", [f"{n} {program}" for n, program in enumerate(PROGRAMS)])
 def test_program_with_kernels_is_one_graph_and_equals_eager(name: str) -> None:
+    if HERE < (2, 12) and name.partition(" ")[2].startswith(_NEWER):
+        pytest.skip("eager cannot run it with this torch")
     assert not outcomes()[name], outcomes()[name]
 
 
