@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 import jitmagic
 from tests.fuzz.tiers import compiled_by
+from tests.processes import run_forked
 from tests.workers import Pool
 
 from .batches import DeviceLost, Tally, examine_cases, run_eagerly
@@ -29,9 +31,17 @@ _OPERATORS = (
 _COUNTS = {"cpp": 150, "numba": 40, "loops": 60, "triton": 25}
 
 
+# In a process of its own, as the whole sweep runs: after 20,000 other tests in one process,
+# `bool_tensor - -0.0` once gave a result where eager raises, which no subset of them repeats.
 @pytest.mark.parametrize("tier", _COUNTS)
-@pytest.mark.filterwarnings("ignore")  # torch's own, of deprecated calls
 def test_edges(tier: str) -> None:
+    done = run_forked(f"from tests.operators.test_edges import sweep; sweep({tier!r})")
+    assert not done.returncode, done.stderr
+
+
+def sweep(tier: str) -> None:
+    """Examine the chosen cases of a tier."""
+    warnings.simplefilter("ignore")  # torch's own, of deprecated calls
     everything = [case for case in cases() if case.op.removeprefix("aten.").startswith(_OPERATORS)]
     chosen = random.Random(12).sample(everything, _COUNTS[tier])
     tally = Tally()
