@@ -9,7 +9,7 @@ the rest of the frame too if all its tensor arguments are unsupported.
 from __future__ import annotations
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ....compat.tensors import dispatch_keys, is_transformed
 from ....graph.wrappers.wrapping import is_wrapper
@@ -59,7 +59,7 @@ def _why_not_of_class(kind: type) -> str | None:
     """Return the reason why a graph has no tensors of a class; None if it can."""
     if kind in _CLASSES:
         return None
-    if issubclass(kind, UninitializedTensorMixin):
+    if issubclass(kind, UninitializedParameter | UninitializedBuffer):
         return f"it is of the subclass {kind.__name__}"
     dispatch = kind.__torch_dispatch__  # type: ignore[attr-defined]
     if dispatch is not torch.Tensor.__torch_dispatch__:
