@@ -17,7 +17,7 @@ from ..graph.node_meta import specs_in
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 
-__all__ = ["recomputed_within", "saved_bytes", "spec_elements"]
+__all__ = ["recomputed_within", "saved_bytes", "spec_bytes", "spec_elements"]
 
 aten = torch.ops.aten
 
@@ -30,9 +30,14 @@ def spec_elements(spec: TensorSpec) -> int:
     return count
 
 
+def spec_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of these elements."""
+    return spec_elements(spec) * spec.dtype.itemsize
+
+
 def saved_bytes(node: Node) -> int:
     """Return the bytes of a node's results."""
-    return sum(spec_elements(spec) * spec.dtype.itemsize for spec in _results(node))
+    return sum(map(spec_bytes, _results(node)))
 
 
 def _results(node: Node) -> list[TensorSpec]:

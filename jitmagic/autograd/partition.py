@@ -30,7 +30,7 @@ from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..spec import TensorSpec
-from .memory_budget import recomputed_within, saved_bytes, spec_elements
+from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, placeholders, runs_once
 from .result import EagerSaved, Joint, MemoryBudget, Partition
@@ -303,10 +303,6 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
     return {node: users for node, users in barred.items() if users}
 
 
-def _bytes(spec: TensorSpec) -> int:
-    return spec_elements(spec) * spec.dtype.itemsize
-
-
 def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:
     if node.op == "get_attr":
         return 0
@@ -316,7 +312,7 @@ def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node
     spec = node.meta.get("spec")
     if spec is None or is_view(node) or node.target in _FREE or (node in shown and not kept):
         return INFINITE
-    return _bytes(spec) * _SAVED_BYTE + 1
+    return spec_bytes(spec) * _SAVED_BYTE + 1
 
 
 def _cost_to_recompute(node: Node, parts: _Parts) -> int:
@@ -338,7 +334,7 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
         costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
         work = costly if is_transcendental(node.target) else _CHEAP
         cost = work * spec_elements(spec)
-        return cost + _bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
+        return cost + spec_bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:
         argument = node.all_input_nodes[0].meta["spec"]
         return _REDUCED * spec_elements(argument) + 1

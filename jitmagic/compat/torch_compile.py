@@ -47,7 +47,7 @@ def is_disallowed(function: object) -> bool:
 
 
 def mark_of(function: object) -> tuple[str, Any] | None:
-    """Return how a program told torch.compiler to follow calls of a function, if it did.
+    """Return how calls of a function are followed, if a program registered it in torch.compiler.
 
     "constant": `assume_constant_result`; "node": `allow_in_graph` and `nonstrict_trace`;
     "replaced", and a Python function: `substitute_in_graph`. torch's own registrations are left

@@ -2,8 +2,9 @@
 
 `GraphBuilder` runs every call on meta tensors as it is recorded, so shapes, aliasing and autograd
 history are known at once. `operators/` holds the facts about operators that torch's meta kernels do
-not give; `symbolic/` handles sizes and numbers that vary between calls; `triton/` has the launches
-of user-written Triton kernels.
+not give; `symbolic/` handles sizes and numbers that vary between calls; `targets/` has nodes that
+call something else than a function of torch, `triton/` the launches of user-written Triton kernels,
+`wrappers/` the nodes that take tensor subclasses apart.
 
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...
@@ -21,7 +22,7 @@ of user-written Triton kernels.
     gradients         `torch.autograd.grad` and the gradient of `backward()` as calls of the graph
     regions           calls of autograd functions, with the graph of their backward
     recomputed        regions under torch.utils.checkpoint
-    transforms        calls of torch.func transforms
+    transforms        calls of torch.func transforms, and of functions that are not traced
     subgraphs         splits a graph so that gradients between its results exist
     default_dtype     calls under a default dtype that the program set
     lazy_module       a GraphModule that generates its code on demand; patched names in it

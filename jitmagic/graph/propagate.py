@@ -48,7 +48,7 @@ from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .targets.control_flow import has_graphs
-from .wrappers.wrapping import is_wrapper_class
+from .wrappers.wrapping import holds_wrapper
 
 __all__ = [
     "DataDependent",
@@ -307,8 +307,7 @@ class _Shapes(DispatchMode):
         args: tuple[object, ...] = (),
         kwargs: Kwargs | None = None,
     ) -> object:
-        # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
-        if types and any(map(is_wrapper_class, types)):
+        if holds_wrapper(types):
             return NotImplemented
         return self.run_operator(func, args, kwargs or {})
 

@@ -183,7 +183,29 @@ class RegionBuilder(_InnerBuilder):
         raise GraphBreak(BackwardRefused.of(name=self._name, why=why))
 
 
-class TransformBuilder(_InnerBuilder):
+class _FunctionBuilder(_InnerBuilder):
+    """Abstract base of the builders of functions that make no autograd nodes of their own."""
+
+    def call_transform(
+        self,
+        target: object,
+        args: tuple[object, ...],
+        device: torch.device | Sequence[torch.device],
+        lines: tuple[UserLine, ...],
+    ) -> tuple[object, ...]:
+        return super().call_transform(target, map_nodes(args, self.local), device, lines)
+
+    def call_function(self, *args: object) -> tuple[Node | None, ...]:
+        self._refuse("it calls an autograd function")
+
+    def differentiate(self, *args: object) -> tuple[Node | None, ...]:
+        self._refuse("it calls torch.autograd.grad")
+
+    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
+        self._refuse("it makes a leaf of the autograd graph")
+
+
+class TransformBuilder(_FunctionBuilder):
     """Builds the function under a transform."""
 
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
@@ -225,29 +247,11 @@ class TransformBuilder(_InnerBuilder):
     def draws(self) -> bool:
         return any(node.meta.get("random") for node in self.graph.nodes)
 
-    def call_transform(
-        self,
-        target: object,
-        args: tuple[object, ...],
-        device: torch.device | Sequence[torch.device],
-        lines: tuple[UserLine, ...],
-    ) -> tuple[object, ...]:
-        return super().call_transform(target, map_nodes(args, self.local), device, lines)
-
-    def call_function(self, *args: object) -> tuple[Node | None, ...]:
-        self._refuse("it calls an autograd function")
-
-    def differentiate(self, *args: object) -> tuple[Node | None, ...]:
-        self._refuse("it calls torch.autograd.grad")
-
-    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
-        self._refuse("it makes a leaf of the autograd graph")
-
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(TransformRefused.of(name=self._name, why=why))
 
 
-class BodyBuilder(_InnerBuilder):
+class BodyBuilder(_FunctionBuilder):
     """Builds a branch or loop body of a control-flow operator. It runs as part of the program, in
     the modes of the call: it may draw random numbers and set the grad mode.
     """
@@ -273,24 +277,6 @@ class BodyBuilder(_InnerBuilder):
         local = self._outer.graph.local
         places = (captured.index(local(outer)) for outer in reached)
         return Body(graph, feeds, returns, tuple(sorted(places))), captured
-
-    def call_transform(
-        self,
-        target: object,
-        args: tuple[object, ...],
-        device: torch.device | Sequence[torch.device],
-        lines: tuple[UserLine, ...],
-    ) -> tuple[object, ...]:
-        return super().call_transform(target, map_nodes(args, self.local), device, lines)
-
-    def call_function(self, *args: object) -> tuple[Node | None, ...]:
-        self._refuse("it calls an autograd function")
-
-    def differentiate(self, *args: object) -> tuple[Node | None, ...]:
-        self._refuse("it calls torch.autograd.grad")
-
-    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
-        self._refuse("it makes a leaf of the autograd graph")
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BodyRefused.of(name=self._name, why=why))

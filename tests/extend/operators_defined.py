@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.extend import scalar
+from jitmagic.extend import Registration, scalar
 
-__all__ = ["W", "X", "calls", "cap", "check", "define", "like", "ops", "reduced", "taught"]
+__all__ = [
+    "W",
+    "X",
+    "calls",
+    "cap",
+    "check",
+    "define",
+    "left_to_the_kernel",
+    "like",
+    "ops",
+    "reduced",
+    "taught",
+]
 
 ops: Any = torch.ops.jitmagic_extend
 LIBRARY = torch.library.Library("jitmagic_extend", "FRAGMENT")
@@ -85,3 +98,11 @@ def check(program: Callable[..., Any], *inputs: Tensor, runs: tuple[str, ...] = 
 
 
 X, W = torch.linspace(-3, 3, 24).reshape(4, 6), torch.linspace(0.5, 1, 6)
+
+
+def left_to_the_kernel(registration: Registration, words: str) -> list[str]:
+    """Check that a call of `cap` under a wrong registration is right, and return its warnings."""
+    fast = jitmagic.jit(lambda x: ops.cap(x, 2.0) + 1, fullgraph=True)
+    with registration, pytest.warns(jitmagic.FallbackWarning, match=words) as caught:
+        torch.testing.assert_close(fast(X), ops.cap(X, 2.0) + 1)
+    return [str(one.message) for one in caught]

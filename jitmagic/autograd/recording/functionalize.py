@@ -32,7 +32,7 @@ from ...graph.operators.registered import written_names
 from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...graph.triton.launches import launch_of
-from ...graph.wrappers.wrapping import is_wrapper_class
+from ...graph.wrappers.wrapping import holds_wrapper
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
@@ -118,8 +118,7 @@ class Functionalizer(DispatchMode):
         args: Values = (),
         kwargs: Kwargs | None = None,
     ) -> object:
-        # A wrapper's own `__torch_dispatch__` comes first; its inner calls come here again.
-        if any(kind is not Traced and is_wrapper_class(kind) for kind in types):
+        if holds_wrapper(types):
             return NotImplemented
         call = AtenCall(func, args, kwargs or {})
         if "generator" in call.kwargs:

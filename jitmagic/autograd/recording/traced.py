@@ -21,7 +21,7 @@ from ...compat.tensors import set_conjugate
 from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
-from ...graph.wrappers.wrapping import is_wrapper_class
+from ...graph.wrappers.wrapping import holds_wrapper
 from ...torch_types import OpOverload
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate
@@ -195,8 +195,8 @@ class Traced(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Collection[type] = (), *unused: object
     ) -> object:
-        if any(kind is not Traced and is_wrapper_class(kind) for kind in types):
-            return NotImplemented  # the wrapper's comes next
+        if holds_wrapper(types):
+            return NotImplemented
         raise CompileFailed(f"{func} met a traced tensor outside of the trace")
 
 

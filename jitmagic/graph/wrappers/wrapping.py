@@ -13,7 +13,7 @@ graph around it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ import torch
 from ..symbolic.sym_node import as_torch
 
 __all__ = [
-    "Gradients", "Layout", "NotFollowed", "Rewrap", "Unwrap", "inner_tensors", "is_wrapper",
-    "is_wrapper_class", "tangent_of",
+    "Gradients", "Layout", "NotFollowed", "Rewrap", "Unwrap", "holds_wrapper",
+    "inner_tensors", "is_wrapper", "is_wrapper_class", "tangent_of",
 ]  # fmt: skip
 
 Sizes = Sequence[Any]
@@ -36,6 +36,13 @@ def is_wrapper_class(kind: type) -> bool:
         and hasattr(kind, "__tensor_flatten__")
         and hasattr(kind, "__tensor_unflatten__")
     )
+
+
+def holds_wrapper(types: Iterable[type]) -> bool:
+    """Return whether a wrapper's own `__torch_dispatch__` comes first among these classes; its
+    inner calls are dispatched again.
+    """
+    return any(map(is_wrapper_class, types))
 
 
 def is_wrapper(value: object) -> bool:

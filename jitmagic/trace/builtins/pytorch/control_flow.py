@@ -124,7 +124,7 @@ def _over_rows(
 
 
 def _slots_in(structure: object, place: int) -> int | None:
-    """Return the number of tensors in one item of a pair; None if it is none."""
+    """Return the number of tensors in one item of a pair; None for anything else."""
     if not isinstance(structure, tuple) or len(structure) != 2:
         return None
     leaves, _ = tree_flatten(structure[place])
