@@ -186,7 +186,7 @@ class GraphBuilder:
         written += hidden_writes(target, args, kwargs, written)
         if call.inner is not None:
             written = call.with_inner_writes(written, self._inputs_over)
-        if random := (draws(target, args, kwargs) or call.draws_inside):
+        if random := (draws(target, args, kwargs) or call.acts_inside):
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]

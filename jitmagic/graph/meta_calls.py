@@ -17,7 +17,8 @@ from ..errors import UserLine
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
-from .operators.foreign import is_random_op
+from .operators.collectives import is_collective_call
+from .operators.foreign import has_side_effects
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import (
@@ -73,17 +74,18 @@ class MetaCall:
         target = self.target
         is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
         makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
+        calls_inside = makes_wrapper or is_collective_call(target)
         with kernels_on(self.placement.device):
-            if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
+            if not calls_inside and not any(map(is_wrapper, self.tensors)):
                 _STEPS.ask(self)
                 return
             with noting_inner_calls() as self.inner:
                 _STEPS.ask(self)
 
     @property
-    def draws_inside(self) -> bool:
-        """Return whether a call on inner tensors draws random numbers."""
-        return any(is_random_op(call.op) for call in self.inner or ())
+    def acts_inside(self) -> bool:
+        """Return whether a call on inner tensors draws random numbers or has other effects."""
+        return any(has_side_effects(call.op) for call in self.inner or ())
 
     def with_inner_writes(
         self, written: tuple[Node, ...], inputs_over: Mapping[int | None, list[tuple[int, Node]]]

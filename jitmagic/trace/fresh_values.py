@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..graph.operators.collectives import is_fixed_class
 from ..graph.symbolic.sym_node import as_dimension
 from .breaks import GraphBreak, UnknownObject
 from .values.base import Machine, Value
@@ -26,6 +27,7 @@ from .values.numpy_scalars import ARRAY_SCALARS
 from .values.objects.callables import BuiltinValue
 from .values.objects.constants import ATOMS, ConstantValue
 from .values.objects.enums import EnumValue
+from .values.objects.fixed_objects import FixedValue
 from .values.objects.identity import IdentityValue
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
@@ -74,6 +76,8 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return BuiltinValue(obj)
     if isinstance(obj, TYPE_FORMS):
         return TypeFormValue(obj)
+    if is_fixed_class(kind):
+        return FixedValue(obj)
     if kind is object:
         return IdentityValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -22,6 +22,7 @@ from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
+from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
@@ -345,6 +346,7 @@ def _lower_arguments(call: _Call) -> None:
     # A factory with requires_grad=True makes a leaf, a node of its own (leaves.py).
     if not isinstance(call.target, str):
         call.makes_leaf = call.named.pop("requires_grad", False) is True
+        call.target, call.given, call.named = without_fixed(call.target, call.given, call.named)
 
 
 def _guard_offsets(call: _Call) -> None:
@@ -452,7 +454,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if value.is_constant(machine):
         constant = without_enum(value.as_constant(machine))
         taken = torch_constant(constant, name)
-        if taken is not constant or type(taken) in _PLAIN_ARGUMENTS:
+        if taken is not constant or type(taken) in _PLAIN_ARGUMENTS or is_fixed_class(type(taken)):
             return taken
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
