@@ -442,7 +442,7 @@ class GraphBuilder:
         if is_input:
             return
         if self.fresh_size is not None and isinstance(value, torch.Tensor):
-            self.sizes.add_result(node, value.shape)
+            self.sizes.add_result(node, () if value.is_nested else value.shape)
         if self.inference.holds(value):
             node.meta["inference"] = True
         device = getattr(spec, "device", None)

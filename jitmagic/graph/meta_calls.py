@@ -17,7 +17,6 @@ from ..errors import UserLine
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
-from .operators.collectives import is_collective_call
 from .operators.foreign import has_side_effects
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
@@ -32,7 +31,7 @@ from .propagate import (
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
 from .triton.launches import launch_of
-from .wrappers.wrapping import NotFollowed, is_wrapper, is_wrapper_class
+from .wrappers.wrapping import NotFollowed, is_library_call, is_wrapper, is_wrapper_class
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -74,7 +73,7 @@ class MetaCall:
         target = self.target
         is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
         makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
-        calls_inside = makes_wrapper or is_collective_call(target)
+        calls_inside = makes_wrapper or is_library_call(target)
         with kernels_on(self.placement.device):
             if not calls_inside and not any(map(is_wrapper, self.tensors)):
                 _STEPS.ask(self)

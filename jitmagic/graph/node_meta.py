@@ -186,6 +186,10 @@ def symbols_in(node: Node) -> Iterator[Symbol]:
 
 def spec_on(value: object, device: torch.device) -> Any:
     """Return the spec of a meta tensor that really lives on `device`; structures are mapped."""
+    if isinstance(value, torch.Tensor) and value.is_nested:  # its sizes are objects of its class
+        return TensorSpec(
+            (), (), value.dtype, device, value.requires_grad, _is_leaf(value), type(value)
+        )
     if isinstance(value, torch.Tensor):
         return TensorSpec(
             as_dimensions(value.shape),

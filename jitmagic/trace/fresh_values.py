@@ -29,6 +29,7 @@ from .values.objects.constants import ATOMS, ConstantValue
 from .values.objects.enums import EnumValue
 from .values.objects.fixed_objects import FixedValue
 from .values.objects.identity import IdentityValue
+from .values.objects.opaque import RaggedSize
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
 __all__ = ["fresh_value"]
@@ -43,10 +44,15 @@ def _items(machine: Machine, obj: Any) -> list[Value]:
     return [machine.constant(item) for item in obj]
 
 
+def _dimension(machine: Machine, obj: Any) -> Value:
+    size = as_dimension(obj)
+    return RaggedSize(obj) if size is obj else dimension_value(machine, size)
+
+
 _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
     tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
     list: lambda machine, obj: ListValue(_items(machine, obj)),
-    torch.SymInt: lambda machine, obj: dimension_value(machine, as_dimension(obj)),
+    torch.SymInt: _dimension,
     torch.SymBool: lambda machine, obj: ConstantValue(bool(obj)),
     torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
     # The order of a set depends on its insertions and resizes, which an exit cannot repeat. A

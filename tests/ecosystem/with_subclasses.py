@@ -90,9 +90,9 @@ def _jagged_softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
-@jagged("sum over the ragged dimension", grad=True)
+@jagged("sum over the ragged dimension")
 def _jagged_sum(x: Tensor) -> Tensor:
-    return x.sin().sum(dim=1)
+    return x.sin().sum(dim=1).sin()
 
 
 @jagged("values and offsets")
@@ -182,12 +182,12 @@ def _jagged_layer(tag: Tag) -> Any:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.qkv = nn.LayerNorm(8), nn.Linear(8, 24)
+            self.norm, self.qkv = nn.LayerNorm(8), nn.ModuleList(nn.Linear(8, 8) for _ in "qkv")
             self.out, self.wide, self.narrow = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, 8)
 
         def forward(self, x: Tensor) -> Tensor:
-            parts = self.qkv(self.norm(x)).chunk(3, dim=-1)
-            q, k, v = (one.unflatten(-1, (1, 8)).transpose(1, 2) for one in parts)
+            x_ = self.norm(x)
+            q, k, v = (part(x_).unflatten(-1, (1, 8)).transpose(1, 2) for part in self.qkv)
             made = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
             x = x + self.out(made)
             return x + self.narrow(F.gelu(self.wide(x)))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 
 __all__ = [
-    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_collective_call",
-    "is_fixed_class", "names_of_class", "runs_at_once",
+    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class",
+     "names_of_class", "runs_at_once",
     "without_fixed",
 ]  # fmt: skip
 
@@ -31,13 +30,6 @@ FIXED_CLASSES = (
     ("torch.distributed.tensor._dtensor_spec", "DTensorSpec"),
     ("torch.distributed.tensor._dtensor_spec", "TensorMeta"),
 )
-_MODULES = ("torch.distributed._functional_collectives", "torch.distributed.tensor._api")
-
-
-def is_collective_call(target: object) -> bool:
-    """Return whether the target is a function of torch that may call collectives."""
-    function = target.function if isinstance(target, Bound) else target
-    return isinstance(function, FunctionType) and function.__module__ in _MODULES
 
 
 class Bound:

@@ -30,7 +30,7 @@ def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: Ten
     with torch.inference_mode(False), noting_inner_calls():
         if spec.requires_grad and spec.is_leaf:
             # For the program it is a leaf; when the graph runs, it has the history of the call.
-            detached = [one.detach() for one in values]
+            detached = [one.detach() if one.requires_grad else one for one in values]
             value = layout.around(detached, spec.shape, spec.stride).requires_grad_()
         else:
             value = target(values, spec.shape, spec.stride)
@@ -49,4 +49,6 @@ def unwrapped(graph: GraphBuilder, node: Node) -> list[Node]:
         values = target(wrapper)
     lines, spec = node.meta["lines"], spec_on(values, device_of(node))
     taken = graph.results(graph.add_computed(target, (node,), values, spec, lines), lines)
-    return [one for one in taken if one is not None]
+    # Those without a gradient may be tensors that the graph has already, such as its inputs.
+    found = [own or one for own, one in zip(known, taken, strict=True)] if any(known) else taken
+    return [one for one in found if one is not None]

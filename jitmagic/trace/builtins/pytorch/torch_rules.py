@@ -129,9 +129,14 @@ REFUSED_MODULES: dict[str, str] = {
 }
 
 _LEAF_C_MODULES = frozenset(
-    {"torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"}
+    {
+        *("torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"),
+        "torch._C._nested",
+    }
 )
-_LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
+_LEAF_PYTHON_MODULES = frozenset(
+    {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.nested"}
+)
 # Functions that are nodes although their module is refused.
 _LEAF_FUNCTIONS = (
     "torch.distributed._functional_collectives.",

@@ -21,6 +21,8 @@ from torch.fx import Node
 from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
+from ....graph.nested import tensor_nodes_in
+from ....graph.node_meta import value_of
 from ....graph.operators.autocast import StaleCast
 from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
@@ -28,7 +30,7 @@ from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
-from ....graph.wrappers.wrapping import NotFollowed, is_wrapper
+from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions, is_wrapper
 from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,
@@ -74,6 +76,7 @@ from .function_subclasses import (
     converted,
     has_own_function,
     operator_through,
+    runs_in_node,
 )
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
@@ -347,6 +350,13 @@ def _lower_arguments(call: _Call) -> None:
     if not isinstance(call.target, str):
         call.makes_leaf = call.named.pop("requires_grad", False) is True
         call.target, call.given, call.named = without_fixed(call.target, call.given, call.named)
+    if any(map(runs_in_node, _kinds_in(call))):
+        call.target = WithTorchFunctions(call.target)
+
+
+def _kinds_in(call: _Call) -> set[type]:
+    nodes = tensor_nodes_in((call.given, call.named))
+    return {type(value_of(node)) for node in nodes} - {torch.Tensor}
 
 
 def _guard_offsets(call: _Call) -> None:
