@@ -63,7 +63,7 @@ def without_fixed(
     target: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return the call with fixed objects, and lists of these, bound to its target."""
-    every = (*enumerate(args), *kwargs.items())
+    every: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
     fixed = {key: value for key, value in every if _is_fixed(value)}
     if not fixed:
         return target, args, kwargs

@@ -38,8 +38,8 @@ class FixedValue(ConstantValue):
         found = evaluate(machine, getattr, value, name)
         if not isinstance(found, types.MethodType | types.BuiltinMethodType):
             return machine.constant(found)
-        communicates = PROCESS_GROUP in names_of_class(type(value)) and name not in _QUERIES
-        if communicates or name.startswith("_"):
+        is_group = PROCESS_GROUP in names_of_class(self.python_type(machine))
+        if (is_group and name not in _QUERIES) or name.startswith("_"):
             self._refuse(name)
         return ConstantMethodValue(self, name)
 
