@@ -88,15 +88,24 @@ def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> s
         return f"an inner tensor of a {kind} requires grad"
     if not tensor.requires_grad:
         return None
-    if any(map(is_wrapper, inner)):
-        return f"a {kind} requires grad, and an inner tensor is a wrapper"
     if not any(differentiable(inner)):
         return f"a {kind} requires grad, and no inner tensor is one of floats"
-    return None
+    reasons = [why_not_taken_apart(one) for one in inner if is_wrapper(one)]
+    return next((why for why in reasons if why is not None), None)
 
 
 def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> TensorValue:
     """Add the inner tensors of a wrapper as graph inputs; return the wrapper around them."""
+    node = _wrapper_node(machine, obj, source, None)
+    made = machine.notes.root.owners[node] = TensorValue(node, type(obj), obj, source)
+    machine.at_exit(partial(_count_writes, made, made.meta._version))
+    return made
+
+
+def _wrapper_node(
+    machine: Machine, obj: torch.Tensor, source: Source, parent: WrapperPart | None
+) -> Node:
+    """Return the node of a wrapper; `parent`: the part of another one's gradient that is its."""
     kind, layout = type(obj), Layout.of(obj)
     machine.guard(TypeIs(source, kind))
     for name in _METHODS:
@@ -105,7 +114,7 @@ def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> Tensor
     facts = tuple((name, getattr(obj, name)) for name in _FLAGS if obj.is_nested)
     machine.guard(FlattensTo(source, named, _snapshot(layout.context), (*layout.others, *facts)))
     target = Rewrap(layout, Gradients())
-    parts = [WrapperPart(source, number, target) for number in range(len(layout.names))]
+    parts = [WrapperPart(source, number, target, parent) for number in range(len(layout.names))]
     inner = [_inner_node(machine, obj, part) for part in parts]
     notes = machine.notes.root
     # After the inner tensors: a size that varies as one of theirs does shares its symbol.
@@ -113,10 +122,7 @@ def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> Tensor
     read = notes.graph.sizes.inputs
     if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
         raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
-    node = rewrap(notes.graph, target, inner, spec)
-    made = notes.owners[node] = TensorValue(node, kind, obj, source)
-    machine.at_exit(partial(_count_writes, made, made.meta._version))
-    return made
+    return rewrap(notes.graph, target, inner, spec)
 
 
 def _guarded_spec(machine: Machine, obj: torch.Tensor, source: Source) -> TensorSpec:
@@ -154,9 +160,12 @@ def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
     name = part.rewrap.layout.names[part.number]
     value = _attribute(machine, obj, part.source, name)
     is_part = differentiable(part.rewrap.layout.inner(obj))[part.number]
-    if obj.requires_grad and is_part:
-        assert value.source is not None
-        return _gradient_input(machine, getattr(obj, name), value.source, part, obj.is_leaf)
+    if is_part and (obj.requires_grad or part.parent is not None):
+        tensor, path = getattr(obj, name), value.source
+        assert path is not None
+        if is_wrapper(tensor):
+            return _wrapper_node(machine, tensor, path, part)
+        return _gradient_input(machine, tensor, path, part, obj.is_leaf)
     inner = value.realize(machine)
     if not isinstance(inner, TensorValue):
         raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
