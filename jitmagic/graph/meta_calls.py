@@ -16,6 +16,7 @@ from torch.fx import Node
 from ..errors import UserLine
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
+from .node_meta import tensors_in
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
 from .operators.foreign import has_side_effects
 from .operators.kernel_refusals import check_dtypes
@@ -144,6 +145,14 @@ def _refuse_cast(call: MetaCall) -> None:
         raise NotFollowed("a tensor subclass is used under autocast")
 
 
+def _refuse_layout(call: MetaCall) -> None:
+    """Refuse nested tensors in the strided layout, which no graph holds."""
+    if call.inner is not None and any(
+        tensor.is_nested and not is_wrapper(tensor) for tensor in tensors_in(call.value)
+    ):
+        raise NotFollowed("its result is a nested tensor in the strided layout")
+
+
 def _check_kernels(call: MetaCall) -> None:
     # Calls inside a cast or a wrapper were checked; a launch is recorded on whole storages.
     is_checked = call.is_cast or call.inner is not None
@@ -177,6 +186,7 @@ _STEPS: Rules[None] = Rules(
     _refuse_cast,
     _run,
     _copy_moved,
+    _refuse_layout,
     _check_kernels,  # these three compare the call with its result and its writes
     _check_out,
     _check_dtypes,  # last: it may run the real kernel, on arguments that the others accept

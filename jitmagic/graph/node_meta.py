@@ -116,7 +116,7 @@ def device_of(node: Node) -> torch.device:
 
 def is_number(node: Node) -> bool:
     """Return whether the node stands for a size or a float that a call reads, not for a tensor."""
-    return isinstance(node.meta.get("val"), Size | float)
+    return isinstance(node.meta.get("val"), Size | float | torch.SymInt)  # or a ragged size
 
 
 def devices_in(gm: GraphModule) -> set[torch.device]:

@@ -29,7 +29,6 @@ from .values.objects.constants import ATOMS, ConstantValue
 from .values.objects.enums import EnumValue
 from .values.objects.fixed_objects import FixedValue
 from .values.objects.identity import IdentityValue
-from .values.objects.opaque import RaggedSize
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
 __all__ = ["fresh_value"]
@@ -46,7 +45,9 @@ def _items(machine: Machine, obj: Any) -> list[Value]:
 
 def _dimension(machine: Machine, obj: Any) -> Value:
     size = as_dimension(obj)
-    return RaggedSize(obj) if size is obj else dimension_value(machine, size)
+    if size is obj:
+        raise GraphBreak(UnknownObject.of(what="a ragged size", type="NestedTensor"))
+    return dimension_value(machine, size)
 
 
 _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {

@@ -434,7 +434,8 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     aten.is_same_size.default: _same_size,
     aten._has_same_storage_numel.default: _same_storage,
     aten._conj.default: _conjugate,
-    aten.chunk.default: _composite,  # a view too, which torch takes apart above autograd alone
+    # Views too, which torch takes apart above autograd alone; a wrapper calls them below it.
+    **dict.fromkeys((aten.chunk.default, aten.to.dtype_layout, aten.to.dtype), _composite),
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
     **dict.fromkeys(RECURRENT.values(), _plain),

@@ -1,9 +1,8 @@
-"""Says how calls of torch.distributed's functions are recorded.
+"""Binds objects of torch.distributed, such as meshes and placements, to calls that take them.
 
-A functional collective and a method of DTensor are Python functions of torch that call operators of
-the namespace `_c10d_functional`, some on process groups that the trace cannot see. Such a function
-is one node of the captured graph, as a method of a wrapper subclass is: it runs on tensors without
-data, and again when its operators are recorded.
+Input: a call with such objects among its arguments. Output: a call without, whose target holds
+them. The objects are immutable, and the trace guards each by its identity. They are found by the
+names of their classes, because importing torch.distributed.tensor takes 0.6 s.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Any
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 
 __all__ = [
-    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class",
-     "names_of_class", "runs_at_once",
-    "without_fixed",
+    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class", "names_of_class",
+    "runs_at_once", "without_fixed",
 ]  # fmt: skip
 
 PLACEMENT = ("torch.distributed.tensor.placement_types", "Placement")

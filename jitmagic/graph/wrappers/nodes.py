@@ -8,7 +8,7 @@ metas of the inner tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -21,7 +21,7 @@ from .wrapping import Layout, Rewrap, Unwrap, tangent_of
 if TYPE_CHECKING:
     from ..builder import GraphBuilder
 
-__all__ = ["rewrap", "unwrapped"]
+__all__ = ["ragged_size", "rewrap", "unwrapped"]
 
 
 def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: TensorSpec) -> Node:
@@ -35,6 +35,11 @@ def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: Ten
         else:
             value = target(values, spec.shape, spec.stride)
     return graph.add_computed(target, (tuple(inner), spec.shape, spec.stride), value, spec, ())
+
+
+def ragged_size(wrapper: torch.Tensor, dim: int) -> Any:
+    """Return the size of a nested tensor in its ragged dimension: the target of a node."""
+    return wrapper.shape[dim]
 
 
 def unwrapped(graph: GraphBuilder, node: Node) -> list[Node]:

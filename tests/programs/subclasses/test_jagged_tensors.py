@@ -77,3 +77,55 @@ def test_a_view_of_parts_is_eagers() -> None:
         torch.testing.assert_close(
             [one.clone() for one in tagged(each).unbind()], [one * 2 for one in each.unbind()]
         )
+
+
+def _split_heads(x: Tensor) -> Tensor:
+    return x.view(x.shape[0], x.size(1), 2, 4).transpose(1, 2) * 2
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    batch, length, width = x.shape
+    return x.sin().reshape(batch, length, 2, width // 2)
+
+
+def _compared(x: Tensor) -> Tensor:
+    return x * (2 if x.shape == x.cos().shape and x.size(1) != x.size(0) else 3)
+
+
+def _converted(x: Tensor) -> Tensor:
+    return x.to(torch.float64).float() + torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_split_heads, _unpacked, _compared, _converted])
+def test_ragged_sizes_are_arguments(program: Any, backend: str) -> None:
+    tagged = jitmagic.jit(program, backend=backend, options=STRICT)
+    for grad in (False, True):
+        for lengths in ((2, 4, 3), (5, 3, 2)):
+            x, same = (ragged(lengths) for _ in range(2))
+            same = torch.nested.nested_tensor_from_jagged(x.values().clone(), same.offsets())
+            seen = []
+            for run, one in ((tagged, x), (program, same)):
+                made = run(one.requires_grad_(grad))
+                if grad:
+                    made.values().square().sum().backward()
+                seen.append((made.values().detach(), one.grad.values() if grad else 0))
+            torch.testing.assert_close(*seen)
+    assert (breaks_of(tagged), eager_of(tagged)) == ([], [])
+
+
+def test_a_ragged_size_leaves_the_graph() -> None:
+    tagged = jitmagic.jit(lambda x: (x * 2, x.shape, x.size(1)), options=STRICT)
+    x = ragged((2, 4, 3))
+    made, shape, size = tagged(x)
+    assert shape == x.shape == made.shape
+    assert size == x.size(1)
+
+
+def test_strided_nested_tensors_are_a_graph_break() -> None:
+    def run(x: Tensor) -> Tensor:
+        return torch.nested.as_nested_tensor([x, x[:2]]).sin()
+
+    tagged, x = jitmagic.jit(run), torch.randn(4, 3)
+    torch.testing.assert_close([*tagged(x).unbind()], [*run(x).unbind()])
+    assert breaks_of(tagged)

@@ -61,7 +61,7 @@ for _module, _name in FIXED_CLASSES:
     wraps_named(_module, _name)(by_identity(_wrap))
 
 
-@constructs(lambda kind: PLACEMENT in names_of_class(kind))
+@constructs(lambda kind: PLACEMENT in names_of_class(kind), before_others=True)
 def _placement(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """Make a placement of constants while tracing."""
     values = [value.realize(machine) for value in (*args, *kwargs.values())]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ....guards.source import Source
 from ...result import Recipe
 from ..base import Builder, Machine, Value
 from ..containers.keys import identity_key, pure_key
 
-__all__ = ["HiddenValue", "OpaqueValue", "RaggedSize", "WithoutOperators"]
+__all__ = ["HiddenValue", "OpaqueValue", "WithoutOperators"]
 
 
 class WithoutOperators(Value):
@@ -63,27 +62,3 @@ class OpaqueValue(WithoutOperators):
 
     def describe(self) -> str:
         return f"{self.kind.__module__}.{self.kind.__qualname__} object"
-
-
-class RaggedSize(WithoutOperators):
-    """The size of a nested tensor in its ragged dimension, which is equal for equal offsets."""
-
-    __slots__ = ("size",)
-
-    def __init__(self, size: Any) -> None:
-        super().__init__()
-        self.size = size
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.size)
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        same = isinstance(other, RaggedSize) and bool(self.size == other.size)
-        if op not in ("==", "!="):
-            self.refuse(machine, f"comparison {op}")
-        return machine.constant(same == (op == "=="))
-
-    def describe(self) -> str:
-        return "size of a ragged dimension"

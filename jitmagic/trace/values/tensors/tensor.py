@@ -82,6 +82,7 @@ from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
 from .name_lookups import guard_looked_up_names
+from .ragged_sizes import RaggedSize
 from .tensor_class import call_user_method, user_attribute
 
 __all__ = ["ATTRIBUTES", "TensorValue", "lift", "lower", "record"]
@@ -454,6 +455,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     is_size = isinstance(value, NumberValue) and is_number(value.kind, name)
     if is_size and (size := value.as_size(machine)) is not None:  # type: ignore[attr-defined]
         return size
+    if isinstance(value, RaggedSize):
+        return value.as_node(machine)
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):
