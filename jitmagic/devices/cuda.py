@@ -20,11 +20,15 @@ def _target(device: torch.device, options: TargetOptions) -> Target:
     return Target("cuda", tier, why, isa, 1, 0, l2, "", int(facts.multi_processor_count))
 
 
+def _current_index() -> int:
+    return torch.cuda.current_device()
+
+
 CUDA_ROW = add(
     Device(
         type="cuda",
         target=_target,
-        current_index=torch.cuda.current_device,
+        current_index=_current_index,
         kernels="cuda",
         # Saving costs traffic, recomputing costs arithmetic: most of that hides behind memory.
         costly=4,

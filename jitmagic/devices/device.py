@@ -59,18 +59,20 @@ def _only_aten(failed: Target, options: TargetOptions) -> Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Holds what stages ask about one type of devices:
+    """Holds what stages ask about one type of devices.
 
-    target(device, options)   the facts of a machine, and the tier of its kernels
-    weaker(target, options)   the tier after one that failed
-    current_index()           the device that the name without an index means; None: it has none
-    kernels                   whose results ATen's kernels give: rounding, layouts, missing dtypes
-    costly                    time of exp, erf or tanh, relative to other arithmetic of one element
-    caches_memory             allocating is cheap, and large tensors are better not in one pool
-    has_tensor_cores          matrix products depend on the alignment of rows, and images on order
-    has_atomics               kernels of many threads may add into one element
-    runs_cuda                 it has CUDA's driver: streams with events, graphs
-    traces_autocast           torch.autocast for this type is part of the trace, and guarded
+      target(device, options)   the facts of a machine, and the tier of its kernels
+      weaker(target, options)   the tier after one that failed
+      current_index()           the device that the name without an index means; None: it has none
+      kernels                   whose results ATen's kernels give: rounding, layouts, missing dtypes
+      costly                    time of exp, erf or tanh, relative to other arithmetic of one element
+      caches_memory             allocating is cheap, and large tensors are better not in one pool
+      has_tensor_cores          matrix products depend on the alignment of rows, and images on order
+      has_atomics               kernels of many threads may add into one element
+      runs_cuda                 it has CUDA's driver: streams with events, graphs
+      traces_autocast           torch.autocast for this type is part of the trace, and guarded
+
+    Calls with tensors on other types of devices run in eager.
     """
 
     type: str

@@ -68,8 +68,9 @@ def register_renderer(name: str, renderer: KernelTexts, /, *, load: Load) -> Reg
     `renderer` has `render(nests, buffers, target, configs)`, which returns a KernelSource.
     `load(source, target)` builds its text, and returns a ctypes function for each name in
     `source.symbols`: `int kernel(void* const* args)`, called on the host with pointers to the
-    arguments' elements in the device's memory. It returns 1 if an index is out of range, else 0. A 0-dim CPU tensor among the arguments is a pointer to host memory, and
-    the last argument of a kernel with dynamic sizes is an array of int64 on the host.
+    arguments' elements in the device's memory. It returns 1 if an index is out of range, else 0. A
+    0-dim CPU tensor among the arguments is a pointer to host memory. The last argument of a kernel
+    with dynamic sizes is an array of int64 on the host.
 
     Returns a Registration. Raises UsageError for a name that is taken.
     """
@@ -103,14 +104,14 @@ def register_device(
 ) -> Registration:
     """Compile graphs for the device type that the program gave torch's PrivateUse1 backend.
 
-    renderer: name of a registered one; without it graphs are captured, and run operator by operator
-    current_index: function that returns the current device; default: that of the device's module
-    kernels: whose results the device's ATen kernels give, "cpu" or "cuda": rounding and layouts
-    isa, threads, l2_bytes: for `target` of the renderer; `l2_bytes` bounds the tiles of a schedule
-    costly: time of exp or tanh, relative to a product of two elements, for what is recomputed
-    caches_memory: allocating is cheap
-    has_tensor_cores: products need aligned rows, convolutions prefer channels_last
-    has_atomics: kernels may add into one element from many threads
+      renderer: a registered name; without it graphs are captured, and run operator by operator
+      current_index: function that returns the current device; default: that of the device's module
+      kernels: whose results the device's ATen kernels give, "cpu" or "cuda": rounding and layouts
+      isa, threads, l2_bytes: for `target` of the renderer; `l2_bytes` bounds tiles of a schedule
+      costly: time of exp or tanh, relative to a product of two elements, for what is recomputed
+      caches_memory: allocating is cheap
+      has_tensor_cores: products need aligned rows, convolutions prefer channels_last
+      has_atomics: kernels may add into one element from many threads
 
     Returns a Registration. Raises UsageError for another type than PrivateUse1's, a renderer that
     is not registered, and a type that is registered already.
