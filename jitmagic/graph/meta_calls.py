@@ -141,7 +141,9 @@ def _copy_moved(call: MetaCall) -> None:
 
 
 def _refuse_cast(call: MetaCall) -> None:
-    if call.inner is not None and call.modes.autocast != OFF:
+    # Collectives and changes of placement compute nothing that autocast would cast.
+    computes = call.inner is not None and not is_library_call(call.target)
+    if computes and call.modes.autocast != OFF:
         raise NotFollowed("a tensor subclass is used under autocast")
 
 

@@ -99,6 +99,12 @@ def _coalesced(x: Tensor, mesh: Any) -> Tensor:
     return first + second
 
 
+def _cast(x: Tensor, mesh: Any) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x.t()
+        return funcol.all_reduce(y, "sum", mesh) @ x
+
+
 def _named(x: Tensor, mesh: Any) -> Tensor:
     return funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
 
@@ -112,6 +118,7 @@ _COLLECTIVES = {
     "unused": _unused,
     "all_to_all_single": _all_to_all,
     "all_reduce_coalesced": _coalesced,
+    "all_reduce under autocast": _cast,
     "all_reduce in the world group": _named,
 }
 
@@ -281,8 +288,12 @@ def _outputs(tag: Tag, mesh: Any) -> Any:
         dist.all_gather_into_tensor(gathered, x.sin())
         dist.reduce_scatter_tensor(scattered, x.cos(), op=dist.ReduceOp.MAX)
         y = x * count + dist.get_rank()
+        parts, swapped = [torch.empty(6, 8) for _ in range(count)], torch.empty(6, 8)
+        dist.all_gather(parts, x.tan())
+        sizes = [6 // count] * count
+        dist.all_to_all_single(swapped, x.exp(), input_split_sizes=sizes, output_split_sizes=sizes)
         dist.all_reduce(y, dist.ReduceOp.SUM, group=dist.group.WORLD)
-        return gathered.sum(0) + scattered.sum(0) + y
+        return gathered.sum(0) + scattered.sum(0) + y + sum(parts) + swapped
 
     tagged = tag(run)
     return [tagged(rows()) for _ in range(2)]

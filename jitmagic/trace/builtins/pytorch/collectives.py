@@ -53,7 +53,8 @@ def _collective(
     group = given.get("group")
     if group is None or (group.is_constant(machine) and group.as_constant(machine) is None):
         given["group"] = read_state(machine, _default_group)
-    first = [given.pop(key) for key in list(given) if key not in ("op", "group")]
+    needed = [p.name for p in bound.signature.parameters.values() if p.default is p.empty]
+    first = [given.pop(key) for key in needed]
     record(machine, in_place_forms()[name], first, given)
     return machine.constant(None)
 
