@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import torch
+
 from .table import private
 
-__all__ = ["in_place_forms", "reductions"]
+__all__ = ["async_class", "in_place_forms", "make_async", "reductions", "wait"]
 
 _MODULE = "torch.distributed._functional_collectives"
 _IN_PLACE = {
@@ -30,4 +32,29 @@ def in_place_forms() -> dict[str, Callable[..., Any]]:
 def reductions() -> Mapping[Any, str]:
     """Return the names of the reductions in functional collectives."""
     found: Mapping[Any, str] = private(f"{_MODULE}.REDUCE_OP_TO_STR")
+    return found
+
+
+@cache
+def async_class() -> type:
+    """Return the class of results that eager waits for at their first use."""
+    found: type = private(f"{_MODULE}.AsyncCollectiveTensor")
+    return found
+
+
+@cache
+def _maker() -> Callable[..., Any]:
+    found: Callable[..., Any] = private(f"{_MODULE}._maybe_wrap_tensor")
+    return found
+
+
+def make_async(tensor: torch.Tensor) -> Any:
+    """Return the tensor as such a result."""
+    return _maker()(tensor)
+
+
+@cache
+def wait() -> Callable[..., Any]:
+    """Return the function that waits for such a result."""
+    found: Callable[..., Any] = private(f"{_MODULE}.wait_tensor")
     return found

@@ -30,7 +30,7 @@ from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
-from .operators.collectives import runs_at_once
+from .operators.collectives import makes_async, mark_async, runs_at_once
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule, takes_device
@@ -324,7 +324,10 @@ class _Shapes(DispatchMode):
                 return None
         if self.names_devices and takes_device(op) and ("device" in kwargs or not tensors_of(args)):
             kwargs = {**kwargs, "device": torch.device("meta")}
-        return _RULES.ask(op, args, kwargs)
+        made = _RULES.ask(op, args, kwargs)
+        if makes_async(op) and isinstance(made, torch.Tensor):
+            mark_async(made)
+        return made
 
 
 def _sized_by_data(op: OpOverload, args: Args, kwargs: Kwargs) -> object:

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 
 __all__ = [
-    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class", "names_of_class",
-    "runs_at_once", "without_fixed",
+    "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class", "is_marked_async",
+    "makes_async", "mark_async", "names_of_class", "runs_at_once", "without_fixed",
 ]  # fmt: skip
 
 PLACEMENT = ("torch.distributed.tensor.placement_types", "Placement")
@@ -28,6 +30,7 @@ FIXED_CLASSES = (
     ("torch.distributed.tensor._dtensor_spec", "DTensorSpec"),
     ("torch.distributed.tensor._dtensor_spec", "TensorMeta"),
 )
+_MARK = "_jitmagic_async"
 
 
 class Bound:
@@ -80,6 +83,21 @@ def runs_at_once(op: OpOverload) -> bool:
     without data too.
     """
     return op.namespace == "c10d"
+
+
+def makes_async(op: OpOverload) -> bool:
+    """Return whether eager's result is an AsyncCollectiveTensor, which waits at its first use. The
+    graph waits at once and has a plain tensor.
+    """
+    return op._opname == "_wrap_tensor_autograd" and op.namespace == "_c10d_functional"
+
+
+def mark_async(meta: torch.Tensor) -> None:
+    setattr(meta, _MARK, True)
+
+
+def is_marked_async(meta: torch.Tensor) -> bool:
+    return hasattr(meta, _MARK)
 
 
 @lru_cache(maxsize=256)

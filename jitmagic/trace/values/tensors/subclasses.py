@@ -22,8 +22,10 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.fx import Node
 
+from ....compat.distributed import wait
 from ....compat.tensors import dispatch_keys, is_transformed
 from ....graph.node_meta import spec_on
+from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.nodes import rewrap
 from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, differentiable, is_wrapper
 from ....guards.guard import FlattensTo, TensorKind, TypeIs
@@ -254,6 +256,11 @@ class LibraryMethod(BuiltinValue):
 def library_method(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     """Return a method that torch defines on the tensor's wrapper class; None if there is none."""
     raw = attribute_of_class(tensor.kind, name)
+    if is_marked_async(tensor.meta) and is_library_method(tensor.kind, raw):
+        if name not in ("wait", "trigger_wait"):
+            raise GraphBreak(UnsupportedAttribute.of(name=name, type=tensor.kind.__name__))
+        raw = wait()  # the graph has no wrapper, whose inner tensor the method reads
+        return LibraryMethod(tensor, raw)
     return LibraryMethod(tensor, raw) if is_library_method(tensor.kind, raw) else None
 
 

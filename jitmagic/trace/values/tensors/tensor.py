@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.distributed import async_class
 from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.nested import tensor_nodes_in
 from ....graph.node_meta import value_of
 from ....graph.operators.autocast import StaleCast
-from ....graph.operators.collectives import is_fixed_class, without_fixed
+from ....graph.operators.collectives import is_fixed_class, is_marked_async, without_fixed
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
@@ -479,12 +480,19 @@ def _bound(machine: Machine, part: Value, name: str) -> Any:
     return with_known(machine.graph, made) if isinstance(made, Node) else made
 
 
+def _kind_of(meta: torch.Tensor) -> type:
+    """Return the class of a call's result in the program."""
+    if is_marked_async(meta):
+        return async_class()
+    return type(meta) if is_wrapper(meta) else torch.Tensor
+
+
 def lift(machine: Machine, result: object) -> Value:
     """Return the Value of a recorded call's result, in which Nodes stand for tensors."""
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):
-            kind = type(result.meta["val"]) if is_wrapper(result.meta["val"]) else torch.Tensor
+            kind = _kind_of(result.meta["val"])
             known = machine.notes.owners[result] = TensorValue(result, kind)
         return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
