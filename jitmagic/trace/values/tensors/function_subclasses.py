@@ -19,12 +19,16 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions, get_ignored_functions
 
+from ....compat.distributed import async_class
 from ....compat.modes import (
     TorchFunctionOfSubclassesOff,
     TorchFunctionOn,
     ignore_torch_function,
 )
-from ....graph.wrappers.wrapping import is_wrapper_class
+from ....graph.nested import tensor_nodes_in
+from ....graph.node_meta import value_of
+from ....graph.operators.collectives import is_marked_async
+from ....graph.wrappers.wrapping import is_wrapper, is_wrapper_class
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import AS_GIVEN, handles
@@ -40,7 +44,8 @@ from .function_modes import has_function_mode, innermost_mode, is_seen_by_modes
 
 __all__ = [
     "attribute_through", "converted", "has_own_function", "is_followed", "is_function_subclass",
-    "operator_through", "runs_in_node", "through_torch_function", "without_torch_functions",
+    "kind_of_result", "operator_through", "takes_library_wrapper", "through_torch_function",
+    "without_torch_functions",
 ]  # fmt: skip
 
 _DEFAULT = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
@@ -51,6 +56,19 @@ def runs_in_node(kind: type) -> bool:
     which are nodes, as its `__torch_dispatch__` does.
     """
     return is_wrapper_class(kind) and belongs_to_torch(kind.__module__) and _has_function(kind)
+
+
+def takes_library_wrapper(arguments: object) -> bool:
+    """Return whether such a wrapper is among the arguments of a node."""
+    kinds = {type(value_of(node)) for node in tensor_nodes_in(arguments)}
+    return any(kind is not torch.Tensor and runs_in_node(kind) for kind in kinds)
+
+
+def kind_of_result(meta: torch.Tensor) -> type:
+    """Return the class of a call's result in the program."""
+    if is_marked_async(meta):
+        return async_class()
+    return type(meta) if is_wrapper(meta) else torch.Tensor
 
 
 def has_own_function(kind: type) -> bool:

@@ -18,20 +18,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ....compat.distributed import async_class
 from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
-from ....graph.nested import tensor_nodes_in
-from ....graph.node_meta import value_of
 from ....graph.operators.autocast import StaleCast
-from ....graph.operators.collectives import is_fixed_class, is_marked_async, without_fixed
+from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
-from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions, is_wrapper
+from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,
@@ -76,8 +73,9 @@ from .function_subclasses import (
     attribute_through,
     converted,
     has_own_function,
+    kind_of_result,
     operator_through,
-    runs_in_node,
+    takes_library_wrapper,
 )
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
@@ -352,13 +350,8 @@ def _lower_arguments(call: _Call) -> None:
     if not isinstance(call.target, str):
         call.makes_leaf = call.named.pop("requires_grad", False) is True
         call.target, call.given, call.named = without_fixed(call.target, call.given, call.named)
-    if any(map(runs_in_node, _kinds_in(call))):
+    if takes_library_wrapper((call.given, call.named)):
         call.target = WithTorchFunctions(call.target)
-
-
-def _kinds_in(call: _Call) -> set[type]:
-    nodes = tensor_nodes_in((call.given, call.named))
-    return {type(value_of(node)) for node in nodes} - {torch.Tensor}
 
 
 def _guard_offsets(call: _Call) -> None:
@@ -480,19 +473,12 @@ def _bound(machine: Machine, part: Value, name: str) -> Any:
     return with_known(machine.graph, made) if isinstance(made, Node) else made
 
 
-def _kind_of(meta: torch.Tensor) -> type:
-    """Return the class of a call's result in the program."""
-    if is_marked_async(meta):
-        return async_class()
-    return type(meta) if is_wrapper(meta) else torch.Tensor
-
-
 def lift(machine: Machine, result: object) -> Value:
     """Return the Value of a recorded call's result, in which Nodes stand for tensors."""
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):
-            kind = _kind_of(result.meta["val"])
+            kind = kind_of_result(result.meta["val"])
             known = machine.notes.owners[result] = TensorValue(result, kind)
         return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
