@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "loops": BASE | {"graph"},
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
-    "runtime": BASE | {"codegen"},
+    "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
     "compile": STAGES,
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
