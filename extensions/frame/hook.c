@@ -301,9 +301,17 @@ static bool replace_code_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFra
   return decision->is_jitmagic;
 }
 
+// Returns the evaluator to which the hook passes frames on. An evaluator that was there before the hook may be installed
+// a second time, on top of it: torch.compile's stays in place after an error, and the next torch.compile then takes the
+// hook for the one below. It has seen the frame already, and would pass it back for ever.
+static _PyFrameEvalFunction next_evaluator(PyThreadState* tstate) {
+  if (previous == _PyEval_EvalFrameDefault) return previous;
+  return _PyInterpreterState_GetEvalFrameFunc(tstate->interp) == previous ? _PyEval_EvalFrameDefault : previous;
+}
+
 // Uninstalls the hook while one frame runs, so that everything below runs at full speed.
 static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
-  _PyFrameEvalFunction run = previous;
+  _PyFrameEvalFunction run = next_evaluator(tstate);
   jm_begin_uninstalled();
   PyObject* result = run(tstate, frame, throwing);
   jm_end_uninstalled();
@@ -311,13 +319,13 @@ static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame
 }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
-  if (!here.extents || here.paused) return previous(tstate, frame, throwing);
+  if (!here.extents || here.paused) return next_evaluator(tstate)(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
                        replace_code_or_is_jitmagic(tstate, frame, throwing);
   here.paused += plainly;  // and all its callees
   here.depth++;
-  PyObject* result = previous(tstate, frame, throwing);
+  PyObject* result = next_evaluator(tstate)(tstate, frame, throwing);
   here.depth--;
   here.paused -= plainly;
   return result;
