@@ -19,8 +19,7 @@ from typing import Protocol, TypeVar
 from torch.fx import GraphModule
 
 from ..codegen import render_template
-from ..codegen.plan import KernelSource, Plan
-from ..codegen.plan_template import PlanTemplate
+from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
