@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
+from ..devices import Target
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -30,7 +31,6 @@ from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
-from ..target import Target
 from ..torch_types import Executable
 from .graph_passes import edit_loops
 from .profiler_names import call_places, titles_of

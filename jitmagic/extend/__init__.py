@@ -9,6 +9,8 @@
     register_lowering(op, fn)            computes an element of a result: part of fused kernels
     register_scalar(name, fn, cpp=...)   a function for lowerings, with its text in each language
     register_call(fn, ...)               how the tracer follows calls of a function
+    register_renderer(name, renderer)    a code generator: kernels of another language
+    register_device(type, ...)           facts of a PrivateUse1 device, and its renderer
     unregister(name)                     removes what is registered under a name
 
 `substitute_in_graph`, `allow_in_graph`, `nonstrict_trace` and `assume_constant_result` are
@@ -25,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ExtensionFailed, PassFailed, UsageError
+from ..errors import CannotRender, ExtensionFailed, PassFailed, UsageError
 from ..late import load
 from .backends import backend_names, register_backend
 from .calls import (
@@ -35,6 +37,7 @@ from .calls import (
     register_call,
     substitute_in_graph,
 )
+from .devices import register_device, register_renderer
 from .passes import STAGES, GraphPass, LoopPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
 
@@ -47,9 +50,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STAGES",
+    "CannotRender",
     "ExtensionFailed",
     "GraphPass",
+    "KernelSource",
     "LoopPass",
+    "LoopRenderer",
+    "LoopText",
     "PassContext",
     "PassFailed",
     "Registration",
@@ -60,9 +67,11 @@ __all__ = [
     "register_backend",
     "register_call",
     "register_decomposition",
+    "register_device",
     "register_lowering",
     "register_operator",
     "register_pass",
+    "register_renderer",
     "register_scalar",
     "rewrite_values",
     "scalar",
@@ -72,6 +81,9 @@ __all__ = [
 
 
 _LATE = {
+    "KernelSource": "codegen.plan",
+    "LoopRenderer": "codegen.scalar_loops",
+    "LoopText": "codegen.scalar_loops",
     "Scalar": "extend.scalars",
     "register_decomposition": "extend.operators",
     "register_lowering": "extend.operators",
