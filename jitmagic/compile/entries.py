@@ -29,9 +29,9 @@ from ..frame.native import (
     release_arguments,
 )
 from ..frame.never_hooked import in_library
-from ..graph import regions
-from ..graph.recomputed import regions_of
-from ..graph.regions import calls_in
+from ..graph.targets import regions
+from ..graph.targets.recomputed import regions_of
+from ..graph.targets.regions import calls_in
 from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options

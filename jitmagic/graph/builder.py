@@ -47,10 +47,10 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
-from .regions import FunctionCall
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
+from .targets.regions import FunctionCall
 
 __all__ = ["GraphBuilder", "map_nodes"]
 

@@ -22,8 +22,8 @@ from ..symbols.interval import Interval
 from ..symbols.size import Size
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
-from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions
+from .targets.regions import back_to_entry_mode
 
 __all__ = [
     "KEYS",

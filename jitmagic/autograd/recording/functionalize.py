@@ -29,8 +29,8 @@ from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
-from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.targets.recomputed import Policy, Recomputed
 from ...graph.triton.launches import launch_of
 from ...graph.wrappers.wrapping import holds_wrapper
 from ...spec import TensorSpec
