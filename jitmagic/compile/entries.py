@@ -46,6 +46,7 @@ from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
 from .compared import comparable
+from .sizes import CompiledGraph
 
 __all__ = [
     "check_backwards",
@@ -125,26 +126,27 @@ def _backward_functions(traced: Trace) -> list[Any]:
 # ------------------------------------------------------------------------- around the executable
 
 
-def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
-    """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
+def wrap_executable(compiled: CompiledGraph, traced: Trace, options: Options) -> Executable:
+    """Wrap the executable as the frame calls it."""
+    run = compiled.run
+    interpreted = compiled.interpreted or options.backend not in ("native", "aot_eager")
     # Each wrapper costs one more native call, so it is added only if the trace needs it.
-    if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+    if traced.freed_results and not interpreted:  # no autograd ran
         run = freed_results(run, traced.freed_results, traced.grad_inputs)
     # Python ints and floats become 0-dim tensors, so that kernels get them as data.
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied, watched = _partially_written(traced, options, in_parts)
+        copied, watched = _partially_written(traced, interpreted or compiled.in_parts)
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Backwards with guards need the wrapper even if the trace holds no objects: autograd nodes
     # check guards only in calls made through it.
     if traced.held or any(later.guards for later in _backward_functions(traced)):
         count = len(traced.inputs)
-        interpreted = options.backend not in ("native", "aot_eager")
         hold = _interpreted_holding if interpreted else with_held_objects
         run = hold(run, count)
-    if options.backend not in ("native", "aot_eager") and _has_wrappers(traced):
+    if interpreted and _has_wrappers(traced):
         run = _without_torch_functions(run)
     plain = torch.Tensor, torch.nn.Parameter
     if others := [n for n, entry in enumerate(traced.inputs) if entry.spec.cls not in plain]:
@@ -215,15 +217,13 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
     return call
 
 
-def _partially_written(
-    traced: Trace, options: Options, in_parts: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _partially_written(traced: Trace, in_parts: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (inputs that may be written before an expected error, other mutated inputs, which are
     written before an error only if that is unexpected).
 
     Both are empty for a single native executable: it writes after everything that can raise.
     """
-    if options.backend in ("native", "aot_eager") and not in_parts:
+    if not in_parts:
         return (), ()
     copied = written_before_raising(traced)
     return copied, tuple(n for n in traced.mutated if n not in copied)

@@ -24,6 +24,7 @@ _NAMES = {
         "attributes calls class_bodies comparisons containers control exceptions functions "
         "imports intrinsics locals patterns stack with_"
     ),
+    "values.autograd": "forward_mode",
     "values.caches": "lru_cache",
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
     "values.contexts": ("attention_kernels context_vars contexts inference threads torch_contexts"),

@@ -145,6 +145,8 @@ class _Call:
 
     def run(self) -> Value:
         machine, graph = self.machine, self.machine.graph
+        if graph.is_transformed:  # levels that the trace does not see may need its backward
+            raise _refused(self.name, "it is called under a transform of torch.func")
         last = next(iter(reversed(graph.graph.nodes)), None)
         mode = graph.grad_enabled
         differentiates = mode and any(n is not None and _requires_grad(n) for n in self.inputs)

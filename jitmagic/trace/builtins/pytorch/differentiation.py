@@ -87,6 +87,8 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | None, ...]:
+    if machine.graph.is_transformed:
+        raise _refused("it is called under a transform of torch.func", name)
     if check_read_state(machine):
         raise _refused(
             "the backward of an autograd function reads what the frame has changed", name
