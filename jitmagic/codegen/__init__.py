@@ -12,6 +12,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_text   C++, from the file down to the expression;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
+    attention, triton_attention   kernels of flex_attention
     numba, numba_values, numba_ops   numba, scalar loops
     config            what tuning may override
 
@@ -25,10 +26,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ..errors import CompileFailed
-from ..loops.ir import Buffer, Nest
+from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from .attention import AttentionKernel, attention_kernel
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
@@ -37,6 +39,7 @@ from .numba import NumbaRenderer
 from .plan import Config, KernelChoice, KernelSource, Plan, SizeVector
 from .plan_template import PlanTemplate
 from .triton import TritonRenderer
+from .triton_attention import is_written
 
 __all__ = ["RENDERERS", "PlanTemplate", "Renderer", "choices", "render", "render_template"]
 
@@ -50,7 +53,7 @@ class Renderer(Protocol):
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Nest | AttentionKernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = ...,
@@ -61,7 +64,7 @@ class Renderer(Protocol):
         ...
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Nest | AttentionKernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return the configs worth measuring for one nest, without the default."""
         ...
@@ -72,6 +75,9 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "numba": NumbaRenderer,
     "triton": TritonRenderer,
 }
+
+# Whether a tier's renderer writes a kernel of flex_attention.
+ATTENTION: Mapping[str, Callable[[AttentionKernel], bool]] = {"triton": is_written}
 
 # The size arguments of a tier's kernels: one int64 array, or one argument per symbol.
 SIZE_ARGUMENTS: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
@@ -86,7 +92,7 @@ def render(
     """Return the plan of one call, and the source of its kernels (None if it launches no
     kernel).
     """
-    distinct = _distinct(schedule)
+    distinct = _distinct(schedule, target)
     if distinct.nests and target.tier not in RENDERERS:
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
     return build_plan(schedule, distinct), _source(schedule, distinct, target, configs)
@@ -96,19 +102,27 @@ def render_template(
     schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
 ) -> tuple[PlanTemplate, KernelSource | None]:
     """Render for all sizes: the plan and the size arguments are filled in at each call."""
-    program, distinct = schedule.program, _distinct(schedule)
+    program, distinct = schedule.program, _distinct(schedule, target)
     if distinct.nests and target.tier not in SIZE_ARGUMENTS:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
     nests = [step for step in program.steps if isinstance(step, Nest)]
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
+    taken |= {name: kernel.symbols for name, kernel in distinct.attention.items()}
     sizes = {name: SIZE_ARGUMENTS[target.tier](found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
     return template, _source(schedule, distinct, target)
 
 
-def _distinct(schedule: Schedule) -> SharedKernels:
-    nests = [step for step in schedule.program.steps if isinstance(step, Nest)]
-    return distinct_kernels(nests, schedule.program.buffers)
+def _distinct(schedule: Schedule, target: Target) -> SharedKernels:
+    """Return the kernels to write: those of nests, and of calls of flex_attention."""
+    program = schedule.program
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    found = distinct_kernels(nests, program.buffers)
+    if target.tier not in ATTENTION:
+        return found
+    calls = [step for step in program.steps if isinstance(step, Extern)]
+    made = [attention_kernel(step, program.buffers) for step in calls]
+    return found.with_attention([one for one in made if one and ATTENTION[target.tier](one)])
 
 
 def _source(
@@ -127,13 +141,17 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
     """Return the distinct source texts that each kernel may have, for autotuning."""
     program, renderer = schedule.program, RENDERERS[target.tier]()
     made = []
-    for nest in _distinct(schedule).nests:
+    for nest in _distinct(schedule, target).nests:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})
             # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
-        written = len(structure(nest, program.buffers).written)
+        written = len(
+            nest.written
+            if isinstance(nest, AttentionKernel)
+            else structure(nest, program.buffers).written
+        )
         made.append(KernelChoice(nest.name, configs, sources, written))
     return tuple(made)

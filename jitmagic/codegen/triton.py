@@ -21,10 +21,12 @@ from ..schedule.score import extent_of
 from ..symbols.size import Size, expr_of, hint_of, may_assume
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from ..target import Target
+from .attention import AttentionKernel
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
 from .scoped_text import argument_names, comment_lines
+from .triton_attention import attention_candidates, attention_text
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -50,14 +52,16 @@ class TritonRenderer:
     language = "triton"
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Nest | AttentionKernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return neighbours of the tile that the heuristics choose."""
+        if isinstance(nest, AttentionKernel):
+            return attention_candidates(nest, target)
         return tile_candidates(structure(nest, buffers), target)
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Nest | AttentionKernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -66,6 +70,13 @@ class TritonRenderer:
         symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
         for nest in nests:
             check()
+            if isinstance(nest, AttentionKernel):
+                text, grids[nest.name] = attention_text(nest, target, configs.get(nest.name))
+                functions.append(text)
+                symbols[nest.name] = nest.dtypes
+                if nest.by_value:
+                    numbers[nest.name] = nest.by_value
+                continue
             kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides)

@@ -27,6 +27,7 @@ from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
+from ...graph.operators.flex_attention import FLEX_OPERATORS
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
 from ...graph.recomputed import Policy, Recomputed
@@ -435,7 +436,7 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     aten._conj.default: _conjugate,
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
-    **dict.fromkeys(RECURRENT.values(), _plain),
+    **dict.fromkeys((*RECURRENT.values(), *FLEX_OPERATORS), _plain),
     aten.native_batch_norm.default: _norm_with_stats,
     aten._native_batch_norm_legit.default: _norm_with_stats,
     aten.cudnn_batch_norm.default: _norm_with_stats,

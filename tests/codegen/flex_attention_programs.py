@@ -1,0 +1,124 @@
+"""Programs with flex_attention, their functions written so that they also run on whole tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+__all__ = ["PROGRAMS", "Program", "exact"]
+
+HEADS, LENGTH = 4, 96
+SLOPES = torch.linspace(0.1, 0.4, HEADS)
+DOCUMENTS = torch.arange(LENGTH).mul(7).remainder(LENGTH).div(25, rounding_mode="floor")
+BIAS = torch.linspace(-1, 1, HEADS * LENGTH * LENGTH).view(HEADS, LENGTH, LENGTH)
+RELATIVE = torch.linspace(-1, 1, 2 * LENGTH)
+
+Function = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A call: its functions and sizes. `block`: the block size; None: no block mask is made."""
+
+    score: Function | None = None
+    mask: Function | None = None
+    block: int | tuple[int, int] | None = 32
+    scale: float | None = None
+    heads: tuple[int, int] = (HEADS, HEADS)
+    lengths: tuple[int, int] = (LENGTH, LENGTH)
+    widths: tuple[int, int] = (16, 16)
+    by_head: bool = False
+    is_turned: bool = False  # whether heads are after positions in memory
+
+    def block_mask(self) -> BlockMask | None:
+        if self.mask is None:
+            return None
+        batch, heads = (2, self.heads[0]) if self.by_head else (None, None)
+        size = 1 << 30 if self.block is None else self.block
+        return create_block_mask(
+            self.mask, batch, heads, *self.lengths, device="cpu", BLOCK_SIZE=size
+        )
+
+    def tensors(self, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        torch.manual_seed(0)
+        (rows, keys), (width, of_value) = self.lengths, self.widths
+        shapes = [(self.heads[0], rows, width), (self.heads[1], keys, width)]
+        shapes.append((self.heads[1], keys, of_value))
+        if not self.is_turned:
+            return [torch.randn(2, *shape).to(dtype) for shape in shapes]
+        return [torch.randn(2, t, h, d).to(dtype).transpose(1, 2) for h, t, d in shapes]
+
+    def function(self) -> Callable[..., Any]:
+        mask, grouped = self.block_mask(), self.heads[0] != self.heads[1]
+
+        def attention(query: Tensor, key: Tensor, value: Tensor) -> Any:
+            return flex_attention(
+                query, key, value, self.score, mask, self.scale, grouped, return_lse=True
+            )
+
+        return attention
+
+
+def exact(program: Program, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return output and logsumexp by the plain formula, in the dtype of the tensors."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    scale = 1 / math.sqrt(query.shape[-1]) if program.scale is None else program.scale
+    scores = query @ key.transpose(-2, -1) * scale
+    sizes = enumerate(scores.shape)
+    axes = [torch.arange(n).view([-1 if d == axis else 1 for d in range(4)]) for axis, n in sizes]
+    if program.score is not None:
+        scores = program.score(scores, *axes)
+    if program.mask is not None:
+        scores = torch.where(program.mask(*axes), scores, -math.inf)
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    shares = torch.where(empty, 0.0, torch.softmax(scores.masked_fill(empty, 0.0), -1))
+    return shares @ value, scores.logsumexp(-1)
+
+
+def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return i >= j
+
+
+def alibi(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + SLOPES[h] * (j - i)
+
+
+def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return torch.tanh(s / 2) * 2
+
+
+PROGRAMS: dict[str, Program] = {
+    "plain": Program(),
+    "a negative scale": Program(scale=-0.4),
+    "causal": Program(mask=causal),
+    "causal with slopes": Program(alibi, causal),
+    "slopes": Program(alibi),
+    "a window": Program(mask=lambda b, h, i, j: (i - j).abs() < 9),
+    "documents": Program(mask=lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)),
+    "a mask by head": Program(mask=lambda b, h, i, j: (i + h >= j) | (b > 0), by_head=True),
+    "a mask without blocks": Program(capped, causal, block=None),
+    "capped": Program(capped, causal),
+    "a bias": Program(lambda s, b, h, i, j: s + BIAS[h, i, j]),
+    "a relative bias": Program(lambda s, b, h, i, j: s + RELATIVE[j - i + LENGTH]),
+    "a bias of documents": Program(lambda s, b, h, i, j: s * SLOPES[DOCUMENTS[i]]),
+    "squares": Program(lambda s, b, h, i, j: s * s * 0.1 + torch.where(i > j, s, -s)),
+    "a score that masks": Program(lambda s, b, h, i, j: torch.where(i >= j, s, -math.inf)),
+    "a constant score": Program(lambda s, b, h, i, j: s * 0 + i * 0.01),
+    "rows without keys": Program(alibi, lambda b, h, i, j: (i != 3) & (i < 40) & (i >= j)),
+    "no keys": Program(mask=lambda b, h, i, j: i > 200),
+    "grouped heads": Program(alibi, causal, heads=(4, 2)),
+    "grouped heads without a mask": Program(heads=(4, 1)),
+    "odd lengths": Program(capped, causal, lengths=(77, 91)),
+    "odd lengths without a mask": Program(alibi, lengths=(91, 77)),
+    "blocks longer than the sequence": Program(mask=causal, block=128, lengths=(40, 40)),
+    "blocks of two sizes": Program(mask=causal, block=(32, 64)),
+    "narrow heads": Program(alibi, causal, widths=(8, 24)),
+    "heads after positions": Program(alibi, causal, is_turned=True),
+}
