@@ -12,7 +12,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_text   C++, from the file down to the expression;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
-    attention, triton_attention   kernels of flex_attention
+    attention/        kernels of flex_attention
     numba, numba_values, numba_ops   numba, scalar loops
     config            what tuning may override
 
@@ -30,7 +30,8 @@ from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
-from .attention import AttentionKernel, attention_kernel
+from .attention.kernel import AttentionKernel, Kernel, attention_kernel
+from .attention.triton import is_written
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
@@ -39,7 +40,6 @@ from .numba import NumbaRenderer
 from .plan import Config, KernelChoice, KernelSource, Plan, SizeVector
 from .plan_template import PlanTemplate
 from .triton import TritonRenderer
-from .triton_attention import is_written
 
 __all__ = ["RENDERERS", "PlanTemplate", "Renderer", "choices", "render", "render_template"]
 
@@ -53,7 +53,7 @@ class Renderer(Protocol):
 
     def render(
         self,
-        nests: Sequence[Nest | AttentionKernel],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = ...,
@@ -64,7 +64,7 @@ class Renderer(Protocol):
         ...
 
     def candidates(
-        self, nest: Nest | AttentionKernel, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return the configs worth measuring for one nest, without the default."""
         ...

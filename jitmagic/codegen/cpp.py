@@ -19,6 +19,7 @@ from ..budget import check
 from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
+from .attention.kernel import Kernel
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
@@ -46,11 +47,12 @@ class CppRenderer:
     language = "cpp"
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return all combinations of one thread or all, where the work allows both, with 1, 2 or 4
         registers per step.
         """
+        assert isinstance(nest, Nest)
         kernel = structure(nest, buffers)
         if products_in(kernel):
             return ()  # gemm.h chooses its own method
@@ -60,7 +62,7 @@ class CppRenderer:
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -70,6 +72,7 @@ class CppRenderer:
         functions: dict[str, str] = {}
         for nest in nests:
             check()
+            assert isinstance(nest, Nest)
             kernel = structure(nest, buffers)
             lines = _function(kernel, buffers, target, configs.get(nest.name))
             functions[kernel.name] = "\n".join(lines)

@@ -18,7 +18,7 @@ from ..loops.expr import Expr, Integer, add, bounds, linear
 from ..loops.ir import Buffer, Load, Nest, Value, walk
 from ..schedule.dependencies import store_values
 from ..schedule.substitution import Rebuilder
-from .attention import AttentionKernel
+from .attention.kernel import AttentionKernel, Kernel
 from .loop_structure import nest_arguments
 
 __all__ = ["SharedKernels", "distinct_kernels"]
@@ -33,7 +33,7 @@ class SharedKernels:
     `starts`: nest name -> offset in elements of each argument, absent if all are 0.
     """
 
-    nests: tuple[Nest | AttentionKernel, ...]
+    nests: tuple[Kernel, ...]
     kernels: Mapping[str, str]
     starts: Mapping[str, tuple[int, ...]]
     attention: Mapping[str, AttentionKernel] = field(default_factory=dict)  # by the call

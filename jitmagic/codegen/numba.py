@@ -23,6 +23,7 @@ from ..operators.scalar import REDUCTIONS
 from ..symbols.polynomial import product
 from ..symbols.size import expr_of
 from ..target import Target
+from .attention.kernel import Kernel
 from .loop_structure import Pass, Structure, passes_in, structure
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import NumbaBody
@@ -50,14 +51,14 @@ class NumbaRenderer:
     language = "numba"
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return no candidates: a scalar loop on one thread has no variants."""
         return ()
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -65,6 +66,7 @@ class NumbaRenderer:
         """Return the text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []
         for nest in nests:
+            assert isinstance(nest, Nest)  # calls of attention stay calls in this tier
             kernel = structure(nest, buffers)
             functions.append("\n".join(_Kernel(kernel, buffers).function()))
             dtypes = tuple(buffers[name].dtype for name in kernel.arguments)

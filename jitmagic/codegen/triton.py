@@ -16,17 +16,17 @@ import torch
 from ..budget import check
 from ..errors import ToolchainError
 from ..loops.expr import linear
-from ..loops.ir import Buffer, Expr, Nest
+from ..loops.ir import Buffer, Expr
 from ..schedule.score import extent_of
 from ..symbols.size import Size, expr_of, hint_of, may_assume
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from ..target import Target
-from .attention import AttentionKernel
+from .attention.kernel import AttentionKernel, Kernel
+from .attention.triton import attention_candidates, attention_text
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
 from .scoped_text import argument_names, comment_lines
-from .triton_attention import attention_candidates, attention_text
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -52,7 +52,7 @@ class TritonRenderer:
     language = "triton"
 
     def candidates(
-        self, nest: Nest | AttentionKernel, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
@@ -61,7 +61,7 @@ class TritonRenderer:
 
     def render(
         self,
-        nests: Sequence[Nest | AttentionKernel],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),

@@ -28,9 +28,11 @@ from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
 from jitmagic.spec import spec_of
 
-from .flex_attention_programs import PROGRAMS, Program, exact
+from .flex_attention_programs import Program, exact, programs
 from .for_gpu import H200, on_cpu
 from .interpreted import run_interpreted
+
+PROGRAMS = programs("cpu")
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -85,21 +87,20 @@ def check(program: Program, dtype: torch.dtype, tolerance: float, **config: int)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-4, rtol=1e-4)
     plain, _ = program.function()(*given)
     assert out.stride() == plain.stride()
-    tangents = [torch.randn(out.shape), torch.randn(lse.shape)]
+    tangents = [torch.randn_like(out), torch.randn_like(lse)]
     finite = wanted_lse.isfinite()
     tangents[1] = tangents[1].masked_fill(~finite, 0.0)
     expected = torch.autograd.grad(
         [wanted, wanted_lse.masked_fill(~finite, 0.0)], wide, [t.double() for t in tangents]
     )
-    tangents[0] = tangents[0].to(dtype)
-    states = [*parts_saved(parts, taken, [out, lse], saved), *tangents]
+    states = [*_saved(parts, taken, [out, lse], saved), *tangents]
     found = run(parts.backward, states, **config)
     for gradient, value in zip(found, expected, strict=True):
         assert gradient.dtype is dtype
         close(gradient, value, tolerance * value.abs().max().clamp(1).item())
 
 
-def parts_saved(
+def _saved(
     parts: Any, taken: Sequence[Tensor], results: Sequence[Any], saved: Sequence[Any]
 ) -> list[Any]:
     """Return the tensors that the backward takes besides tangents, by their names."""

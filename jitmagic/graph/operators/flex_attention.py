@@ -128,7 +128,7 @@ def _masked_scores(form: Form, query: Tensor, keys: Tensor, captured: Sequence[T
     wide = working_dtype(query.dtype)
     scores = (query.to(wide) @ keys.to(wide).transpose(-2, -1)) * form.scale
     axes = [
-        torch.arange(size, device=query.device).view([-1 if each == axis else 1 for each in range(4)])
+        torch.arange(size, device=query.device).view(*(-1 if n == axis else 1 for n in range(4)))
         for axis, size in enumerate(scores.shape)
     ]
     changed = scores if form.score is None else form.score((scores, *axes), captured)[0]
@@ -154,7 +154,10 @@ def memory_order(query: Tensor) -> list[int]:
 
 
 def _differentiated(
-    form: Form, tensors: Sequence[Tensor], grad: Tensor, lse_grad: Tensor, captured: Sequence[Tensor]
+    form: Form,
+    tensors: Sequence[Tensor],
+    tangents: tuple[Tensor, Tensor],
+    captured: Sequence[Tensor],
 ) -> Sequence[Tensor]:
     """Return the gradients of query, key and value, which may be differentiated again."""
     again = torch.is_grad_enabled()
@@ -163,13 +166,17 @@ def _differentiated(
             one.view_as(one) if again and one.requires_grad else one.detach().requires_grad_()
             for one in tensors
         ]
-        results = attend(form, *given, captured)  # type: ignore[arg-type]
-        return torch.autograd.grad(results, given, (grad, lse_grad), create_graph=again)
+        query, key, value = given
+        results = attend(form, query, key, value, captured)
+        return torch.autograd.grad(results, given, tangents, create_graph=again)
 
 
 # -- operators -------------------------------------------------------------------------------------
 
-_GIVEN = "Tensor query, Tensor key, Tensor value, Tensor[] blocks, Tensor[] captured, int form"
+_GIVEN = (
+    "Tensor query, Tensor key, Tensor value, Tensor[] blocks, Tensor[] captured, "
+    "int[] block_size, float scale, int form"
+)
 _SCHEMAS = {
     "flex_attention": f"({_GIVEN}) -> (Tensor, Tensor)",
     "flex_attention_query_gradient": f"(Tensor grad, Tensor lse, Tensor delta, {_GIVEN}) -> Tensor",
@@ -180,7 +187,14 @@ _SCHEMAS = {
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, blocks: Any, captured: Any, form: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Any,
+    captured: Any,
+    block_size: Any,
+    scale: float,
+    form: int,
 ) -> tuple[Tensor, Tensor]:
     if query.is_meta:
         return empty_results(query, value)
@@ -220,6 +234,8 @@ def _gradients(
     value: Tensor,
     blocks: Any,
     captured: Any,
+    block_size: Any,
+    scale: float,
     form: int,
 ) -> Sequence[Tensor]:
     """Differentiate the formula. `delta` is the product of output and its gradient, summed, less
@@ -229,7 +245,7 @@ def _gradients(
     with torch.no_grad():
         out, _ = attend(known, query, key, value, captured)
     lse_grad = (out.to(delta.dtype) * grad.to(delta.dtype)).sum(-1) - delta
-    return _differentiated(known, (query, key, value), grad, lse_grad, captured)
+    return _differentiated(known, (query, key, value), (grad, lse_grad), captured)
 
 
 _RUN = {

@@ -78,7 +78,8 @@ class _Attention(torch.autograd.Function):
         query, key, value, *rest = tensors
         blocks, captured = rest[: form.blocks], rest[form.blocks :]
         with BelowAutograd():  # autograd would run the operator's formula instead of recording it
-            out, lse = FLEX_ATTENTION(query, key, value, blocks, captured, ctx.number)
+            facts = form.block_size, form.scale, ctx.number
+            out, lse = FLEX_ATTENTION(query, key, value, blocks, captured, *facts)
         ctx.save_for_backward(*tensors, out, lse)
         return out, lse
 
@@ -93,7 +94,8 @@ class _Attention(torch.autograd.Function):
         if lse_grad is not None:
             delta = delta - lse_grad
         count = 3 + ctx.form.blocks
-        given = (*tensors[:3], tensors[3:count], tensors[count:], ctx.number)
+        facts = ctx.form.block_size, ctx.form.scale, ctx.number
+        given = (*tensors[:3], tensors[3:count], tensors[count:], *facts)
         needs = ctx.needs_input_grad[1:4]
         of_query = of_key = of_value = None
         with BelowAutograd():
@@ -113,7 +115,8 @@ def _differentiable(
     captured = tensors[3 + ctx.form.blocks :]
     needs = ctx.needs_input_grad[1:]
     wanted = [one for one, needed in zip(tensors, needs, strict=True) if needed]
-    out, lse = attend(ctx.form, *tensors[:3], captured)  # type: ignore[arg-type]
+    query, key, value = tensors[:3]
+    out, lse = attend(ctx.form, query, key, value, captured)
     results = [(out, grad)] if lse_grad is None else [(out, grad), (lse, lse_grad)]
     outputs, tangents = zip(*results, strict=True)
     made = iter(torch.autograd.grad(outputs, wanted, tangents, create_graph=True))

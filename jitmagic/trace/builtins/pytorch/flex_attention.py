@@ -62,10 +62,12 @@ def _flex_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     query, key, value = (_tensor(given[name]) for name in _TENSORS)
     _check_tensors(machine, query, key, value, given)
     score, mask = _function(given.get("score_mod")), given.get("block_mask")
-    kept, blocks, size = None, (), (0, 0)
+    kept: Value | None = None
+    blocks: tuple[TensorValue, ...] = ()
+    size = 0, 0
     if mask is not None and not is_none(mask):
         kept = _mask_function(machine, mask, query, key)
-        blocks, size = ((), (0, 0)) if kept is None else _blocks(machine, mask)
+        blocks, size = (blocks, size) if kept is None else _blocks(machine, mask)
     form, captured = _form(machine, query, score, kept)
     form = replace(form, scale=_scale(machine, query, given), blocks=len(blocks), block_size=size)
     nodes = (*(each.node for each in (query, key, value, *blocks)), *captured)

@@ -6,9 +6,9 @@ of the loop IR over the axes b, h, i, j (batch, head, query, key). A renderer pu
 over tiles of queries and keys that never holds the whole score matrix. None for a call that is not
 rendered: it stays a call of the operator.
 
-The functions are traced and lowered like any graph, with one element per tensor; then every
-intermediate result is replaced by its value. Sums and differences of axes become index
-expressions, which are computed in 32 bits: 64-bit integers in the inner loop are slow on a GPU.
+A function comes as a program of scalars (autograd/functions_of_calls.py); every intermediate result
+is replaced by its value. Sums and differences of axes become index expressions, which are computed
+in 32 bits: 64-bit integers in the inner loop are slow on a GPU.
 """
 
 from __future__ import annotations
@@ -18,21 +18,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..autograd.joint import trace_joint
-from ..autograd.result import FromInput, Result
-from ..errors import CompileFailed
-from ..graph.operators.flex_attention import (
-    FLEX_ATTENTION,
-    FLEX_OPERATORS,
-    KEY_GRADIENTS,
-    QUERY_GRADIENT,
-    Form,
-    form_of,
-    working_dtype,
-)
-from ..graph.targets.control_flow import Body
-from ..loops.expr import add, bounds, mul, position
-from ..loops.ir import (
+from ...errors import CompileFailed
+from ...loops.expr import add, bounds, mul, position
+from ...loops.ir import (
     Axis,
     AxisVar,
     Buffer,
@@ -50,18 +38,20 @@ from ..loops.ir import (
     Value,
     ValueIndex,
 )
-from ..loops.lower import lower
-from ..loops.values import cast, constant
-from ..schedule.substitution import Rebuilder
-from ..spec import TensorSpec
-from ..symbols.expr import Leaf, rebuild
-from ..symbols.size import Dimension, Size, is_same, may_assume
-from ..symbols.symbolic_numbers import Symbol, symbols_of
+from ...loops.values import cast, constant, opmath
+from ...schedule.substitution import Rebuilder
+from ...symbols.expr import Leaf, rebuild
+from ...symbols.size import Dimension, Size, is_same, may_assume
+from ...symbols.symbolic_numbers import Symbol, symbols_of
 
-__all__ = ["SCORE", "TANGENT", "AttentionKernel", "attention_kernel"]
+__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel"]
 
 SCORE, TANGENT = "score", "tangent"  # loads of these are values of the kernel, not of memory
-_KINDS = {FLEX_ATTENTION: "forward", QUERY_GRADIENT: "query", KEY_GRADIENTS: "keys"}
+_KINDS = {
+    "jitmagic.flex_attention.default": "forward",
+    "jitmagic.flex_attention_query_gradient.default": "query",
+    "jitmagic.flex_attention_key_gradients.default": "keys",
+}
 _RESULTS = {"forward": ("out", "lse"), "query": ("query_grad",), "keys": ("key_grad", "value_grad")}
 _SIDES = {"forward": "kv", "query": "kv", "keys": "q"}  # the side whose blocks a program visits
 _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
@@ -77,7 +67,9 @@ class AttentionKernel:
 
     name: str
     kind: str
-    form: Form
+    scale: float
+    block_size: tuple[int, int]
+    blocks: int
     read: Mapping[str, str]
     written: Mapping[str, str]
     buffers: Mapping[str, Buffer]
@@ -114,23 +106,27 @@ class AttentionKernel:
             (name, b.shape, b.stride, b.dtype, b.device) for name, b in self.buffers.items()
         )
         values = self.score, self.keeps, self.gradient
-        return self.kind, values, self.form.scale, self.form.blocks, self.form.block_size, facts
+        return self.kind, values, self.scale, self.blocks, self.block_size, facts
 
     @property
     def has_blocks(self) -> bool:
-        return self.form.blocks > 0
+        return self.blocks > 0
 
     @property
     def has_full_blocks(self) -> bool:
-        return self.form.blocks > len(_BLOCKS)
+        return self.blocks > len(_BLOCKS)
+
+
+Kernel = Nest | AttentionKernel
+"""What a renderer writes a function for."""
 
 
 def attention_kernel(step: Extern, buffers: Mapping[str, Buffer]) -> AttentionKernel | None:
     """Return the kernel of a call; None if a function has no form as values."""
-    if step.op not in FLEX_OPERATORS:
+    kind = _KINDS.get(str(step.op))
+    if kind is None or not step.functions:
         return None
-    *tensors, blocks, captured, number = step.args
-    form, kind = form_of(number), _KINDS[step.op]
+    *tensors, blocks, captured, block_size, scale, _ = step.args
     roles = ["query", "key", "value"]
     roles = roles if kind == "forward" else ["grad", "lse", "delta", *roles]
     read = {role: ref.name for role, ref in zip(roles, tensors, strict=True)}
@@ -138,24 +134,30 @@ def attention_kernel(step: Extern, buffers: Mapping[str, Buffer]) -> AttentionKe
     taken = {f"captured{n}": ref.name for n, ref in enumerate(captured)}
     results = zip(_RESULTS[kind], step.results, strict=True)
     written = {role: name for role, name in results if name is not None}
-    if kind == "keys" and len(written) < 2 or kind == "forward" and "out" not in written:
+    if (kind == "keys" and len(written) < 2) or (kind == "forward" and "out" not in written):
         return None
     query, key = buffers[read["query"]], buffers[read["key"]]
     extents = (*query.shape[:3], key.shape[2])
     if not all(map(_is_near, extents)):
         return None
     axes = tuple(_axis(name, size) for name, size in zip("bhij", extents, strict=True))
-    bodies = _Bodies(query, [buffers[name] for name in taken.values()], axes, extents)
+    captured_buffers = {role: buffers[name] for role, name in taken.items()}
+    inlining = Inlining(opmath(query.dtype), captured_buffers, axes, extents)
+    score, keeps = step.functions
     try:
-        score, gradient = bodies.score(form.score, kind != "forward")
-        keeps = bodies.mask(form.mask)
+        changed, gradient = (None, None) if score is None else inlining.values(score)
+        kept = None if keeps is None else inlining.values(keeps)[0]
     except CompileFailed:
         return None
-    read |= {role: name for role, name in taken.items() if role in bodies.used}
+    read |= {role: name for role, name in taken.items() if role in inlining.used}
     named = {role: replace(buffers[name], name=role) for role, name in {**read, **written}.items()}
     symbols = _symbols(named.values())
+    gradient = None if kind == "forward" else gradient
+    changed = None if changed is None else cast(changed, opmath(query.dtype))
+    kept = None if kept is None else cast(kept, torch.bool)
     return AttentionKernel(
-        step.name, kind, form, read, written, named, score, keeps, gradient, axes, extents, symbols
+        step.name, kind, scale, tuple(block_size), len(blocks), read, written, named,
+        changed, kept, gradient, axes, extents, symbols,
     )  # fmt: skip
 
 
@@ -184,94 +186,67 @@ def _symbols(buffers: object) -> tuple[Symbol, ...]:
 # -- functions as values ---------------------------------------------------------------------------
 
 
-class _Bodies:
+class Inlining:
     """Makes values of the functions of one call. `used`: the parameters that they read."""
 
     def __init__(
         self,
-        query: Buffer,
-        captured: Sequence[Buffer],
+        dtype: torch.dtype,
+        captured: Mapping[str, Buffer],
         axes: Sequence[Axis],
         extents: Sequence[Dimension],
     ) -> None:
-        self.device, self.dtype = query.device, working_dtype(query.dtype)
-        self.captured = {f"captured{n}": buffer for n, buffer in enumerate(captured)}
-        self.axes, self.extents = tuple(axes), dict(zip(axes, extents, strict=True))
+        self.dtype, self.captured, self.axes = dtype, captured, tuple(axes)
+        self.extents = dict(zip(axes, extents, strict=True))
         self.used: set[str] = set()
+        b, h, i, j = map(AxisVar, axes)
+        everywhere = (add(add(b, h), add(i, j)),)  # these vary along all axes
+        self.given: dict[str, Value] = {
+            name: Load(name, everywhere, dtype) for name in (SCORE, TANGENT)
+        }
+        names = zip(("batch", "head", "query", "key"), (b, h, i, j), strict=True)
+        self.given |= {name: IndexValue(axis, torch.int64) for name, axis in names}
 
-    def mask(self, body: Body | None) -> Value | None:
-        """Return whether a score is kept."""
-        return None if body is None else cast(self._values(body, False)[0], torch.bool)
-
-    def score(self, body: Body | None, differentiates: bool) -> tuple[Value | None, Value | None]:
-        """Return the changed score, and the gradient of the score before."""
-        if body is None:
-            return None, None
-        value, gradient = self._values(body, differentiates)
-        return cast(value, self.dtype), gradient
-
-    def _values(self, body: Body, differentiates: bool) -> tuple[Value, Value | None]:
-        specs = [self._spec(group, n, differentiates) for group, n in body.feeds]
-        is_sized = any(isinstance(n, Size) for s in specs for n in (*s.shape, *s.stride))
-        joint = trace_joint(body.graph, specs, grad_enabled=differentiates, is_sized=is_sized)
-        program = lower(joint.module, "body")
-        inputs: dict[str, object] = dict(zip(program.inputs, body.feeds, strict=False))
-        inputs |= dict.fromkeys(program.inputs[len(body.feeds) :], TANGENT)
-        change = _Folding(self, program, inputs)
-        outputs = [change.of_buffer(str(name)) for name in program.outputs]
-        match joint.outputs[body.returns[0]]:
-            case FromInput(index):
-                tangent = change.of_buffer(TANGENT)
-                changed = change.of_buffer(program.inputs[index])
-                return changed, tangent if body.feeds[index] == ("given", 0) else None
-            case Result(index):
-                gradients = outputs[len(joint.results) :] or [constant(0.0, self.dtype)]
-                return outputs[index], gradients[0] if differentiates else None
-        raise CompileFailed("a function of flex_attention returns a view")
-
-    def _spec(self, group: str, n: int, differentiates: bool) -> TensorSpec:
-        if group == "captured":
-            buffer = self.captured[f"captured{n}"]
-            return TensorSpec(buffer.shape, buffer.stride, buffer.dtype, buffer.device)
-        dtype, one = (torch.int64 if n else self.dtype), (1, 1, 1, 1)
-        wanted = differentiates and n == 0
-        return TensorSpec(one, one, dtype, self.device, requires_grad=wanted, is_leaf=not wanted)
+    def values(self, function: LoopProgram) -> tuple[Value, Value | None]:
+        """Return the result of a function, and the gradient of the score, None for the tangent."""
+        change = _Folding(self, function)
+        result, *gradient = [change.of_buffer(str(name)) for name in function.outputs]
+        if not gradient and not change.has_tangent:
+            return result, None if result is self.given[SCORE] else constant(0.0, self.dtype)
+        return result, gradient[0]
 
 
 class _Folding(Rebuilder):
     """Replaces intermediate results by their values, axes by index values, and arithmetic of index
-    values by index expressions. `inputs`: each input's feed, or TANGENT.
+    values by index expressions.
     """
 
-    def __init__(
-        self, bodies: _Bodies, program: LoopProgram, inputs: Mapping[str, object]
-    ) -> None:
-        self._bodies, self._program, self._inputs = bodies, program, inputs
-        self._values: dict[str, Value] = {}
-        stores = [s for step in program.steps if isinstance(step, Nest) for s in step.stores]
-        axes = [axis for step in program.steps if isinstance(step, Nest) for axis in step.outer]
-        if any(not isinstance(step, Nest) for step in program.steps):
+    def __init__(self, inlining: Inlining, program: LoopProgram) -> None:
+        self._inlining, self._program = inlining, program
+        self._values = dict(inlining.given)
+        nests = [step for step in program.steps if isinstance(step, Nest)]
+        if len(nests) < len(program.steps):
             raise CompileFailed("a function of flex_attention needs a call of ATen")
-        if any(axis.extent != 1 for axis in axes) or any(s.inner or s.mode != "set" for s in stores):
+        axes = [axis for nest in nests for axis in nest.outer]
+        stores = [store for nest in nests for store in nest.stores]
+        if any(axis.extent != 1 for axis in axes) or any(
+            s.inner or s.mode != "set" for s in stores
+        ):
             raise CompileFailed("a function of flex_attention computes whole tensors")
         here = dict.fromkeys(axes, Integer(0))
         super().__init__(here, on_load=self._loaded, on_expr=self._in_range)
         for store in stores:
             self._values[store.buffer] = self.value(store.value)
 
+    @property
+    def has_tangent(self) -> bool:
+        return TANGENT in self._program.inputs
+
     def of_buffer(self, name: str) -> Value:
         """Return the value of a buffer that has one element."""
-        if name in self._values:
-            return self._values[name]
-        feed, working = self._inputs.get(name, TANGENT), self._bodies.dtype
-        b, h, i, j = map(AxisVar, self._bodies.axes)
-        everywhere = (add(add(b, h), add(i, j)),)  # it varies along all axes
-        if feed == TANGENT or feed == ("given", 0):
-            return Load(TANGENT if feed == TANGENT else SCORE, everywhere, working)
-        assert isinstance(feed, tuple)
-        if feed[0] == "given":
-            return IndexValue((b, h, i, j)[feed[1] - 1], torch.int64)
-        raise CompileFailed("a function of flex_attention returns a tensor of the program")
+        if name not in self._values:
+            raise CompileFailed(f"a function of flex_attention returns {name}")
+        return self._values[name]
 
     def _loaded(self, load: Load) -> Value:
         name = load.buffer
@@ -280,13 +255,11 @@ class _Folding(Rebuilder):
             if tensor.numel() != 1:
                 raise CompileFailed("a function of flex_attention reads a constant tensor")
             return constant(tensor.item(), load.dtype)
-        feed = self._inputs.get(name)
-        if not (isinstance(feed, tuple) and feed[0] == "captured"):
+        if name not in self._inlining.captured:
             return self.of_buffer(name)
-        role = f"captured{feed[1]}"
-        self._bodies.used.add(role)
-        flat = position(load.index, self._bodies.captured[role].stride)
-        return Load(role, (flat,), load.dtype, load.mask, load.fill)
+        self._inlining.used.add(name)
+        flat = position(load.index, self._inlining.captured[name].stride)
+        return Load(name, (flat,), load.dtype, load.mask, load.fill)
 
     def _in_range(self, expr: Expr) -> Expr:
         """Replace run-time indexes that are known to be in range."""
@@ -296,7 +269,7 @@ class _Folding(Rebuilder):
         if not isinstance(leaf, ValueIndex) or not isinstance(leaf.value, IndexValue):
             return leaf
         expr, extent = leaf.value.expr, leaf.extent
-        if isinstance(expr, AxisVar) and is_same(self._bodies.extents[expr.axis], extent):
+        if isinstance(expr, AxisVar) and is_same(self._inlining.extents[expr.axis], extent):
             return expr
         low, high = bounds(expr)
         return expr if low >= 0 and not isinstance(extent, Size) and high < extent else leaf
@@ -307,8 +280,8 @@ class _Folding(Rebuilder):
             case Cast(value=IndexValue(expr=expr), dtype=torch.int32 | torch.int64 as dtype):
                 return IndexValue(expr, dtype)
             case Compute(op="add" | "sub" | "mul" | "neg" as op, args=args):
-                expr = _folded(op, [_expression(arg) for arg in args])
-                return made if expr is None else IndexValue(expr, made.dtype)
+                folded = _folded(op, [_expression(arg) for arg in args])
+                return made if folded is None else IndexValue(folded, made.dtype)
         return made
 
 
@@ -323,7 +296,7 @@ def _expression(value: Value) -> Expr | None:
 
 def _folded(op: str, args: Sequence[Expr | None]) -> Expr | None:
     """Return the result as an index expression if it fits into 32 bits."""
-    known = [arg for arg in args if arg is not None]
+    known: list[Expr] = [arg for arg in args if arg is not None]
     if len(known) < len(args):
         return None
     match op, known:

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import CannotRender
-from ..loops.ir import Load, Reduction, Value, walk
-from ..symbols.size import Dimension, Size, hint_of, is_same
-from ..target import Target
-from .attention import SCORE, TANGENT, AttentionKernel
-from .config import AttentionConfig
-from .loop_structure import Structure
-from .plan import Config, LaunchGrid
-from .triton_ops import TL_DTYPES, closed
-from .triton_tile import Tile, TileBlock
-from .triton_values import TritonValues
+from ...errors import CannotRender
+from ...loops.ir import Load, Reduction, Value, walk
+from ...symbols.size import Dimension, Size, is_same
+from ...target import Target
+from ..config import AttentionConfig
+from ..loop_structure import Structure
+from ..plan import Config, LaunchGrid
+from ..triton_ops import TL_DTYPES, closed
+from ..triton_tile import Tile, TileBlock
+from ..triton_values import TritonValues
+from .kernel import SCORE, TANGENT, AttentionKernel
 
 __all__ = ["attention_candidates", "attention_text", "is_written"]
 
@@ -119,7 +119,7 @@ def _tile_of(kernel: AttentionKernel, config: AttentionConfig) -> _Tile:
     rows, columns = config.rows or rows, config.columns or columns
     if kernel.has_blocks:
         rows, columns = (min(n, size) for n, size in
-                         zip((rows, columns), kernel.form.block_size, strict=True))  # fmt: skip
+                         zip((rows, columns), kernel.block_size, strict=True))  # fmt: skip
     _, _, i, j = kernel.axes
     length, keys = kernel.extents[2:]
     blocks = [
@@ -164,7 +164,7 @@ class _Writer(TritonValues):
         query, key = kernel.buffers["query"], kernel.buffers["key"]
         self.heads = (key if kernel.kind == "keys" else query).shape[1]
         self.is_grouped = not is_same(query.shape[1], key.shape[1])
-        scale = kernel.form.scale
+        scale = kernel.scale
         # Without a function the scale is part of the exponent's factor, which saves a product.
         self.is_folded = kernel.score is None and scale > 0
         self.unit = scale if self.is_folded else 1.0
@@ -229,7 +229,7 @@ class _Writer(TritonValues):
         """Return whether a tile may have positions outside; blocks of a mask may lie beyond."""
         size = block.size
         if self.attention.has_blocks:
-            size = self.attention.form.block_size["ij".index(block.name)]
+            size = self.attention.block_size["ij".index(block.name)]
         return not is_same(block.extent % size, 0)
 
     # -- memory ----------------------------------------------------------------------------------
@@ -238,7 +238,9 @@ class _Writer(TritonValues):
         """Define the address of the rows of a head."""
         stride = [self.size_text(n) for n in self.attention.buffers[role].stride]
         name = f"{role}{suffix}"
-        self.line(f"{name} = {role} + b.to(tl.int64) * {stride[0]} + {head}.to(tl.int64) * {stride[1]}")
+        self.line(
+            f"{name} = {role} + b.to(tl.int64) * {stride[0]} + {head}.to(tl.int64) * {stride[1]}"
+        )
         return name
 
     def _tile(self, role: str, block: TileBlock, dimension: int) -> tuple[str, str]:
@@ -266,7 +268,9 @@ class _Writer(TritonValues):
     def _write(self, role: str, block: TileBlock, text: str) -> None:
         at, mask = self._tile(role, block, 0)
         dtype = TL_DTYPES[self.attention.buffers[role].dtype]
-        self.line(f"tl.store({at}, {closed(text)}.to({dtype})" + (f", mask={mask})" if mask else ")"))
+        self.line(
+            f"tl.store({at}, {closed(text)}.to({dtype})" + (f", mask={mask})" if mask else ")")
+        )
 
     def _row(self, role: str) -> tuple[str, str]:
         """Return the addresses of one number for each query of the tile, and their mask."""
@@ -298,14 +302,18 @@ class _Writer(TritonValues):
     def _visit_blocks(self, prefix: str, step: Callable[[bool], None]) -> None:
         side = "q" if self.visited.name == "i" else "kv"
         own, whole = ("ij".index(block.name) for block in (self.own, self.visited))
-        sizes = self.attention.form.block_size
+        sizes = self.attention.block_size
         row = f"start_{self.own.name} // {sizes[own]}"
         parts = sizes[whole] // self.visited.size
         count = self._listed(f"{prefix}{side}_num_blocks", row)
         self.line(f"{prefix}count = tl.load({count})" + (f" * {parts}" if parts > 1 else ""))
         self.line(f"{prefix}list = {self._listed(f'{prefix}{side}_indices', row)}")
         self.open(f"for step in tl.range(0, {prefix}count):")
-        at = f"tl.load({prefix}list + step // {parts})" if parts > 1 else f"tl.load({prefix}list + step)"
+        at = (
+            f"tl.load({prefix}list + step // {parts})"
+            if parts > 1
+            else f"tl.load({prefix}list + step)"
+        )
         inner = f" + (step % {parts}) * {self.visited.size}" if parts > 1 else ""
         self.line(f"start_{self.visited.name} = {at} * {sizes[whole]}{inner}")
         self._open_side(self.visited)
@@ -334,7 +342,7 @@ class _Writer(TritonValues):
 
     def _scores(self, product: str, is_masked: bool) -> str:
         """Write the scores `s` and the changed ones `t`; return whether each counts, or ""."""
-        self.line(f"s = {product}" + ("" if self.is_folded else f" * {self.attention.form.scale!r}"))
+        self.line(f"s = {product}" + ("" if self.is_folded else f" * {self.attention.scale!r}"))
         self._define(SCORE, "s")
         score, keeps = self.attention.score, self.attention.keeps
         changed = "s" if score is None else self._full(score)
@@ -431,7 +439,7 @@ class _Writer(TritonValues):
         self.line(f"acc = tl.zeros([{self.own.size}, {width}], tl.float32)")
         self._visit(self._query_step)
         self._begin("query_grad", "h")
-        self._write("query_grad", self.own, f"acc * {self.attention.form.scale!r}")
+        self._write("query_grad", self.own, f"acc * {self.attention.scale!r}")
 
     def _query_step(self, is_masked: bool) -> None:
         self._read("k", "key", self.visited, 1)
@@ -457,7 +465,7 @@ class _Writer(TritonValues):
         self._visit(self._keys_step)
         if self.is_grouped:
             self.close()
-        for name, text in (("key", f"dk * {self.attention.form.scale!r}"), ("value", "dv")):
+        for name, text in (("key", f"dk * {self.attention.scale!r}"), ("value", "dv")):
             self._begin(f"{name}_grad", "key_head")
             self._write(f"{name}_grad", self.own, text)
 
