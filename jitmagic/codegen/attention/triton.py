@@ -12,6 +12,7 @@ Tiles are two-dimensional: what the program owns is dimension 0, what it visits 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,18 +20,19 @@ import torch
 
 from ...errors import CannotRender
 from ...loops.ir import Load, Reduction, Value, walk
-from ...symbols.size import Dimension, Size, is_same
+from ...symbols.size import Dimension, Size, is_same, may_assume
 from ...target import Target
 from ..config import AttentionConfig
 from ..loop_structure import Structure
 from ..plan import Config, LaunchGrid
 from ..triton_ops import TL_DTYPES, closed
-from ..triton_tile import Tile, TileBlock
+from ..triton_tile import FAR, Tile, TileBlock
 from ..triton_values import TritonValues
 from .kernel import SCORE, TANGENT, AttentionKernel
 
 __all__ = ["attention_candidates", "attention_text", "is_written"]
 
+_FAR_ROWS = 1 << 23  # positions in a tile of at most 128 such rows fit into 32 bits
 _LEAST = 16  # side of the smallest product of tl.dot
 _LOG2E = 1.4426950408889634
 _LOWEST = 'float("-inf")'
@@ -54,6 +56,9 @@ def attention_text(
 def is_written(kernel: AttentionKernel) -> bool:
     """Return whether Triton has a form of all operations and dtypes of a kernel."""
     if any(buffer.dtype not in TL_DTYPES for buffer in kernel.buffers.values()):
+        return False
+    rows = [kernel.buffers[role].stride[2] for role in ("query", "key", "value")]
+    if any(not isinstance(step, Size) and step >= _FAR_ROWS for step in rows):
         return False
     try:
         _Writer(kernel, _tile_of(kernel, AttentionConfig())).lines()
@@ -153,7 +158,9 @@ class _Writer(TritonValues):
         values = [v for v in (kernel.score, kernel.keeps, kernel.gradient) if v is not None]
         super().__init__(
             _structure_of(kernel),
-            Tile((*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, wide=False),
+            Tile(
+                (*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, _is_wide(kernel)
+            ),
             {name: name for name in kernel.buffers},
             kernel.buffers,
         )
@@ -182,13 +189,15 @@ class _Writer(TritonValues):
 
     def _open_program(self) -> None:
         for symbol in self.attention.symbols:
-            self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
-        own = self.own
-        tiles, heads = self.size_text(own.count), self.size_text(self.heads)
+            self.line(
+                f"{symbol.name}_wide, {symbol.name} = {symbol.name}, {symbol.name}.to(tl.int32)"
+            )
+        own, wide = self.own, ".to(tl.int64)" if self.tile.wide else ""
+        tiles, heads = self._tiles(own), self.size_text(self.heads)
         self.line("pid = tl.program_id(0)")
         self.line(f"part = pid // {tiles}")
-        self.line(f"b = part // {heads}")
-        self.line(f"head = part % {heads}")
+        self.line(f"b = (part // {heads}){wide}")
+        self.line(f"head = (part % {heads}){wide}")
         # Under a causal mask the last queries see most keys: long programs start first.
         turn = f"{tiles} - 1 - " if own.name == "i" else ""
         self.line(f"start_{own.name} = ({turn}pid % {tiles}) * {own.size}")
@@ -204,6 +213,19 @@ class _Writer(TritonValues):
                 self._open_head("head")
         self._open_side(own)
 
+    def _tiles(self, block: TileBlock) -> str:
+        """Return the number of tiles."""
+        if isinstance(block.extent, Size):
+            return f"tl.cdiv({self.size_text(block.extent)}, {block.size})"
+        return str(block.count)
+
+    def _wide(self, size: Dimension) -> str:
+        """Return a stride in 64 bits: products of dynamic sizes may need them."""
+        text = self.size_text(size)
+        for symbol in self.attention.symbols:
+            text = re.sub(rf"\b{symbol.name}\b", f"{symbol.name}_wide", text)
+        return text
+
     def _groups(self) -> str:
         query, key = (self.attention.buffers[name].shape[1] for name in ("query", "key"))
         return closed(f"{self.size_text(query)} // {self.size_text(key)}")
@@ -214,8 +236,8 @@ class _Writer(TritonValues):
 
     def _open_side(self, block: TileBlock) -> None:
         """Define the positions of a tile, from its first one."""
-        name = block.name
-        self.line(f"{name} = start_{name} + {self._range(block)}")
+        name, wide = block.name, ".to(tl.int64)" if self.tile.wide else ""
+        self.line(f"{name} = start_{name}{wide} + {self._range(block)}")
         if self._is_ragged(block):
             self.line(f"{name}_in = {name} < {self.size_text(block.extent)}")
             self.scopes[-1].masks[block] = f"{name}_in"
@@ -236,7 +258,7 @@ class _Writer(TritonValues):
 
     def _begin(self, role: str, head: str, suffix: str = "_at") -> str:
         """Define the address of the rows of a head."""
-        stride = [self.size_text(n) for n in self.attention.buffers[role].stride]
+        stride = [self._wide(n) for n in self.attention.buffers[role].stride]
         name = f"{role}{suffix}"
         self.line(
             f"{name} = {role} + b.to(tl.int64) * {stride[0]} + {head}.to(tl.int64) * {stride[1]}"
@@ -250,8 +272,8 @@ class _Writer(TritonValues):
         width, size = int(buffer.shape[3]), _power(int(buffer.shape[3]))
         across = "[None, :]" if dimension == 0 else "[:, None]"
         columns = f"tl.arange(0, {size}){across}"
-        start = f"start_{block.name}"
-        at = f"{role}_at + {start}.to(tl.int64) * {step} + {self._range(block, dimension)} * {step}"
+        start, far = f"start_{block.name}", self._wide(buffer.stride[2])
+        at = f"{role}_at + {start}.to(tl.int64) * {far} + {self._range(block, dimension)} * {step}"
         at += f" + {columns}" + ("" if inner == "1" else f" * {inner}")
         masks = []
         if self._is_ragged(block):
@@ -274,7 +296,7 @@ class _Writer(TritonValues):
 
     def _row(self, role: str) -> tuple[str, str]:
         """Return the addresses of one number for each query of the tile, and their mask."""
-        stride = [self.size_text(n) for n in self.attention.buffers[role].stride]
+        stride = [self._wide(n) for n in self.attention.buffers[role].stride]
         at = f"{role} + b.to(tl.int64) * {stride[0]} + h.to(tl.int64) * {stride[1]}"
         block = self.own if self.own.name == "i" else self.visited
         return f"{at} + i * {stride[2]}", "i_in" if self._is_ragged(block) else ""
@@ -289,8 +311,7 @@ class _Writer(TritonValues):
         """Write the loops over the visited tiles. `step` writes one, masked or not."""
         name, size = self.visited.name, self.visited.size
         if not self.attention.has_blocks:
-            count = self.size_text(self.visited.count)
-            self.open(f"for step in tl.range(0, {count}):")
+            self.open(f"for step in tl.range(0, {self._tiles(self.visited)}):")
             self.line(f"start_{name} = step * {size}")
             self._open_side(self.visited)
             step(self.attention.keeps is not None)
@@ -479,6 +500,17 @@ class _Writer(TritonValues):
         self.line(f"dp = {self._dot('v', 'tl.trans(do)')}")
         self._score_gradient(kept)
         self.line(f"dk = {self._dot('g.to(q.dtype)', 'tl.trans(q)', 'dk')}")
+
+
+def _is_wide(kernel: AttentionKernel) -> bool:
+    """Return whether offsets into captured tensors need 64 bits."""
+    captured = [b for role, b in kernel.buffers.items() if role.startswith("captured")]
+    for buffer in captured:
+        far = [(n - 1) * step for n, step in zip(buffer.shape, buffer.stride, strict=True)]
+        extent = sum(far[1:], far[0]) if far else 0
+        if not (may_assume("<", extent, FAR) if isinstance(extent, Size) else extent < FAR):
+            return True
+    return False
 
 
 def _structure_of(kernel: AttentionKernel) -> Structure:
