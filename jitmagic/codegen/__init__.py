@@ -30,8 +30,9 @@ from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
 from ..target import Target
+from .attention import cpp as cpp_attention
+from .attention import triton as triton_attention
 from .attention.kernel import AttentionKernel, Kernel, attention_kernel
-from .attention.triton import is_written
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
@@ -77,7 +78,10 @@ RENDERERS: Mapping[str, type[Renderer]] = {
 }
 
 # Whether a tier's renderer writes a kernel of flex_attention.
-ATTENTION: Mapping[str, Callable[[AttentionKernel], bool]] = {"triton": is_written}
+ATTENTION: Mapping[str, Callable[[AttentionKernel], bool]] = {
+    "cpp": cpp_attention.is_written,
+    "triton": triton_attention.is_written,
+}
 
 # The size arguments of a tier's kernels: one int64 array, or one argument per symbol.
 SIZE_ARGUMENTS: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {

@@ -16,10 +16,11 @@ from types import MappingProxyType
 import torch
 
 from ..budget import check
-from ..loops.ir import Buffer, Nest
+from ..loops.ir import Buffer
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
-from .attention.kernel import Kernel
+from .attention.cpp import attention_function
+from .attention.kernel import AttentionKernel, Kernel
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
@@ -38,7 +39,9 @@ __all__ = ["CppRenderer"]
 # once. Split into units, a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s;
 # in a single unit they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
-_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # in gemm.h, chain.h
+# in gemm.h, chain.h, attention.h
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?|attend)[<(]")
+_HEADERS = {"attend": "attention"}
 
 
 class CppRenderer:
@@ -52,7 +55,8 @@ class CppRenderer:
         """Return all combinations of one thread or all, where the work allows both, with 1, 2 or 4
         registers per step.
         """
-        assert isinstance(nest, Nest)
+        if isinstance(nest, AttentionKernel):
+            return ()
         kernel = structure(nest, buffers)
         if products_in(kernel):
             return ()  # gemm.h chooses its own method
@@ -72,7 +76,11 @@ class CppRenderer:
         functions: dict[str, str] = {}
         for nest in nests:
             check()
-            assert isinstance(nest, Nest)
+            if isinstance(nest, AttentionKernel):
+                functions[nest.name] = "\n".join(attention_function(nest))
+                dtypes = tuple(buffer.dtype for buffer in nest.buffers.values())
+                symbols[nest.name] = (*dtypes, torch.int64) if nest.symbols else dtypes
+                continue
             kernel = structure(nest, buffers)
             lines = _function(kernel, buffers, target, configs.get(nest.name))
             functions[kernel.name] = "\n".join(lines)
@@ -139,9 +147,11 @@ def _head(text: str) -> str:
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
     lines = ["#include <jitmagic/loop.h>"]
     called = {found.split("_")[0] for found in _PRODUCT_CALL.findall(text)}
-    if called:  # chain.h includes gemm.h
-        header = min(called)
-        lines += [f"#include <jitmagic/{header}.h>", "", "constexpr int L = jm::lanes<float>;"]
+    if called:  # the others include gemm.h
+        headers = {_HEADERS.get(name, name) for name in called}
+        headers -= {"gemm"} if len(headers) > 1 else set()
+        includes = [f"#include <jitmagic/{header}.h>" for header in sorted(headers)]
+        lines += [*includes, "", "constexpr int L = jm::lanes<float>;"]
         lines.append("template <class T> using VL = jm::Vec<T, L>;")
     else:
         lines.append("")

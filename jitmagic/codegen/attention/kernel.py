@@ -20,6 +20,7 @@ import torch
 
 from ...errors import CompileFailed
 from ...loops.expr import add, bounds, mul, position
+from ...loops.free_axes import value_axes
 from ...loops.ir import (
     Axis,
     AxisVar,
@@ -37,14 +38,16 @@ from ...loops.ir import (
     Nest,
     Value,
     ValueIndex,
+    walk,
 )
 from ...loops.values import cast, constant, opmath
 from ...schedule.substitution import Rebuilder
 from ...symbols.expr import Leaf, rebuild
 from ...symbols.size import Dimension, Size, is_same, may_assume
 from ...symbols.symbolic_numbers import Symbol, symbols_of
+from ..loop_structure import Structure
 
-__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel"]
+__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel", "structure_of"]
 
 SCORE, TANGENT = "score", "tangent"  # loads of these are values of the kernel, not of memory
 _KINDS = {
@@ -62,7 +65,8 @@ _FAR = 1 << 30  # positions of queries and keys are computed in 32 bits
 class AttentionKernel:
     """Holds one kernel. `kind`: "forward", "query" or "keys" (gradients). `read` and `written` map
     parameters to buffers, in the order of the arguments; `buffers` describes the parameters.
-    `score`, `keeps` and `gradient` are values; None: the score itself, every score, the tangent.
+    `score`: the changed score; `keeps`: whether it counts, None if all do; `gradient`: that of the
+    score before the change. `is_plain`: no function changes the score.
     """
 
     name: str
@@ -73,9 +77,9 @@ class AttentionKernel:
     read: Mapping[str, str]
     written: Mapping[str, str]
     buffers: Mapping[str, Buffer]
-    score: Value | None
+    score: Value
     keeps: Value | None
-    gradient: Value | None
+    gradient: Value
     axes: tuple[Axis, ...]
     extents: tuple[Dimension, ...]
     symbols: tuple[Symbol, ...]
@@ -107,6 +111,10 @@ class AttentionKernel:
         )
         values = self.score, self.keeps, self.gradient
         return self.kind, values, self.scale, self.blocks, self.block_size, facts
+
+    @property
+    def is_plain(self) -> bool:
+        return isinstance(self.score, Load) and self.score.buffer == SCORE
 
     @property
     def has_blocks(self) -> bool:
@@ -145,16 +153,13 @@ def attention_kernel(step: Extern, buffers: Mapping[str, Buffer]) -> AttentionKe
     inlining = Inlining(opmath(query.dtype), captured_buffers, axes, extents)
     score, keeps = step.functions
     try:
-        changed, gradient = (None, None) if score is None else inlining.values(score)
-        kept = None if keeps is None else inlining.values(keeps)[0]
+        changed, gradient = inlining.values(score)
+        kept = None if keeps is None else cast(inlining.values(keeps)[0], torch.bool)
     except CompileFailed:
         return None
     read |= {role: name for role, name in taken.items() if role in inlining.used}
     named = {role: replace(buffers[name], name=role) for role, name in {**read, **written}.items()}
     symbols = _symbols(named.values())
-    gradient = None if kind == "forward" else gradient
-    changed = None if changed is None else cast(changed, opmath(query.dtype))
-    kept = None if kept is None else cast(kept, torch.bool)
     return AttentionKernel(
         step.name, kind, scale, tuple(block_size), len(blocks), read, written, named,
         changed, kept, gradient, axes, extents, symbols,
@@ -207,13 +212,16 @@ class Inlining:
         names = zip(("batch", "head", "query", "key"), (b, h, i, j), strict=True)
         self.given |= {name: IndexValue(axis, torch.int64) for name, axis in names}
 
-    def values(self, function: LoopProgram) -> tuple[Value, Value | None]:
-        """Return the result of a function, and the gradient of the score, None for the tangent."""
+    def values(self, function: LoopProgram | None) -> tuple[Value, Value]:
+        """Return the result of a function, and the gradient of the score; None changes nothing."""
+        unchanged = self.given[SCORE], self.given[TANGENT]
+        if function is None:
+            return unchanged
         change = _Folding(self, function)
         result, *gradient = [change.of_buffer(str(name)) for name in function.outputs]
-        if not gradient and not change.has_tangent:
-            return result, None if result is self.given[SCORE] else constant(0.0, self.dtype)
-        return result, gradient[0]
+        if gradient:
+            return result, gradient[0]
+        return unchanged if result is unchanged[0] else (result, constant(0.0, self.dtype))
 
 
 class _Folding(Rebuilder):
@@ -237,10 +245,6 @@ class _Folding(Rebuilder):
         super().__init__(here, on_load=self._loaded, on_expr=self._in_range)
         for store in stores:
             self._values[store.buffer] = self.value(store.value)
-
-    @property
-    def has_tangent(self) -> bool:
-        return TANGENT in self._program.inputs
 
     def of_buffer(self, name: str) -> Value:
         """Return the value of a buffer that has one element."""
@@ -311,3 +315,10 @@ def _folded(op: str, args: Sequence[Expr | None]) -> Expr | None:
         case _:
             return None
     return made if all(-(2**31) <= end < 2**31 for end in bounds(made)) else None
+
+
+def structure_of(kernel: AttentionKernel, *values: Value) -> Structure:
+    """Return what the writers of values take: the arguments, and the axes of the values."""
+    arguments = (*kernel.read, *kernel.written)
+    written, free = frozenset(kernel.written), value_axes(walk(values))
+    return Structure(kernel.name, (), kernel.axes, (), arguments, written, free, kernel.symbols)

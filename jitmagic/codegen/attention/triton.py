@@ -23,12 +23,11 @@ from ...loops.ir import Load, Reduction, Value, walk
 from ...symbols.size import Dimension, Size, is_same, may_assume
 from ...target import Target
 from ..config import AttentionConfig
-from ..loop_structure import Structure
 from ..plan import Config, LaunchGrid
 from ..triton_ops import TL_DTYPES, closed
 from ..triton_tile import FAR, Tile, TileBlock
 from ..triton_values import TritonValues
-from .kernel import SCORE, TANGENT, AttentionKernel
+from .kernel import SCORE, TANGENT, AttentionKernel, structure_of
 
 __all__ = ["attention_candidates", "attention_text", "is_written"]
 
@@ -157,7 +156,7 @@ class _Writer(TritonValues):
         single = [TileBlock(axis.name, (axis,), n, 1) for axis, n in zip((b, h), kernel.extents)]  # noqa: B905
         values = [v for v in (kernel.score, kernel.keeps, kernel.gradient) if v is not None]
         super().__init__(
-            _structure_of(kernel),
+            structure_of(kernel),
             Tile(
                 (*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, _is_wide(kernel)
             ),
@@ -173,7 +172,7 @@ class _Writer(TritonValues):
         self.is_grouped = not is_same(query.shape[1], key.shape[1])
         scale = kernel.scale
         # Without a function the scale is part of the exponent's factor, which saves a product.
-        self.is_folded = kernel.score is None and scale > 0
+        self.is_folded = kernel.is_plain and scale > 0
         self.unit = scale if self.is_folded else 1.0
 
     def nested(self, node: Reduction, depth: int) -> None:
@@ -366,7 +365,7 @@ class _Writer(TritonValues):
         self.line(f"s = {product}" + ("" if self.is_folded else f" * {self.attention.scale!r}"))
         self._define(SCORE, "s")
         score, keeps = self.attention.score, self.attention.keeps
-        changed = "s" if score is None else self._full(score)
+        changed = "s" if self.attention.is_plain else self._full(score)
         masks = [m for block in (self.own, self.visited) if (m := self._guard(block))]
         if is_masked and keeps is not None:
             masks.append(closed(self.use(keeps)))
@@ -444,7 +443,7 @@ class _Writer(TritonValues):
         """Write the gradient of the scores before the function as `g`."""
         self.line("g = p * (dp - d)")
         gradient = self.attention.gradient
-        if gradient is None:
+        if isinstance(gradient, Load):
             return
         self._define(TANGENT, "g")
         self.line(f"g = {self._full(gradient)}")
@@ -511,9 +510,3 @@ def _is_wide(kernel: AttentionKernel) -> bool:
         if not (may_assume("<", extent, FAR) if isinstance(extent, Size) else extent < FAR):
             return True
     return False
-
-
-def _structure_of(kernel: AttentionKernel) -> Structure:
-    arguments = (*kernel.read, *kernel.written)
-    written = frozenset(kernel.written)
-    return Structure(kernel.name, (), kernel.axes, (), arguments, written, {}, kernel.symbols)

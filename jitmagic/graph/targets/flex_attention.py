@@ -51,17 +51,18 @@ class FlexAttention:
         self, query: Tensor, key: Tensor, value: Tensor, captured: Sequence[Tensor]
     ) -> bool:
         """Return whether kernels may be generated for these tensors."""
-        differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in captured)
-        dtypes = (torch.float16, torch.bfloat16, torch.float32)
+        if query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            return False
+        if torch.is_grad_enabled() and any(x.requires_grad for x in captured):
+            return False
+        if query.device.type == "cpu":
+            return True
+        sizes = self.form.block_size
         return (
             query.device.type == "cuda"
-            and query.dtype in dtypes
             and key.shape[0] == query.shape[0]
-            and not differentiated
             and all(type(x.shape[3]) is int and 0 < x.shape[3] <= _WIDEST for x in (query, value))
-            and all(type(x.shape[n]) is int for x in (query, key) for n in (0, 1))
-            and all(size % _NARROWEST == 0 for size in self.form.block_size)
-            and all(size & (size - 1) == 0 for size in self.form.block_size)
+            and all(size % _NARROWEST == 0 and size & (size - 1) == 0 for size in sizes)
         )
 
     def __repr__(self) -> str:
