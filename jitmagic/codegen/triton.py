@@ -22,7 +22,8 @@ from ..symbols.size import Size, expr_of, hint_of, may_assume
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from ..target import Target
 from .attention.kernel import AttentionKernel, Kernel
-from .attention.triton import attention_candidates, attention_text
+from .attention.tiles import attention_candidates
+from .attention.triton import attention_text
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
@@ -56,7 +57,7 @@ class TritonRenderer:
     ) -> tuple[Config, ...]:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
-            return attention_candidates(nest, target)
+            return attention_candidates(nest)
         return tile_candidates(structure(nest, buffers), target)
 
     def render(
@@ -71,7 +72,7 @@ class TritonRenderer:
         for nest in nests:
             check()
             if isinstance(nest, AttentionKernel):
-                text, grids[nest.name] = attention_text(nest, target, configs.get(nest.name))
+                text, grids[nest.name] = attention_text(nest, configs.get(nest.name))
                 functions.append(text)
                 symbols[nest.name] = nest.dtypes
                 if nest.by_value:

@@ -128,7 +128,7 @@ def _check(
 def _sweep(options: argparse.Namespace, width: int) -> None:
     """Time each kernel with each of its tiles, the others with their defaults."""
     attention, given = _attention(options), _tensors(options, width)
-    tangent, tile_of = torch.randn_like(given[0]), triton_attention._tile_of
+    tangent, tile_of = torch.randn_like(given[0]), triton_attention.tile_of
     sizes = [(128, 128), (128, 64), (64, 128), (64, 64)]
     for kind in ("forward", "query", "keys"):
         lines = []
@@ -140,7 +140,7 @@ def _sweep(options: argparse.Namespace, width: int) -> None:
                     def chosen(kernel, given_config, config=config, kind=kind):  # type: ignore[no-untyped-def]
                         return tile_of(kernel, config if kernel.kind == kind else given_config)
 
-                    with mock.patch.object(triton_attention, "_tile_of", chosen):
+                    with mock.patch.object(triton_attention, "tile_of", chosen):
                         try:
                             run = jitmagic.jit(attention, fullgraph=True)
                             once = _training(run, given, tangent)

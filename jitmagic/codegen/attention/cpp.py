@@ -90,7 +90,8 @@ def _write_call(body: CppBody, kernel: AttentionKernel, masked: str) -> None:
 
 def _rows(kernel: AttentionKernel, role: str, batch: Dimension) -> str:
     buffer = kernel.buffers[role]
-    stride: list[Dimension] = [*buffer.stride, 1][:4]
+    stride: list[Dimension] = [*buffer.stride]
+    stride += [1] * (4 - len(stride))
     if not is_same(buffer.shape[0], batch):  # the batch shares one row of keys
         stride[0] = 0
     return f"{{{', '.join([role, *map(count_text, stride)])}}}"

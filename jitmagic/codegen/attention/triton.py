@@ -14,34 +14,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from ...errors import CannotRender
 from ...loops.ir import Load, Reduction, Value, walk
-from ...symbols.size import Dimension, Size, is_same, may_assume
-from ...target import Target
+from ...symbols.size import Dimension, Size, is_same
 from ..config import AttentionConfig
 from ..plan import Config, LaunchGrid
 from ..triton_ops import TL_DTYPES, closed
-from ..triton_tile import FAR, Tile, TileBlock
+from ..triton_tile import Tile, TileBlock
 from ..triton_values import TritonValues
 from .kernel import SCORE, TANGENT, AttentionKernel, structure_of
+from .tiles import AttentionTile, is_wide, power, tile_of
 
-__all__ = ["attention_candidates", "attention_text", "is_written"]
+__all__ = ["attention_text", "is_written"]
 
 _FAR_ROWS = 1 << 23  # positions in a tile of at most 128 such rows fit into 32 bits
-_LEAST = 16  # side of the smallest product of tl.dot
 _LOG2E = 1.4426950408889634
 _LOWEST = 'float("-inf")'
 
 
-def attention_text(
-    kernel: AttentionKernel, target: Target, config: Config | None
-) -> tuple[str, LaunchGrid]:
+def attention_text(kernel: AttentionKernel, config: Config | None) -> tuple[str, LaunchGrid]:
     """Return the function of a kernel, and its grid."""
-    tile = _tile_of(kernel, config if isinstance(config, AttentionConfig) else AttentionConfig())
+    tile = tile_of(kernel, config if isinstance(config, AttentionConfig) else AttentionConfig())
     writer = _Writer(kernel, tile)
     lines = writer.lines()
     names = [*kernel.read, *kernel.written, *(symbol.name for symbol in kernel.symbols)]
@@ -60,87 +56,10 @@ def is_written(kernel: AttentionKernel) -> bool:
     if any(not isinstance(step, Size) and step >= _FAR_ROWS for step in rows):
         return False
     try:
-        _Writer(kernel, _tile_of(kernel, AttentionConfig())).lines()
+        _Writer(kernel, tile_of(kernel, AttentionConfig())).lines()
     except CannotRender:
         return False
     return True
-
-
-def attention_candidates(kernel: AttentionKernel, target: Target) -> tuple[Config, ...]:
-    """Return the configs worth measuring."""
-    sizes = [(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128)]
-    made = [
-        AttentionConfig(rows, columns, warps, stages)
-        for rows, columns in sizes
-        for warps in (4, 8)
-        for stages in (2, 3)
-    ]
-    return tuple(config for config in made if _fits(kernel, config))
-
-
-def _fits(kernel: AttentionKernel, config: AttentionConfig) -> bool:
-    """Return whether the tiles fit into the shared memory of one processor."""
-    return _shared_bytes(kernel, config) <= 200 << 10
-
-
-def _shared_bytes(kernel: AttentionKernel, config: AttentionConfig) -> int:
-    query, value = kernel.buffers["query"], kernel.buffers["value"]
-    widths = _power(int(query.shape[3])) + _power(int(value.shape[3]))
-    own, visited = config.rows, config.columns
-    if kernel.kind == "keys":
-        own, visited = visited, own
-    owned = own * (widths if kernel.kind != "forward" else widths // 2)
-    return query.dtype.itemsize * (owned + visited * widths * config.stages)
-
-
-# -- tiles -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """The blocks of one program."""
-
-    own: TileBlock
-    visited: TileBlock
-    warps: int
-    stages: int
-
-
-_DEFAULTS = {  # kind -> (rows, columns, warps, stages) for heads of at most 64, and wider ones
-    "forward": ((128, 64, 4, 3), (128, 64, 8, 3)),
-    "query": ((128, 64, 8, 2), (64, 64, 4, 2)),
-    "keys": ((64, 128, 8, 2), (64, 64, 4, 2)),
-}
-
-
-def _tile_of(kernel: AttentionKernel, config: AttentionConfig) -> _Tile:
-    """Choose the blocks; those of a block mask are whole multiples of them."""
-    query, value = kernel.buffers["query"], kernel.buffers["value"]
-    width = max(int(query.shape[3]), int(value.shape[3]))
-    rows, columns, warps, stages = _DEFAULTS[kernel.kind][width > 64]
-    if width > 128 or query.dtype is torch.float32:
-        rows, columns, stages = min(rows, 64), min(columns, 32 if width > 64 else 64), 2
-    rows, columns = config.rows or rows, config.columns or columns
-    if kernel.has_blocks:
-        rows, columns = (min(n, size) for n, size in
-                         zip((rows, columns), kernel.block_size, strict=True))  # fmt: skip
-    _, _, i, j = kernel.axes
-    length, keys = kernel.extents[2:]
-    blocks = [
-        TileBlock("i", (i,), length, _shortened(rows, length)),
-        TileBlock("j", (j,), keys, _shortened(columns, keys)),
-    ]
-    own, visited = reversed(blocks) if kernel.kind == "keys" else blocks
-    return _Tile(own, visited, config.warps or warps, config.stages or stages)
-
-
-def _shortened(size: int, extent: Dimension) -> int:
-    return size if isinstance(extent, Size) else max(_LEAST, min(size, _power(extent)))
-
-
-def _power(size: int) -> int:
-    """Return the power of two that is not less, at least the smallest tile."""
-    return max(_LEAST, 1 << (size - 1).bit_length())
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -151,14 +70,14 @@ class _Writer(TritonValues):
     and `j` its positions, `i_in` and `j_in` whether they are inside.
     """
 
-    def __init__(self, kernel: AttentionKernel, tile: _Tile) -> None:
+    def __init__(self, kernel: AttentionKernel, tile: AttentionTile) -> None:
         b, h, _, _ = kernel.axes
         single = [TileBlock(axis.name, (axis,), n, 1) for axis, n in zip((b, h), kernel.extents)]  # noqa: B905
         values = [v for v in (kernel.score, kernel.keeps, kernel.gradient) if v is not None]
         super().__init__(
             structure_of(kernel),
             Tile(
-                (*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, _is_wide(kernel)
+                (*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, is_wide(kernel)
             ),
             {name: name for name in kernel.buffers},
             kernel.buffers,
@@ -268,7 +187,7 @@ class _Writer(TritonValues):
         """Return the addresses of a tile of rows and its mask; rows are that dimension."""
         buffer = self.attention.buffers[role]
         step, inner = (self.size_text(n) for n in buffer.stride[2:])
-        width, size = int(buffer.shape[3]), _power(int(buffer.shape[3]))
+        width, size = int(buffer.shape[3]), power(int(buffer.shape[3]))
         across = "[None, :]" if dimension == 0 else "[:, None]"
         columns = f"tl.arange(0, {size}){across}"
         start, far = f"start_{block.name}", self._wide(buffer.stride[2])
@@ -394,7 +313,7 @@ class _Writer(TritonValues):
     # -- kernels ---------------------------------------------------------------------------------
 
     def _forward(self) -> None:
-        width = _power(int(self.attention.buffers["value"].shape[3]))
+        width = power(int(self.attention.buffers["value"].shape[3]))
         self._addresses("query", "key", "value")
         self._read("q", "query", self.own, 0)
         size = self.own.size
@@ -451,7 +370,7 @@ class _Writer(TritonValues):
             self.line(f"g = tl.where({kept}, g, 0.0)")
 
     def _query(self) -> None:
-        width = _power(int(self.attention.buffers["query"].shape[3]))
+        width = power(int(self.attention.buffers["query"].shape[3]))
         self._addresses("query", "key", "value", "grad")
         self._read("q", "query", self.own, 0)
         self._read("do", "grad", self.own, 0)
@@ -471,7 +390,7 @@ class _Writer(TritonValues):
         self.line(f"acc = {self._dot('g.to(k.dtype)', 'tl.trans(k)', 'acc')}")
 
     def _keys(self) -> None:
-        widths = [_power(int(self.attention.buffers[n].shape[3])) for n in ("key", "value")]
+        widths = [power(int(self.attention.buffers[n].shape[3])) for n in ("key", "value")]
         self._addresses("key", "value")
         self._read("k", "key", self.own, 0)
         self._read("v", "value", self.own, 0)
@@ -499,14 +418,3 @@ class _Writer(TritonValues):
         self.line(f"dp = {self._dot('v', 'tl.trans(do)')}")
         self._score_gradient(kept)
         self.line(f"dk = {self._dot('g.to(q.dtype)', 'tl.trans(q)', 'dk')}")
-
-
-def _is_wide(kernel: AttentionKernel) -> bool:
-    """Return whether offsets into captured tensors need 64 bits."""
-    captured = [b for role, b in kernel.buffers.items() if role.startswith("captured")]
-    for buffer in captured:
-        far = [(n - 1) * step for n, step in zip(buffer.shape, buffer.stride, strict=True)]
-        extent = sum(far[1:], far[0]) if far else 0
-        if not (may_assume("<", extent, FAR) if isinstance(extent, Size) else extent < FAR):
-            return True
-    return False

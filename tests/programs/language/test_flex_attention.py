@@ -60,7 +60,9 @@ def tensors(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 def agree(program: Callable[..., Tensor], given: list[Tensor], **options: Any) -> None:
     fast = jitmagic.jit(program, **options)
     made, wanted = fast(*given), program(*given)
-    torch.testing.assert_close(made, wanted)
+    # Eager rounds the shares to 16 bits; tiles do not.
+    tolerance = {"rtol": 0.016, "atol": 0.02} if made.dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(made, wanted, **tolerance)
     assert made.stride() == wanted.stride()
     assert (counts_of(fast).graphs, counts_of(fast).breaks) == (1, 0)
 
