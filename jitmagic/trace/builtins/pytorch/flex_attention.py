@@ -185,17 +185,7 @@ def _traced(machine: Machine, query: TensorValue, function: Value, first: int) -
         return [lift(machine, node) for node in nodes[first:]]
 
     def checked(*args: Value) -> Value:
-        before = set(machine.graph.graph.nodes)
-        result = function.realize(machine).call(machine, args, {}).realize(machine)
-        for node in machine.graph.graph.nodes:
-            if node not in before and node.op != "placeholder":
-                _check_elementwise(node)
-        if isinstance(result, ConstantValue):
-            dtype = torch.bool if first else wide
-            result = record(machine, torch.full, [TupleValue([]), result], {
-                "dtype": machine.constant(dtype), "device": machine.constant(device)
-            })  # fmt: skip
-        return _tensor(result)
+        return _called(machine, function, args, torch.bool if first else wide, device)
 
     traced = call.trace(_Caller(checked), arguments)
     if traced.draws or traced.structure != Slot(0):
@@ -215,6 +205,50 @@ class _Caller(Value):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         made: Value = self.run(*args)
         return made
+
+
+def _called(
+    machine: Machine,
+    function: Value,
+    args: Args,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> TensorValue:
+    """Call a function of numbers on tensors with four axes."""
+    before = set(machine.graph.graph.nodes)
+    result = function.realize(machine).call(machine, args, {}).realize(machine)
+    for node in machine.graph.graph.nodes:
+        if node not in before and node.op != "placeholder":
+            _check_elementwise(node)
+    if isinstance(result, ConstantValue):
+        options = {"dtype": machine.constant(dtype), "device": machine.constant(device)}
+        result = record(machine, torch.full, [TupleValue([]), result], options)
+    return _tensor(result)
+
+
+@handles_named("torch.nn.attention.flex_attention", "create_mask")
+def _create_mask(
+    machine: Machine,
+    mod_fn: Value,
+    B: Value,
+    H: Value,
+    Q_LEN: Value,
+    KV_LEN: Value,
+    device: Value | None = None,
+) -> Value:
+    """Call a mask function on whole tensors, as for flex_attention, where torch maps it."""
+    named = {} if device is None or is_none(device) else {"device": device}
+    if not named:
+        _refuse("a mask without a device")
+    sizes = [machine.constant(1) if is_none(n) else n for n in (B, H, Q_LEN, KV_LEN)]
+    axes = []
+    for axis, size in enumerate(sizes):
+        line = record(machine, torch.arange, [size], named)
+        shape = [-1 if each == axis else 1 for each in range(4)]
+        axes.append(record(machine, "view", [line, *map(machine.constant, shape)]))
+    where = device_of(_tensor(axes[0]).node)
+    made = _called(machine, mod_fn, axes, torch.bool, where)
+    return record(machine, "contiguous", [record(machine, "expand", [made, *sizes])])
 
 
 def _check_elementwise(node: Node) -> None:
