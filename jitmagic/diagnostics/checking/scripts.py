@@ -29,6 +29,7 @@ from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.regions import FunctionCall
 from ...graph.targets.control_flow import PLACES, ControlFlow
+from ...graph.targets.flex_attention import FlexAttention
 from ...graph.transforms import Pattern, Pull, Slot, Transformed
 from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, spec_of
@@ -129,6 +130,8 @@ def _definition(key: str, value: object) -> str:
         return _factory(key, f"{_TRANSFORMS}\nreturn Pull({settings}, {arguments})")
     if isinstance(value, ControlFlow):
         return _control_flow(key, value)
+    if isinstance(value, FlexAttention):
+        return _flex_attention(key, value)
     if value is type(None):
         return f"{key} = type(None)"
     module, name = _home(value)
@@ -183,6 +186,25 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
     made = f"return ControlFlow({flow.kind!r}, ({bodies}), {facts})"
     head = "from jitmagic.graph.targets.control_flow import Body, ControlFlow"
     return _factory(key, "\n\n".join([head, *graphs, made]))
+
+
+def _flex_attention(key: str, target: FlexAttention) -> str:
+    graphs = [_function(body.graph.graph, name) for name, body in target.bodies.items()]
+    made = {
+        name: f"Body({name}, {body.feeds!r}, {body.returns!r})"
+        for name, body in target.bodies.items()
+    }
+    form, none = target.form, "None"
+    facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}"
+    bodies = f"{made.get('score_mod', none)}, {made.get('mask_mod', none)}"
+    head = (
+        "from jitmagic.graph.operators.flex_attention import Form\n"
+        "from jitmagic.graph.targets.control_flow import Body\n"
+        "from jitmagic.graph.targets.flex_attention import FlexAttention"
+    )
+    return _factory(
+        key, "\n\n".join([head, *graphs, f"return FlexAttention(Form({bodies}, {facts}))"])
+    )
 
 
 def _factory(key: str, body: str) -> str:

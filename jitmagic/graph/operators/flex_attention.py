@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,18 +51,19 @@ class Form:
     scale: float
     blocks: int = 0
     block_size: tuple[int, int] = (0, 0)
-    captured: tuple[torch.dtype, ...] = field(default=())
 
     @property
     def key(self) -> tuple[object, ...]:
         """A key that equal forms share."""
         bodies = tuple(map(_body_key, (self.score, self.mask)))
-        return bodies, self.scale, self.blocks, self.block_size, self.captured
+        return bodies, self.scale, self.blocks, self.block_size
 
 
 def _body_key(body: Body | None) -> object:
     if body is None:
         return None
+    if not hasattr(body.graph, "graph"):  # a function of a script
+        return id(body)
     nodes = body.graph.graph.nodes
     if any(node.op == "get_attr" for node in nodes):
         return id(body)

@@ -23,6 +23,7 @@ from ..operators.flex_attention import (
     number_of,
     working_dtype,
 )
+from .control_flow import Body
 
 __all__ = ["FlexAttention"]
 
@@ -38,6 +39,12 @@ class FlexAttention:
     def __init__(self, form: Form) -> None:
         self.__name__ = "flex_attention"
         self.form = form
+
+    @property
+    def bodies(self) -> dict[str, Body]:
+        """The graphs of its functions, by the names of torch's parameters."""
+        known = {"score_mod": self.form.score, "mask_mod": self.form.mask}
+        return {name: body for name, body in known.items() if body is not None}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         query, key, value, *rest = tensors
