@@ -73,6 +73,8 @@ def _function(
     differentiates: bool,
     trace: Trace,
 ) -> GraphModule:
+    if not isinstance(body.graph, GraphModule):  # a function of a script
+        raise CompileFailed("a function of flex_attention is no graph")
     wide, one = working_dtype(query.dtype), (1, 1, 1, 1)
     axis = TensorSpec(one, one, torch.int64, query.device)
     score = replace(axis, dtype=wide, requires_grad=differentiates, is_leaf=not differentiates)

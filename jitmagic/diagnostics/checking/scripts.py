@@ -190,21 +190,20 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
 
 def _flex_attention(key: str, target: FlexAttention) -> str:
     graphs = [_function(body.graph.graph, name) for name, body in target.bodies.items()]
-    made = {
+    texts = {
         name: f"Body({name}, {body.feeds!r}, {body.returns!r})"
         for name, body in target.bodies.items()
     }
-    form, none = target.form, "None"
+    functions = ", ".join(texts.get(name, "None") for name in ("score_mod", "mask_mod"))
+    form = target.form
     facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}"
-    bodies = f"{made.get('score_mod', none)}, {made.get('mask_mod', none)}"
     head = (
         "from jitmagic.graph.operators.flex_attention import Form\n"
         "from jitmagic.graph.targets.control_flow import Body\n"
         "from jitmagic.graph.targets.flex_attention import FlexAttention"
     )
-    return _factory(
-        key, "\n\n".join([head, *graphs, f"return FlexAttention(Form({bodies}, {facts}))"])
-    )
+    made = f"return FlexAttention(Form({functions}, {facts}))"
+    return _factory(key, "\n\n".join([head, *graphs, made]))
 
 
 def _factory(key: str, body: str) -> str:

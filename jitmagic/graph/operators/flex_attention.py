@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...compat.modes import above_autograd
 from ..targets.control_flow import Body
 from .operator_library import LIBRARY, is_registered
 
@@ -162,7 +163,7 @@ def _differentiated(
 ) -> Sequence[Tensor]:
     """Return the gradients of query, key and value, which may be differentiated again."""
     again = torch.is_grad_enabled()
-    with torch.enable_grad():
+    with above_autograd(), torch.enable_grad():  # a backward that runs is below autograd
         given = [
             one.view_as(one) if again and one.requires_grad else one.detach().requires_grad_()
             for one in tensors

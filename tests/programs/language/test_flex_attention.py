@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import jitmagic
+from jitmagic.trace.builtins.pytorch import flex_attention as builtin
 from tests.codegen.flex_attention_programs import exact, programs
 from tests.programs.counts import counts_of
 
@@ -252,3 +253,38 @@ def test_memory_is_linear_in_the_length() -> None:
         held.append(max(event.cpu_memory_usage for event in profile.events()))
     assert held[0] <= 8 * given[0].nbytes
     assert held[1] >= length * length * 4  # eager makes the score matrix
+
+
+@pytest.mark.parametrize("name", ["causal with slopes", "capped", "grouped heads", "odd lengths"])
+def test_gradients_where_no_kernel_is_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch refuses gradients on the CPU; without that check the operators' formula gives them."""
+    monkeypatch.setattr(builtin, "_check_tensors", lambda *args: None)
+    program = programs("cpu")[name]
+    given = [x.requires_grad_() for x in program.tensors()]
+    wide = [x.detach().double().requires_grad_() for x in given]
+    for options in ({}, {"backend": "aot_eager"}):
+        fast = jitmagic.jit(program.function(), **options)
+        results, wanted = fast(*given), exact(program, *wide)
+        tangents = [torch.randn_like(x) for x in results]
+        found = torch.autograd.grad(results, given, tangents)
+        expected = torch.autograd.grad(wanted, wide, [t.double() for t in tangents])
+        for made, value in zip(found, expected, strict=True):
+            torch.testing.assert_close(made.double(), value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+def test_gradient_of_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin, "_check_tensors", lambda *args: None)
+    program = programs("cpu")["capped"]
+    given = [x.requires_grad_() for x in program.tensors()]
+    wide = [x.detach().double().requires_grad_() for x in given]
+    second = []
+    for run, inputs in (
+        (jitmagic.jit(program.function()), given),
+        (lambda *x: exact(program, *x), wide),
+    ):
+        first = torch.autograd.grad(run(*inputs)[0].square().sum(), inputs, create_graph=True)
+        second.append(torch.autograd.grad(sum(g.square().sum() for g in first), inputs))
+    for made, value in zip(*second, strict=True):
+        limit = 1e-5 * value.abs().max().item()
+        torch.testing.assert_close(made.double(), value, atol=limit, rtol=1e-4)
