@@ -16,9 +16,9 @@ from types import MappingProxyType
 import torch
 
 from ..budget import check
+from ..devices import Target
 from ..loops.ir import Buffer
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
-from ..target import Target
 from .attention.cpp import attention_function
 from .attention.kernel import AttentionKernel, Kernel
 from .config import CppConfig
