@@ -44,6 +44,7 @@ from ..loops.ir import (
     Constant,
     IndexValue,
     Load,
+    Nest,
     Reduction,
     Store,
     Value,
