@@ -44,7 +44,7 @@ def attention_text(kernel: AttentionKernel, config: Config | None) -> tuple[str,
     head = f"@triton.jit\ndef {kernel.name}({', '.join(names)}):\n"
     tiles = -(-tile.own.extent // tile.own.size)
     batch, heads = kernel.extents[0], writer.heads
-    grid = LaunchGrid((tiles * batch * heads, 1, 1), tile.warps, tile.stages)
+    grid = LaunchGrid((tiles * batch * heads, 1, 1), tile.warps, tile.stages, contracts=True)
     return head + "\n".join(f"    {line}" for line in lines), grid
 
 

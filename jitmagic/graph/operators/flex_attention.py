@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ...compat.modes import above_autograd
 from ..targets.control_flow import Body
-from .operator_library import LIBRARY, is_registered
+from .operator_library import LIBRARY, PURE, is_registered
 
 __all__ = [
     "FLEX_ATTENTION",
@@ -263,3 +263,4 @@ FLEX_ATTENTION: Any = torch.ops.jitmagic.flex_attention.default
 QUERY_GRADIENT: Any = torch.ops.jitmagic.flex_attention_query_gradient.default
 KEY_GRADIENTS: Any = torch.ops.jitmagic.flex_attention_key_gradients.default
 FLEX_OPERATORS = frozenset({FLEX_ATTENTION, QUERY_GRADIENT, KEY_GRADIENTS})
+PURE.update(FLEX_OPERATORS)

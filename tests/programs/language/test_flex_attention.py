@@ -11,6 +11,7 @@ import torch
 import torch.nn.attention.flex_attention as flex
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import jitmagic
 from jitmagic.trace.builtins.pytorch import flex_attention as builtin
@@ -288,3 +289,20 @@ def test_gradient_of_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     for made, value in zip(*second, strict=True):
         limit = 1e-5 * value.abs().max().item()
         torch.testing.assert_close(made.double(), value, atol=limit, rtol=1e-4)
+
+
+def test_checkpoint_runs_attention_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin, "_check_tensors", lambda *args: None)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q.sin(), k, v, SCORES["alibi"]).cos()
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        made: Tensor = checkpoint(attention, q, k, v, use_reentrant=False)
+        return made.sum()
+
+    given = [x.requires_grad_() for x in tensors()]
+    found = torch.autograd.grad(jitmagic.jit(program, fullgraph=True)(*given), given)
+    plain = [x.detach().clone().requires_grad_() for x in given]
+    wanted = torch.autograd.grad(jitmagic.jit(attention)(*plain).sum(), plain)
+    torch.testing.assert_close(found, wanted)
