@@ -33,7 +33,7 @@ from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import TupleValue
 from ...values.objects.constants import ConstantValue
-from ...values.objects.operators import is_none
+from ...values.objects.operators import compare, is_none
 from ...values.tensors.tensor import TensorValue, lift, record
 from ..registry import handles_named
 from .control_flow import BodyCall, TracedBody, with_captured
@@ -121,10 +121,13 @@ def _mask_function(
     machine: Machine, mask: Value, query: TensorValue, key: TensorValue
 ) -> Value | None:
     """Return the function of a block mask; None if it keeps every score."""
-    blocks = _constant(machine, mask, "BLOCK_SIZE")
-    lengths = tuple(_constant(machine, mask, "seq_lengths"))
-    if tuple(blocks) != (_WHOLE, _WHOLE) and lengths != (query.meta.shape[2], key.meta.shape[2]):
-        _refuse("a block mask for other lengths")
+    if tuple(_constant(machine, mask, "BLOCK_SIZE")) != (_WHOLE, _WHOLE):
+        # Compared as the program would, so that lengths which vary stay sizes.
+        two = machine.constant(2)
+        sizes = [x.get_attr(machine, "shape").get_item(machine, two) for x in (query, key)]
+        lengths = mask.get_attr(machine, "seq_lengths").realize(machine)
+        if not compare(machine, "==", lengths, TupleValue(sizes)).truth(machine):
+            _refuse("a block mask for other lengths")
     function = mask.get_attr(machine, "mask_mod").realize(machine)
     if getattr(function, "name", "") == "_sliced_mask_mod_error":
         _refuse("a sliced block mask")
