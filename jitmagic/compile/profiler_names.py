@@ -15,6 +15,7 @@ from ..codegen.plan import Call, Launch, Plan
 from ..errors import UserLine, plain_title
 from ..graph.node_meta import lines_of
 from ..loops.ir import Extern, LoopProgram, Nest
+from ..runtime.step_timing import timed_calls
 from ..schedule import operations_in
 
 __all__ = ["call_places", "titles_of"]
@@ -42,8 +43,8 @@ def _steps_of(
 ) -> list[Nest | Extern]:
     """Return the steps of the program that are launches, or calls, in its plan."""
     steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
-    made = [step for step in plan.steps if isinstance(step, Launch | Call)]
-    return [step for step, one in zip(steps, made, strict=True) if isinstance(one, kind)]
+    pairs = zip(steps, timed_calls(plan), strict=True)
+    return [step for step, made in pairs if isinstance(made, kind)]
 
 
 def call_places(program: LoopProgram, plan: Plan, gm: GraphModule) -> tuple[tuple[str, int], ...]:
