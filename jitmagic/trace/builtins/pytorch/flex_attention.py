@@ -26,7 +26,7 @@ from ....graph.operators.flex_attention import Form, working_dtype
 from ....graph.operators.pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING
 from ....graph.propagate import target_name
 from ....graph.targets.flex_attention import FlexAttention
-from ....graph.transforms import Slot
+from ....graph.targets.transforms import Slot
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, UnsupportedArguments
