@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
-from ..graph.operators.flex_attention import (
+from ..graph.targets.attention_operators import (
     FLEX_ATTENTION,
     FLEX_OPERATORS,
     form_of,

@@ -25,12 +25,12 @@ from ...errors import CompileFailed, ExtensionFailed, warn
 from ...extend.operators import DECOMPOSITIONS, RegisteredDecomposition, row_of
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
-from ...graph.operators.flex_attention import FLEX_OPERATORS
 from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.targets.attention_operators import FLEX_OPERATORS
 from ...graph.targets.recomputed import Policy, Recomputed
 from ...graph.triton.launches import launch_of
 from ...graph.wrappers.wrapping import holds_wrapper

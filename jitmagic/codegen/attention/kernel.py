@@ -1,6 +1,6 @@
 """Describes the kernels of flex_attention's operators, for any renderer.
 
-In: an Extern step that calls one of the operators (graph/operators/flex_attention.py), and the
+In: an Extern step that calls one of the operators (graph/targets/attention_operators.py), and the
 buffers. Out: an AttentionKernel: its arguments by role, and the functions of the program as values
 of the loop IR over the axes b, h, i, j (batch, head, query, key). A renderer puts them into a loop
 over tiles of queries and keys that never holds the whole score matrix. None for a call that is not

@@ -198,7 +198,7 @@ def _flex_attention(key: str, target: FlexAttention) -> str:
     form = target.form
     facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}"
     head = (
-        "from jitmagic.graph.operators.flex_attention import Form\n"
+        "from jitmagic.graph.targets.attention_operators import Form\n"
         "from jitmagic.graph.targets.control_flow import Body\n"
         "from jitmagic.graph.targets.flex_attention import FlexAttention"
     )

@@ -1,8 +1,8 @@
 """Defines the node of a flex_attention call: query, key, value, block tensors, captured tensors.
 
-The node runs the operators of graph/operators/flex_attention.py where a kernel can be generated for
-them, and otherwise the plain operations that they stand for. In a backward that is differentiated
-again, the plain operations are differentiated.
+The node runs the operators of attention_operators.py where a kernel can be generated for them, and
+otherwise the plain operations that they stand for. In a backward that is differentiated again, the
+plain operations are differentiated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...compat.modes import BelowAutograd
-from ..operators.flex_attention import (
+from .attention_operators import (
     FLEX_ATTENTION,
     KEY_GRADIENTS,
     QUERY_GRADIENT,

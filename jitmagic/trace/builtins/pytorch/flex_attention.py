@@ -22,9 +22,9 @@ from torch.nn.attention.flex_attention import noop_mask
 
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
-from ....graph.operators.flex_attention import Form, working_dtype
 from ....graph.operators.pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING
 from ....graph.propagate import target_name
+from ....graph.targets.attention_operators import Form, working_dtype
 from ....graph.targets.flex_attention import FlexAttention
 from ....graph.targets.transforms import Slot
 from ....spec import TensorSpec

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from ...compat.modes import above_autograd
-from ..targets.control_flow import Body
-from .operator_library import LIBRARY, PURE, is_registered
+from ..operators.operator_library import LIBRARY, PURE, is_registered
+from .control_flow import Body
 
 __all__ = [
     "FLEX_ATTENTION",
