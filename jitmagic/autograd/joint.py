@@ -38,6 +38,7 @@ from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
+from .functions_of_calls import trace_functions
 from .nodes import alias_root, erase_dead, module_of, placeholders
 from .numbers_read_at_run_time import Numbers, for_all_numbers
 from .outputs import Outputs, without_history, without_shared_memory
@@ -468,6 +469,7 @@ def _finish(
     flat = tuple(sym.node for sym in (*values, *gradients.values))
     recorder.graph.output(flat)
     erase_dead(recorder.graph)
+    trace_functions(recorder.graph, trace_joint)
     return Joint(
         module_of(recorder.graph, recorder.constants, "Joint"),
         tuple(specs),

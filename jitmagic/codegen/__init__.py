@@ -12,6 +12,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_ops, cpp_text   C++, from the file to the text;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
+    attention/        kernels of flex_attention
     scalar_loops      scalar loops in any language; numba and numba_ops have that of numba
     config            what tuning may override
 
@@ -20,7 +21,7 @@ Scalar operations are rows of operators/scalar.py; each renderer has one module 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol, cast
@@ -29,9 +30,12 @@ from ..devices import Target
 from ..errors import CompileFailed
 from ..extend.devices import RENDERERS as REGISTERED
 from ..extend.devices import RegisteredRenderer
-from ..loops.ir import Buffer, Nest
+from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
+from .attention import cpp as cpp_attention
+from .attention import triton as triton_attention
+from .attention.kernel import AttentionKernel, Kernel, attention_kernel
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
@@ -52,7 +56,7 @@ class Renderer(Protocol):
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = ...,
@@ -63,7 +67,7 @@ class Renderer(Protocol):
         ...
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return the configs worth measuring for one nest, without the default."""
         ...
@@ -75,6 +79,12 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "triton": TritonRenderer,
 }
 
+# Whether a tier's renderer writes a kernel of flex_attention.
+ATTENTION: Mapping[str, Callable[[AttentionKernel], bool]] = {
+    "cpp": cpp_attention.is_written,
+    "triton": triton_attention.is_written,
+}
+
 
 class _Registered:
     """Calls a renderer of `extend.register_renderer`, which has no variants to measure."""
@@ -84,7 +94,7 @@ class _Registered:
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = MappingProxyType({}),
@@ -93,7 +103,7 @@ class _Registered:
         return replace(cast(KernelSource, made), language=self.language)
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         return ()
 
@@ -120,7 +130,7 @@ def render(
     """Return the plan of one call, and the source of its kernels (None if it launches no
     kernel).
     """
-    distinct = _distinct(schedule)
+    distinct = _distinct(schedule, target)
     return build_plan(schedule, distinct), _source(schedule, distinct, target, configs)
 
 
@@ -128,17 +138,25 @@ def render_template(
     schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
 ) -> tuple[PlanTemplate, KernelSource | None]:
     """Render for all sizes: the plan and the size arguments are filled in at each call."""
-    program, distinct = schedule.program, _distinct(schedule)
+    program, distinct = schedule.program, _distinct(schedule, target)
     nests = [step for step in program.steps if isinstance(step, Nest)]
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
+    taken |= {name: kernel.symbols for name, kernel in distinct.attention.items()}
     sizes = {name: _size_arguments(target.tier, found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
     return template, _source(schedule, distinct, target)
 
 
-def _distinct(schedule: Schedule) -> SharedKernels:
-    nests = [step for step in schedule.program.steps if isinstance(step, Nest)]
-    return distinct_kernels(nests, schedule.program.buffers)
+def _distinct(schedule: Schedule, target: Target) -> SharedKernels:
+    """Return the kernels to write: those of nests, and of calls of flex_attention."""
+    program = schedule.program
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    found = distinct_kernels(nests, program.buffers)
+    if target.tier not in ATTENTION:
+        return found
+    calls = [step for step in program.steps if isinstance(step, Extern)]
+    made = [attention_kernel(step, program.buffers) for step in calls]
+    return found.with_attention([one for one in made if one and ATTENTION[target.tier](one)])
 
 
 def _source(
@@ -158,13 +176,17 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
     """Return the distinct source texts that each kernel may have, for autotuning."""
     program, renderer = schedule.program, renderer_of(target.tier)
     made = []
-    for nest in _distinct(schedule).nests:
+    for nest in _distinct(schedule, target).nests:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})
             # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
-        written = len(structure(nest, program.buffers).written)
+        written = len(
+            nest.written
+            if isinstance(nest, AttentionKernel)
+            else structure(nest, program.buffers).written
+        )
         made.append(KernelChoice(nest.name, configs, sources, written))
     return tuple(made)

@@ -88,6 +88,10 @@ class _Builder:
                 for name in names:
                     self.ensure_memory(name)
                 self.launch(step.name, names)
+            case Extern(name=name) if (kernel := self.distinct.attention.get(name)) is not None:
+                for argument in kernel.arguments:
+                    self.ensure_memory(argument)
+                self.launch(name, kernel.arguments)
             case Extern():
                 self.call(step)
             case Alias(name, base, offset):

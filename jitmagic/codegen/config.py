@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .plan import Config
 
-__all__ = ["CppConfig", "TritonConfig"]
+__all__ = ["AttentionConfig", "CppConfig", "TritonConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +38,16 @@ class TritonConfig(Config):
     side: int = 0
     rows: int = 0
     step: int = 0
+    stages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig(Config):
+    """Overrides the tiles of a Triton kernel of flex_attention; 0 leaves the choice to the
+    heuristics. `rows`: queries per tile; `columns`: keys per tile; `stages`: tiles in flight.
+    """
+
+    rows: int = 0
+    columns: int = 0
+    warps: int = 0
     stages: int = 0

@@ -17,8 +17,10 @@ import torch
 
 from ..budget import check
 from ..devices import Target
-from ..loops.ir import Buffer, Nest
+from ..loops.ir import Buffer
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
+from .attention.cpp import attention_function
+from .attention.kernel import AttentionKernel, Kernel
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_ops import functions_in
@@ -38,7 +40,9 @@ __all__ = ["CppRenderer"]
 # once. Split into units, a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s;
 # in a single unit they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
-_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # in gemm.h, chain.h
+# in gemm.h, chain.h, attention.h
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?|attend)[<(]")
+_HEADERS = {"attend": "attention"}
 
 
 class CppRenderer:
@@ -47,11 +51,13 @@ class CppRenderer:
     language = "cpp"
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return all combinations of one thread or all, where the work allows both, with 1, 2 or 4
         registers per step.
         """
+        if isinstance(nest, AttentionKernel):
+            return ()
         kernel = structure(nest, buffers)
         if products_in(kernel):
             return ()  # gemm.h chooses its own method
@@ -61,7 +67,7 @@ class CppRenderer:
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -71,6 +77,11 @@ class CppRenderer:
         functions: dict[str, str] = {}
         for nest in nests:
             check()
+            if isinstance(nest, AttentionKernel):
+                functions[nest.name] = "\n".join(attention_function(nest))
+                dtypes = tuple(buffer.dtype for buffer in nest.buffers.values())
+                symbols[nest.name] = (*dtypes, torch.int64) if nest.symbols else dtypes
+                continue
             kernel = structure(nest, buffers)
             lines = _function(kernel, buffers, target, configs.get(nest.name))
             functions[kernel.name] = "\n".join(lines)
@@ -137,9 +148,11 @@ def _head(text: str) -> str:
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
     lines = ["#include <jitmagic/loop.h>"]
     called = {found.split("_")[0] for found in _PRODUCT_CALL.findall(text)}
-    if called:  # chain.h includes gemm.h
-        header = min(called)
-        lines += [f"#include <jitmagic/{header}.h>", "", "constexpr int L = jm::lanes<float>;"]
+    if called:  # the others include gemm.h
+        headers = {_HEADERS.get(name, name) for name in called}
+        headers -= {"gemm"} if len(headers) > 1 else set()
+        includes = [f"#include <jitmagic/{header}.h>" for header in sorted(headers)]
+        lines += [*includes, "", "constexpr int L = jm::lanes<float>;"]
         lines.append("template <class T> using VL = jm::Vec<T, L>;")
     else:
         lines.append("")

@@ -12,12 +12,13 @@ instead of 78, forward and backward, and g++ takes 0.9 s instead of 4.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..loops.expr import Expr, Integer, add, bounds, linear
 from ..loops.ir import Buffer, Load, Nest, Value, walk
 from ..schedule.dependencies import store_values
 from ..schedule.substitution import Rebuilder
+from .attention.kernel import AttentionKernel, Kernel
 from .loop_structure import nest_arguments
 
 __all__ = ["SharedKernels", "distinct_kernels"]
@@ -32,9 +33,18 @@ class SharedKernels:
     `starts`: nest name -> offset in elements of each argument, absent if all are 0.
     """
 
-    nests: tuple[Nest, ...]
+    nests: tuple[Kernel, ...]
     kernels: Mapping[str, str]
     starts: Mapping[str, tuple[int, ...]]
+    attention: Mapping[str, AttentionKernel] = field(default_factory=dict)  # by the call
+
+    def with_attention(self, calls: Sequence[AttentionKernel]) -> SharedKernels:
+        """Return these kernels and those of the calls; equal calls share one."""
+        first: dict[object, AttentionKernel] = {}
+        shared = {call.name: first.setdefault(call.key, call).name for call in calls}
+        named = {call.name: call for call in calls}
+        nests = (*self.nests, *first.values())
+        return SharedKernels(nests, {**self.kernels, **shared}, self.starts, named)
 
 
 def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> SharedKernels:

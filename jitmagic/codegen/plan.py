@@ -219,11 +219,14 @@ def _filled(part: Any, known: dict[Expr, int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrid:
-    """Describes the launch of a GPU kernel: blocks (x, y, z) and warps per block."""
+    """Describes the launch of a GPU kernel: blocks (x, y, z) and warps per block. `contracts`: sums
+    of products are rounded once.
+    """
 
     grid: tuple[Dimension, int, int]
     num_warps: int = 4
     num_stages: int = 2
+    contracts: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

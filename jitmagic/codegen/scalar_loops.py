@@ -53,6 +53,7 @@ from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS
 from ..symbols.polynomial import product
 from ..symbols.size import Size, expr_of
+from .attention.kernel import Kernel
 from .loop_structure import Pass, Structure, passes_in, structure
 from .plan import Config, KernelSource
 from .scoped_text import Scope, ScopedText, Text, argument_names, sum_text
@@ -414,7 +415,7 @@ class LoopRenderer(ABC):
     text: ClassVar[type[LoopText]]
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return no candidates: a scalar loop on one thread has no variants."""
         return ()
@@ -425,7 +426,7 @@ class LoopRenderer(ABC):
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -433,6 +434,7 @@ class LoopRenderer(ABC):
         """Return the text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []
         for nest in nests:
+            assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
             kernel = structure(nest, buffers)
             functions.append("\n".join(self.text(kernel, buffers).function()))
             dtypes = tuple(buffers[name].dtype for name in kernel.arguments)

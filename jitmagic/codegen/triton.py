@@ -17,10 +17,13 @@ from ..budget import check
 from ..devices import Target
 from ..errors import ToolchainError
 from ..loops.expr import linear
-from ..loops.ir import Buffer, Expr, Nest
+from ..loops.ir import Buffer, Expr
 from ..schedule.score import extent_of
 from ..symbols.size import Size, expr_of, hint_of, may_assume
 from ..symbols.symbolic_numbers import Symbol, symbols_of
+from .attention.kernel import AttentionKernel, Kernel
+from .attention.tiles import attention_candidates
+from .attention.triton import attention_text
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid
@@ -50,14 +53,16 @@ class TritonRenderer:
     language = "triton"
 
     def candidates(
-        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return neighbours of the tile that the heuristics choose."""
+        if isinstance(nest, AttentionKernel):
+            return attention_candidates(nest)
         return tile_candidates(structure(nest, buffers), target)
 
     def render(
         self,
-        nests: Sequence[Nest],
+        nests: Sequence[Kernel],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
@@ -66,6 +71,13 @@ class TritonRenderer:
         symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
         for nest in nests:
             check()
+            if isinstance(nest, AttentionKernel):
+                text, grids[nest.name] = attention_text(nest, configs.get(nest.name))
+                functions.append(text)
+                symbols[nest.name] = nest.dtypes
+                if nest.by_value:
+                    numbers[nest.name] = nest.by_value
+                continue
             kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides)

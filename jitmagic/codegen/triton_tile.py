@@ -27,7 +27,7 @@ from ..symbols.size import Dimension, Size, hint_of, is_same, may_assume
 from .config import TritonConfig
 from .loop_structure import Structure, coefficient, offsets_in
 
-__all__ = ["Tile", "TileBlock", "choose_tile", "tile_candidates"]
+__all__ = ["FAR", "Tile", "TileBlock", "choose_tile", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers

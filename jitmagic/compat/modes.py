@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .operators import DispatchKey
 from .table import private
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "TorchDispatchMode",
     "TorchFunctionOfSubclassesOff",
     "TorchFunctionOn",
+    "above_autograd",
     "device_constructors",
     "dispatch_mode_at",
     "dispatch_mode_depth",
@@ -74,6 +76,7 @@ tracing_state: Callable[[], Any] = private("torch._C._get_tracing_state")
 # Blocks in which dispatch keys are excluded or included.
 AutocastOff: Callable[[], Mode] = private("torch._C._DisableAutocast")
 BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd")
+_set_excluded: Callable[[DispatchKey, bool], Mode] = private("torch._C._SetExcludeDispatchKeyGuard")
 BelowViewTracking: Callable[[], Mode] = private("torch._C._AutoDispatchBelowADInplaceOrView")
 DispatchModesOff: Callable[[], Mode] = private("torch._C._DisableTorchDispatch")
 InferenceMode: Callable[[bool], Mode] = private("torch._C._InferenceMode")
@@ -89,3 +92,8 @@ DEFAULT_DEVICE: Any = private("torch._GLOBAL_DEVICE_CONTEXT")
 device_constructors: Callable[[], set[Callable[..., torch.Tensor]]] = private(
     "torch.utils._device._device_constructors"
 )
+
+
+def above_autograd() -> Mode:
+    """Return a block in which autograd records, although a caller is below it."""
+    return _set_excluded(DispatchKey.AutogradFunctionality, False)

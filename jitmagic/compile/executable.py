@@ -111,8 +111,8 @@ def build_native(
     configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
         plan, source = render(scheduled, target, configs)
-        titles = titles_of(scheduled.program, gm, record.title)
-        places = call_places(scheduled.program, gm)
+        titles = titles_of(scheduled.program, plan, gm, record.title)
+        places = call_places(scheduled.program, plan, gm)
         plan = replace(plan, titles=titles, call_lines=places)
         stage.keep((plan, source))
     if left_to_background(source, target, options, record):

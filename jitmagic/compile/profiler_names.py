@@ -11,9 +11,11 @@ from collections.abc import Iterable
 
 from torch.fx import GraphModule
 
+from ..codegen.plan import Call, Launch, Plan
 from ..errors import UserLine, plain_title
 from ..graph.node_meta import lines_of
 from ..loops.ir import Extern, LoopProgram, Nest
+from ..runtime.step_timing import timed_calls
 from ..schedule import operations_in
 
 __all__ = ["call_places", "titles_of"]
@@ -21,28 +23,38 @@ __all__ = ["call_places", "titles_of"]
 _MOST = 6  # operations, and places in the source, that a title names
 
 
-def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, ...]:
+def titles_of(program: LoopProgram, plan: Plan, gm: GraphModule, owner: str) -> tuple[str, ...]:
     """Return `Plan.titles`. `owner`: the function's own title, its name first."""
     lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
-    nests = [step for step in program.steps if isinstance(step, Nest)]
+    launches = _steps_of(program, plan, Launch)
     part = "" if program.name == "forward" else f"{program.name} "
     name = owner.rpartition(" (")[0] or owner
     titles = [f"{program.name} of {owner}"]
-    for number, nest in enumerate(nests):
-        computes = _listed(operations_in(nest.origins) or [nest.name])
-        where = _places(line for origin in nest.origins for line in lines.get(origin, ()))
+    for number, step in enumerate(launches):
+        origins = step.origins if isinstance(step, Nest) else (step.name,)
+        computes = _listed(operations_in(origins) or [step.name])
+        where = _places(line for origin in origins for line in lines.get(origin, ()))
         titles.append(f"{part}kernel {number} of {name}: {computes}{where}")
     return tuple(map(plain_title, titles))
 
 
-def call_places(program: LoopProgram, gm: GraphModule) -> tuple[tuple[str, int], ...]:
+def _steps_of(
+    program: LoopProgram, plan: Plan, kind: type[Launch] | type[Call]
+) -> list[Nest | Extern]:
+    """Return the steps of the program that are launches, or calls, in its plan."""
+    steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
+    pairs = zip(steps, timed_calls(plan), strict=True)
+    return [step for step, made in pairs if isinstance(made, kind)]
+
+
+def call_places(program: LoopProgram, plan: Plan, gm: GraphModule) -> tuple[tuple[str, int], ...]:
     """Return `Plan.call_lines`, the lines for warnings of ATen calls; none for a backward, whose
     warnings name the line of backward().
     """
     if program.name == "backward":
         return ()
     lines = {node.name: lines_of(node)[:1] for node in gm.graph.nodes}
-    calls = [lines.get(step.name, ()) for step in program.steps if isinstance(step, Extern)]
+    calls = [lines.get(step.name, ()) for step in _steps_of(program, plan, Call)]
     return tuple((line[0].filename, line[0].lineno) if line else ("", 0) for line in calls)
 
 

@@ -202,8 +202,9 @@ def compile_template(
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep(LazyPayload(partial(_shown, plans, values, source)))
-    titles = titles_of(fused.program, gm, record.title)
-    plan = replace(plans.sized, titles=titles, call_lines=call_places(fused.program, gm))
+    titles = titles_of(fused.program, plans.sized, gm, record.title)
+    places = call_places(fused.program, plans.sized, gm)
+    plan = replace(plans.sized, titles=titles, call_lines=places)
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:

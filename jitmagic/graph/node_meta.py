@@ -67,6 +67,8 @@ KEYS: dict[str, MetaKey] = {
     "freed": MetaKey("trace", bool, "an output whose history a backward in the graph has freed"),
     "data_dependent": MetaKey("trace", bool, "a new tensor has a data-dependent size, or the call "
                               "has no compiled backward: it runs in eager, between partitions"),
+    "functions": MetaKey("joint", tuple, "ATen graphs of functions that the operator takes; each "
+                         "returns its result and the gradient of its first argument"),
     "expects": MetaKey("trace", bool, "eager raises unless a data-dependent size has the value "
                        "that the call needs"),
     "python": MetaKey("trace", bool, "a 0-dim tensor that stands for a Python number"),

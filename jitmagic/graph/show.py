@@ -11,6 +11,7 @@ from ..operators import SCALARS
 from ..spec import TensorSpec
 from .node_meta import lines_of
 from .targets.control_flow import PLACES, control_flow_in, has_graphs
+from .targets.flex_attention import FlexAttention
 from .targets.regions import FunctionCall
 from .targets.transforms import Transformed
 
@@ -46,6 +47,9 @@ def show(module: GraphModule, name: str = "graph") -> str:
         for _, flow in control_flow_in(module)
         for place, body in zip(PLACES[flow.kind], flow.bodies, strict=True)
     ]
+    for node in nodes:
+        if isinstance(node.target, FlexAttention):
+            regions += [(b.graph, f"{node.name}.{name}") for name, b in node.target.bodies.items()]
     return "\n\n".join([text, *(show(*region) for region in regions)])
 
 
@@ -67,7 +71,7 @@ def _call(node: Node) -> str:
             return f"{_text(args[0])}[{_index(args[1])}]"
         if name == "setitem":
             return f"{_text(args[0])}[{_index(args[1])}] = {_text(args[2])}"
-    if has_graphs(node.target):
+    if has_graphs(node.target) or isinstance(node.target, FlexAttention):
         return f"{name}({_arguments(args, kwargs)})"
     if isinstance(node.target, OpOverload):
         return f"torch.ops.{node.target}({_arguments(args, kwargs)})"

@@ -113,6 +113,7 @@ class LoopBuilder:
         self._axes = 0
         self.node = ""  # the graph node being lowered: the origin of its steps
         self.device: torch.device | None = None  # of that node's results
+        self.functions: tuple[LoopProgram | None, ...] = ()  # those that its operator takes
         self._names: set[str] = set()
         self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
 
@@ -332,7 +333,8 @@ class LoopBuilder:
             for n, spec in enumerate(out.specs)
         ]
         names = tuple(None if view is None else view.buffer for view in results)
-        step = Extern(self._step(out.name), op, made_args, made_kwargs, names, (), reason)
+        name = self._step(out.name)
+        step = Extern(name, op, made_args, made_kwargs, names, (), reason, self.functions)
         self.steps.append(step)
         return results
 

@@ -271,7 +271,7 @@ class Extern(Step):
     """Calls results = op(*args, **kwargs), an ATen overload; results name buffers (None: unused).
 
     `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef, lists of
-    them, and NumberRef.
+    them, and NumberRef. `functions`: those that the op takes, as programs.
     """
 
     name: str
@@ -281,6 +281,7 @@ class Extern(Step):
     results: tuple[str | None, ...]
     writes: tuple[str, ...] = ()
     reason: str = ""  # the reason of the fallback to ATen, for explain
+    functions: tuple[LoopProgram | None, ...] = ()
 
     def mapped(self, change: Callable[[object], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with `change(item)` in place of each constant and reference."""

@@ -48,7 +48,10 @@ def lower(gm: GraphModule, name: str, values: Values = MappingProxyType({})) -> 
     VerifyError for a graph that breaks the contract above.
     """
     # Reading sizes through `moved` costs a third of copying the graph with other sizes.
-    moved = moved_to(values) if values else None
+    return _lower(gm, name, moved_to(values) if values else None)
+
+
+def _lower(gm: GraphModule, name: str, moved: Callable[[Any], Any] | None) -> LoopProgram:
     device, sizes = device_of_kernels(gm), partial(_sizes_of, gm, moved)
     try:
         return _lowered(gm, LoopBuilder(name, device, sizes, moved), cpu_scalars_for(device, gm))
@@ -133,6 +136,8 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     if (written := lower_in_place(builder, node, env, args)) is not None:
         return written
     out = Out(node.name, _result_specs(builder, node))
+    functions = node.meta.get("functions", ())
+    builder.functions = tuple(one and _lower(one, "function", builder.moved) for one in functions)
     lowering = registered_lowering(op) or lowering_of(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "unused, but it may raise"

@@ -102,6 +102,8 @@ class _Writer:
                 return f"[{', '.join(self.part(inner) for inner in part)}]"
             case dict():
                 return f"{{{', '.join(f'{k!r}: {self.part(v)}' for k, v in part.items())}}}"
+            case LoopProgram():
+                return "None"  # the operator has the function too
             case OpOverload():
                 return f"torch.ops.{part}"
         return repr(part)

@@ -47,5 +47,6 @@ def _step(step: Step, known: dict[Expr, int]) -> Step:
             return Alias(name, base, value_of(offset, known))
         case Extern():
             args, kwargs = step.mapped(lambda item: value_of(item, known))
-            return replace(step, args=args, kwargs=kwargs)
+            functions = tuple(one and with_sizes(one, known) for one in step.functions)
+            return replace(step, args=args, kwargs=kwargs, functions=functions)
     return step

@@ -4,8 +4,9 @@ In: a KernelSource of language "triton", which pointers are 16-byte aligned, the
 Cubin per kernel: machine code and launch facts. Compiling needs no GPU. The cache key covers
 everything the bytes depend on (the kernel's text, triton's version, architecture, options,
 alignment), so that a second process finds its kernels without importing triton. Multiplications and
-additions are not contracted and denormals are kept, so results are rounded like eager's. Device
-assertions are compiled in; Triton's overflow checks are not.
+additions are not contracted and denormals are kept, so results are rounded like eager's; those of
+attention are contracted, whose sums have another order than eager's. Device assertions are compiled
+in; Triton's overflow checks are not.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _requests(
             "num_stages": grid.num_stages,
             "debug": "tl.device_assert(" in text,
             "sanitize_overflow": False,
-            "enable_fp_fusion": False,
+            "enable_fp_fusion": grid.contracts,
             "enable_reflect_ftz": False,
         }
         numbers = source.by_value.get(symbol, ())

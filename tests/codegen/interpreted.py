@@ -178,7 +178,9 @@ def _quicken_reductions() -> None:
 
 
 def _round_to_bfloat16() -> None:
-    """Round to nearest even as the GPU does; the interpreter truncates."""
+    """Round to nearest even as the GPU does, and multiply numbers: the interpreter truncates, and
+    multiplies the bits.
+    """
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -192,6 +194,18 @@ def _round_to_bfloat16() -> None:
         return TensorHandle(rounded.view(torch.uint16).numpy(), kind.scalar)
 
     InterpreterBuilder.cast_impl = cast_impl
+    multiply = InterpreterBuilder.create_dot
+
+    def widened(operand: TensorHandle) -> TensorHandle:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        held = torch.from_numpy(np.array(operand.data)).view(torch.bfloat16)
+        return TensorHandle(held.float().numpy(), tl.float32)
+
+    def create_dot(self: Any, a: TensorHandle, b: TensorHandle, *rest: Any) -> TensorHandle:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
 
 
 def _keep_assertions() -> None:

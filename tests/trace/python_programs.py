@@ -1162,3 +1162,11 @@ def who_is_asked_for_an_operator(n):
                 except TypeError:
                     answers.append("refused")
     return answers
+
+
+@program((3, 1, 3))
+def calls_of_generic_aliases(xs):
+    found = dict[str, int](a=xs[0])
+    found["b"] = 2
+    sorted_ones = sorted(set[int](xs) | frozenset[int]({7}))
+    return found, list[int](xs), tuple[int, ...](xs), sorted_ones, list[list[int]]()

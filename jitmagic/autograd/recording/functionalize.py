@@ -30,6 +30,7 @@ from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.targets.attention_operators import FLEX_OPERATORS
 from ...graph.targets.recomputed import Policy, Recomputed
 from ...graph.triton.launches import launch_of
 from ...graph.wrappers.wrapping import holds_wrapper
@@ -438,7 +439,7 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     **dict.fromkeys((aten.chunk.default, aten.to.dtype_layout, aten.to.dtype), _composite),
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
-    **dict.fromkeys(RECURRENT.values(), _plain),
+    **dict.fromkeys((*RECURRENT.values(), *FLEX_OPERATORS), _plain),
     aten.native_batch_norm.default: _norm_with_stats,
     aten._native_batch_norm_legit.default: _norm_with_stats,
     aten.cudnn_batch_norm.default: _norm_with_stats,

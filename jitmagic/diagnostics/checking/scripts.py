@@ -28,6 +28,7 @@ from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
 from ...graph.targets.control_flow import PLACES, ControlFlow
+from ...graph.targets.flex_attention import FlexAttention
 from ...graph.targets.regions import FunctionCall
 from ...graph.targets.transforms import Pattern, Pull, Slot, Transformed
 from ...graph.triton.launches import kernel_name
@@ -129,6 +130,8 @@ def _definition(key: str, value: object) -> str:
         return _factory(key, f"{_TRANSFORMS}\nreturn Pull({settings}, {arguments})")
     if isinstance(value, ControlFlow):
         return _control_flow(key, value)
+    if isinstance(value, FlexAttention):
+        return _flex_attention(key, value)
     if value is type(None):
         return f"{key} = type(None)"
     module, name = _home(value)
@@ -182,6 +185,24 @@ def _control_flow(key: str, flow: ControlFlow) -> str:
     facts = f"{flow.given}, {flow.carried}, {flow.differentiable!r}, {flow.ints!r}"
     made = f"return ControlFlow({flow.kind!r}, ({bodies}), {facts})"
     head = "from jitmagic.graph.targets.control_flow import Body, ControlFlow"
+    return _factory(key, "\n\n".join([head, *graphs, made]))
+
+
+def _flex_attention(key: str, target: FlexAttention) -> str:
+    graphs = [_function(body.graph.graph, name) for name, body in target.bodies.items()]
+    texts = {
+        name: f"Body({name}, {body.feeds!r}, {body.returns!r})"
+        for name, body in target.bodies.items()
+    }
+    functions = ", ".join(texts.get(name, "None") for name in ("score_mod", "mask_mod"))
+    form = target.form
+    facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}"
+    head = (
+        "from jitmagic.graph.targets.attention_operators import Form\n"
+        "from jitmagic.graph.targets.control_flow import Body\n"
+        "from jitmagic.graph.targets.flex_attention import FlexAttention"
+    )
+    made = f"return FlexAttention(Form({functions}, {facts}))"
     return _factory(key, "\n\n".join([head, *graphs, made]))
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
+from ...codegen.plan import Call
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
 from ...graph.triton.launches import kernel_name
 from ...loops.ir import Extern, Load, LoopProgram, Nest, run_time_values
+from ...runtime.step_timing import timed_calls
 from ...schedule.dependencies import loads_of, reads_of, writes_of
 from ...schedule.score import buffer_bytes, extent_product, value_cost
 from ..builds import Build, nodes_of
@@ -97,7 +99,7 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
     language = build.source.language if build.source is not None else ""
     steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
     reports = []
-    for step in steps:
+    for step, made in zip(steps, timed_calls(build.plan), strict=True):
         origins = origins_of(step)
         owned = [nodes[name] for name in origins if name in nodes]
         report = KernelReport(
@@ -113,7 +115,7 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
         )
         if isinstance(step, Nest):
             report = replace(report, is_arithmetic=_is_arithmetic(step, program))
-        else:
+        elif isinstance(made, Call):
             name = kernel_name(step.op) or str(step.op)
             user = "Triton" if kernel_name(step.op) else ""
             report = replace(report, name=name, language="", text="", why=step.reason, user=user)

@@ -26,6 +26,7 @@ from ...compat.operators import (
     registry,
 )
 from ...extend.operators import OPERATORS, is_pure, row_of
+from .operator_library import PURE
 
 __all__ = [
     "NUMBER_TYPES",
@@ -85,7 +86,7 @@ def has_side_effects(target: object) -> bool:
 
 @lru_cache(maxsize=4096)
 def _effects_of(target: object) -> tuple[bool, bool]:
-    return is_random_op(target), is_foreign(target)
+    return is_random_op(target), is_foreign(target) and target not in PURE
 
 
 def overloads_of(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:

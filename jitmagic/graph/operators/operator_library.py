@@ -10,7 +10,7 @@ import torch
 
 from ...torch_types import OpOverload
 
-__all__ = ["IN_PLACE", "LIBRARY", "is_registered"]
+__all__ = ["IN_PLACE", "LIBRARY", "PURE", "is_registered"]
 
 # Stored on torch.ops.jitmagic, which lives as long as the process: a Library unregisters its
 # operators when it is freed.
@@ -20,6 +20,9 @@ LIBRARY: torch.library.Library = vars(torch.ops.jitmagic).setdefault(
 
 # functional form -> the operator that writes to its arguments (autograd/recording/foreign_writes)
 IN_PLACE: dict[OpOverload, OpOverload] = {}
+
+# operators that do nothing but compute their results
+PURE: set[OpOverload] = set()
 
 
 def is_registered(name: str) -> bool:

@@ -9,6 +9,7 @@ data-dependent.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from ...torch_types import Args, Kwargs
 from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
-from ..targets.control_flow import ControlFlow
+from ..targets.control_flow import Body, ControlFlow
+from ..targets.flex_attention import FlexAttention
 from ..targets.transforms import Transformed
 from .target_traits import operation_of
 
@@ -36,13 +38,19 @@ def may_raise_on_data(node: Node) -> bool:
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))
     if isinstance(node.target, ControlFlow):
-        graphs = (body.graph.graph for body in node.target.bodies)
-        return any(may_raise_on_data(inner) for graph in graphs for inner in graph.nodes)
+        return _any_raises(node.target.bodies)
+    if isinstance(node.target, FlexAttention):
+        return _any_raises(node.target.bodies.values())
     if node.target in (operator.getitem, operator.setitem):
         return _looks_up(node.args[1:2])
     spec = node.meta.get("spec")
     dtype = spec.dtype if isinstance(spec, TensorSpec) else None
     return call_may_raise(node.target, node.args, node.kwargs, dtype)
+
+
+def _any_raises(bodies: Iterable[Body]) -> bool:
+    graphs = (body.graph.graph for body in bodies)
+    return any(may_raise_on_data(inner) for graph in graphs for inner in graph.nodes)
 
 
 def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype | None) -> bool:

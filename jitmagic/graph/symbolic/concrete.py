@@ -86,6 +86,9 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
         args, kwargs = map_nodes((node.args, node.kwargs), copies.__getitem__, moved)
         copy = copy_with(graph, node, args, kwargs)
         copy.meta = {**node.meta, "spec": map_leaves(node.meta.get("spec"), moved)}
+        if "functions" in node.meta:
+            functions = node.meta["functions"]
+            copy.meta["functions"] = tuple(one and graph_at(one, values) for one in functions)
         copies[node] = copy
     return LazyModule(gm, graph)
 

@@ -39,12 +39,12 @@ from ...values.objects.operators import unpack
 from ...values.tensors.tensor import TensorValue, lift
 from ..registry import handles
 
-__all__: list[str] = []
+__all__ = ["BodyCall", "TracedBody", "with_captured"]
 
 
 @handles(COND)
 def _cond(machine: Machine, pred: Value, yes: Value, no: Value, operands: Value) -> Value:
-    call = _Call(machine, "cond")
+    call = BodyCall(machine, "cond")
     given = unpack(machine, operands)
     if pred.python_type(machine) in (bool, int, float):
         return (yes if pred.truth(machine) else no).realize(machine).call(machine, given, {})
@@ -65,7 +65,7 @@ def _cond(machine: Machine, pred: Value, yes: Value, no: Value, operands: Value)
 def _while_loop(
     machine: Machine, test: Value, step: Value, carried: Value, additional: Value
 ) -> Value:
-    call = _Call(machine, "while_loop")
+    call = BodyCall(machine, "while_loop")
     given, rest = unpack(machine, carried), unpack(machine, additional)
     call.ints = frozenset(
         n for n, value in enumerate(given) if value.realize(machine).python_type(machine) is int
@@ -85,14 +85,14 @@ def _while_loop(
 def _scan(
     machine: Machine, combine: Value, init: Value, xs: Value, additional: Value | None = None
 ) -> Value:
-    call = _Call(machine, "scan")
+    call = BodyCall(machine, "scan")
     rest = [] if additional is None else unpack(machine, additional)
     return _over_rows(call, combine, call.tensors(init), call.tensors(xs), rest)
 
 
 @handles(MAP)
 def _map(machine: Machine, function: Value, xs: Value, additional: Value) -> Value:
-    call = _Call(machine, "map")
+    call = BodyCall(machine, "map")
     return _over_rows(call, function, [], call.tensors(xs), unpack(machine, additional))
 
 
@@ -101,13 +101,13 @@ def _associative_scan(machine: Machine, combine: Value, xs: Value, additional: V
     """Inline the formula in the module of the caller, which takes a logarithm of calls."""
     formula = machine.frame.globals.store.get("generic_associative_scan")
     if formula is None:
-        _Call(machine, "associative_scan").refuse("the operator is called by itself")
+        BodyCall(machine, "associative_scan").refuse("the operator is called by itself")
     function: Value = formula.realize(machine)
     return function.call(machine, [combine, xs], {"additional_inputs": additional})
 
 
 def _over_rows(
-    call: _Call, function: Value, carry: list[TensorValue], xs: list[TensorValue], rest: Args
+    call: BodyCall, function: Value, carry: list[TensorValue], xs: list[TensorValue], rest: Args
 ) -> Value:
     """Record a node that calls the function for each row of `xs`, in order."""
     rows = [spec_on(value.meta.select(0, 0), device_of(value.node)) for value in xs]
@@ -132,7 +132,7 @@ def _slots_in(structure: object, place: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Traced:
+class TracedBody:
     """A function traced into a graph. `structure`: its result, with a Slot for each tensor."""
 
     body: Body
@@ -142,11 +142,12 @@ class _Traced:
     draws: bool
 
 
-class _Call:
-    """One call of a control-flow operator."""
+class BodyCall:
+    """One call of an operator that takes functions. `shares`: their results may be their inputs."""
 
-    def __init__(self, machine: Machine, kind: str) -> None:
+    def __init__(self, machine: Machine, kind: str, shares: bool = False) -> None:
         self.machine, self.kind, self.name = machine, kind, f"torch.{kind}"
+        self.shares = shares
         self.ints: frozenset[int] = frozenset()  # the carried values that are ints of Python
 
     def refuse(self, why: str) -> NoReturn:
@@ -192,7 +193,7 @@ class _Call:
         symbols.add(symbol, None)
         return NumberValue(Scalar(int, symbol, node))
 
-    def trace(self, function: Value, arguments: Callable[[BodyBuilder], Args]) -> _Traced:
+    def trace(self, function: Value, arguments: Callable[[BodyBuilder], Args]) -> TracedBody:
         machine = self.machine
         region = BodyBuilder(machine.notes, self.name)
         outer = machine.notes, machine.effects
@@ -220,13 +221,14 @@ class _Call:
         draws = any(node.meta.get("random") for node in region.graph.nodes)
         specs = [spec_on(node.meta["val"], device_of(node)) for node in nodes]
         body, captured = region.close(nodes)
-        return _Traced(body, captured, specs, structure, draws)
+        return TracedBody(body, captured, specs, structure, draws)
 
     def _check_memory(self, region: BodyBuilder, nodes: Sequence[Node]) -> None:
         if not nodes:
             self.refuse("it returns no tensor")
         memory = [storage_of(node) for node in nodes]
-        if len({*memory}) < len(memory) or {*memory} & {*map(storage_of, region.inputs)}:
+        shared = len({*memory}) < len(memory) or {*memory} & {*map(storage_of, region.inputs)}
+        if shared and not self.shares:
             self.refuse("a result shares memory with an input or with another result")
 
     # -- comparing results -----------------------------------------------------------------------
@@ -257,13 +259,13 @@ class _Call:
     def record(
         self,
         given: Sequence[TensorValue],
-        made: Sequence[_Traced],
+        made: Sequence[TracedBody],
         structure: object,
         carried: int = 0,
     ) -> Value:
         machine, graph = self.machine, self.machine.graph
         captured = list(dict.fromkeys(node for one in made for node in one.captured))
-        bodies = [_feeding(one, captured) for one in made]
+        bodies = [with_captured(one, captured) for one in made]
         ends = [one.specs for one in (made if self.kind == "cond" else made[-1:])]
         differentiable = [any(s.requires_grad for s in alike) for alike in zip(*ends, strict=True)]
         target = ControlFlow(
@@ -308,7 +310,7 @@ def _spec(value: TensorValue) -> TensorSpec:
     return replace(spec, storage_offset=0)
 
 
-def _feeding(traced: _Traced, captured: Sequence[Node]) -> Body:
+def with_captured(traced: TracedBody, captured: Sequence[Node]) -> Body:
     """Return the body with the indices of its captured tensors among those of all bodies."""
     places = [captured.index(node) for node in traced.captured]
     feeds = [(group, places[n] if group == "captured" else n) for group, n in traced.body.feeds]
@@ -322,7 +324,7 @@ def _feeding(traced: _Traced, captured: Sequence[Node]) -> Body:
 class _BodyEffects(EffectLog):
     """Refuses effects on objects from outside of a body; those that it makes are its own."""
 
-    def __init__(self, call: _Call, machine: Machine) -> None:
+    def __init__(self, call: BodyCall, machine: Machine) -> None:
         super().__init__()
         self._call, self._existing = call, _reachable(machine.frames)
 

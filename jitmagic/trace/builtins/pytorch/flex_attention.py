@@ -1,69 +1,82 @@
 """flex_attention: attention whose scores a function of the program changes, and another masks.
 
-The call becomes the operations of torch's own implementation without torch.compile. There the two
-functions are mapped over batch, head, query and key, so they see numbers; here they are traced once
-on whole tensors, whose axes are these four, and the compiler fuses them. That is the same if each
-of their operations is elementwise or indexes a tensor completely; otherwise the call is a graph
-break. So are auxiliary results and settings of torch's kernels that change results.
+The call becomes one node (graph/targets/flex_attention.py). Eager maps the two functions over
+batch, head, query and key, so they see numbers; here each is traced into a graph on tensors with
+one element and four axes, which stand for these four. That is the same if each of its operations
+is elementwise or indexes a tensor completely; otherwise the call is a graph break. So are maxima of
+scores and settings of torch's kernels that change results.
+
+Eager does not read the blocks of a block mask, only its function. Here they decide which blocks of
+scores are computed, as in torch's kernels; a mask without a function keeps every score.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import Node
+from torch.nn.attention.flex_attention import noop_mask
 
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
 from ....graph.operators.pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING
 from ....graph.propagate import target_name
+from ....graph.targets.attention_operators import Form, working_dtype
+from ....graph.targets.flex_attention import FlexAttention
+from ....graph.targets.transforms import Slot
+from ....spec import TensorSpec
+from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import TupleValue
 from ...values.objects.constants import ConstantValue
-from ...values.objects.operators import binary, is_none
-from ...values.tensors.tensor import TensorValue, record
+from ...values.objects.operators import compare, is_none
+from ...values.tensors.tensor import TensorValue, lift, record
 from ..registry import handles_named
+from .control_flow import BodyCall, TracedBody, with_captured
 
 __all__: list[str] = []
 
 _NAME = "torch.nn.attention.flex_attention.flex_attention"
 _TENSORS = ("query", "key", "value")
-_NOT_GIVEN = ("return_lse", "return_aux")
+_NAMES = (*_TENSORS, "score_mod", "block_mask", "scale", "enable_gqa", "return_lse")
 _MODULE, _WHOLE = "_operator", 1 << 30  # the block size of a mask without blocks
 _ELEMENTWISE = frozenset(
     {*BOOLEAN, *FLOATING, *KEEPING, *PROMOTING, "where", "to", "float", "int", "bool", "clone"}
 )
 _MOVING = ("getitem", "matmul", "setitem")
+_BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
+_ONE = (1, 1, 1, 1)
 
 
 @handles_named("torch.nn.attention.flex_attention", "flex_attention")
 def _flex_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    names = (*_TENSORS, "score_mod", "block_mask", "scale", "enable_gqa")
-    if len(args) > len(names):
-        _refuse("a positional return_lse")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    for name in _NOT_GIVEN:
-        if name in given and given[name].as_constant(machine):
-            _refuse(name)
+    if len(args) > len(_NAMES):
+        _refuse("so many positional arguments")
+    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+    if "return_aux" in given and not is_none(given["return_aux"]):
+        _refuse("return_aux")
     query, key, value = (_tensor(given[name]) for name in _TENSORS)
     _check_tensors(machine, query, key, value, given)
-    keys, values = (_spread(machine, query, each) for each in (key, value))
-    scores = _scores(machine, query, keys, given.get("scale"))
-    axes = _axes(machine, scores)
-    changed = _mapped(machine, given.get("score_mod"), (scores, *axes)) or scores
-    if (mask := _mask(machine, given.get("block_mask"), scores, axes)) is not None:
-        nothing = record(machine, torch.full, [TupleValue([]), machine.constant(-math.inf)], {
-            "dtype": machine.constant(scores.meta.dtype), "device": _device(machine, scores)
-        })  # fmt: skip
-        changed = record(machine, torch.where, [mask, changed, nothing])
-    shares = record(machine, torch.ops.aten._safe_softmax.default, [changed, machine.constant(-1)])
-    dtype = machine.constant(query.meta.dtype)
-    made = record(machine, torch.matmul, [record(machine, "to", [shares, dtype]), values])
-    return _laid_out(machine, made, query)
+    score, mask = _function(given.get("score_mod")), given.get("block_mask")
+    kept: Value | None = None
+    blocks: tuple[TensorValue, ...] = ()
+    size = 0, 0
+    if mask is not None and not is_none(mask):
+        kept = _mask_function(machine, mask, query, key)
+        blocks, size = (blocks, size) if kept is None else _blocks(machine, mask)
+    form, captured = _form(machine, query, score, kept)
+    form = replace(form, scale=_scale(machine, query, given), blocks=len(blocks), block_size=size)
+    nodes = (*(each.node for each in (query, key, value, *blocks)), *captured)
+    made = machine.graph.call_transform(
+        FlexAttention(form), nodes, device_of(query.node), machine.lines()
+    )
+    out, lse = (lift(machine, node) for node in made)
+    wants_lse = "return_lse" in given and given["return_lse"].as_constant(machine)
+    return TupleValue([out, lse]) if wants_lse else out
 
 
 def _tensor(value: Value) -> TensorValue:
@@ -94,74 +107,151 @@ def _check_tensors(
         _refuse("such shapes")
 
 
-def _spread(machine: Machine, query: TensorValue, each: TensorValue) -> Value:
-    """Return keys or values with one head for each of the queries', and their batch."""
-    groups = query.meta.shape[1] // each.meta.shape[1]
-    made: Value = each
-    if groups > 1:
-        named = {"dim": machine.constant(1)}
-        made = record(machine, torch.repeat_interleave, [made, machine.constant(groups)], named)
-    if each.meta.shape[0] != query.meta.shape[0]:
-        sizes = [query.meta.shape[0], *_tensor(made).meta.shape[1:]]
-        made = record(machine, "expand", [made, *map(machine.constant, sizes)])
-    return made
-
-
-def _scores(machine: Machine, query: Value, key: Value, scale: Value | None) -> TensorValue:
-    meta = _tensor(query).meta
-    dtype = torch.float64 if meta.dtype is torch.float64 else torch.float32
-    wide = [record(machine, "to", [each, machine.constant(dtype)]) for each in (query, key)]
-    last = machine.constant(-2), machine.constant(-1)
-    product = record(
-        machine, torch.matmul, [wide[0], record(machine, "transpose", [wide[1], *last])]
-    )
+def _scale(machine: Machine, query: TensorValue, given: Kwargs) -> float:
+    scale = given.get("scale")
     if scale is None or is_none(scale):
-        scale = machine.constant(1.0 / math.sqrt(meta.shape[-1]))
-    return _tensor(binary(machine, "*", product, scale))
+        return 1.0 / math.sqrt(int(query.meta.shape[-1]))
+    return float(scale.as_constant(machine))
 
 
-def _axes(machine: Machine, scores: TensorValue) -> list[Value]:
-    """Return the indices of batch, head, query and key, each along its own axis."""
-    device, made = {"device": _device(machine, scores)}, []
-    for axis, size in enumerate(scores.meta.shape):
-        line = record(machine, torch.arange, [machine.constant(size)], device)
-        shape = [-1 if each == axis else 1 for each in range(4)]
-        made.append(record(machine, "view", [line, *map(machine.constant, shape)]))
-    return made
+# -- the block mask --------------------------------------------------------------------------------
 
 
-def _device(machine: Machine, scores: TensorValue) -> Value:
-    return machine.constant(device_of(scores.node))
-
-
-def _mask(
-    machine: Machine, block_mask: Value | None, scores: TensorValue, axes: Sequence[Value]
+def _mask_function(
+    machine: Machine, mask: Value, query: TensorValue, key: TensorValue
 ) -> Value | None:
-    """Return where the mask keeps scores; None if it keeps all."""
-    if block_mask is None or is_none(block_mask):
-        return None
-    blocks = block_mask.get_attr(machine, "BLOCK_SIZE").realize(machine).as_constant(machine)
-    lengths = block_mask.get_attr(machine, "seq_lengths").realize(machine).as_constant(machine)
-    if tuple(blocks) != (_WHOLE, _WHOLE) and tuple(lengths) != tuple(scores.meta.shape[-2:]):
-        _refuse("a block mask for other lengths")
-    function = block_mask.get_attr(machine, "mask_mod")
-    if getattr(function.realize(machine), "name", "") == "_sliced_mask_mod_error":
+    """Return the function of a block mask; None if it keeps every score."""
+    if tuple(_constant(machine, mask, "BLOCK_SIZE")) != (_WHOLE, _WHOLE):
+        # Compared as the program would, so that lengths which vary stay sizes.
+        two = machine.constant(2)
+        sizes = [x.get_attr(machine, "shape").get_item(machine, two) for x in (query, key)]
+        lengths = mask.get_attr(machine, "seq_lengths").realize(machine)
+        if not compare(machine, "==", lengths, TupleValue(sizes)).truth(machine):
+            _refuse("a block mask for other lengths")
+    function = mask.get_attr(machine, "mask_mod").realize(machine)
+    if getattr(function, "name", "") == "_sliced_mask_mod_error":
         _refuse("a sliced block mask")
-    return _mapped(machine, function, axes)
+    if function.identity() is not noop_mask:
+        return function
+    function.guard_identity(machine)
+    return None
 
 
-def _mapped(machine: Machine, function: Value | None, args: Sequence[Value]) -> Value | None:
-    """Call a function of numbers on whole tensors."""
-    if function is None or is_none(function):
-        return None
+def _constant(machine: Machine, mask: Value, name: str) -> Any:
+    return mask.get_attr(machine, name).realize(machine).as_constant(machine)
+
+
+def _blocks(machine: Machine, mask: Value) -> tuple[tuple[TensorValue, ...], tuple[int, int]]:
+    """Return the tensors of the blocks, and the block size; none without blocks of both sides."""
+    size = _constant(machine, mask, "BLOCK_SIZE")
+    found = [
+        [mask.get_attr(machine, prefix + name).realize(machine) for name in _BLOCKS]
+        for prefix in ("", "full_")
+    ]
+    present = [all(isinstance(one, TensorValue) for one in group) for group in found]
+    absent = [is_none(one) for one in found[1]]
+    if tuple(size) == (_WHOLE, _WHOLE) or not present[0] or not (present[1] or all(absent)):
+        return (), (0, 0)
+    groups = found if present[1] else found[:1]
+    return tuple(map(_tensor, (one for group in groups for one in group))), tuple(size)
+
+
+# -- the functions ---------------------------------------------------------------------------------
+
+
+def _function(value: Value | None) -> Value | None:
+    return None if value is None or is_none(value) else value
+
+
+def _form(
+    machine: Machine, query: TensorValue, score: Value | None, mask: Value | None
+) -> tuple[Form, tuple[Node, ...]]:
+    """Return the functions as graphs, and the tensors that they capture."""
+    traced = [one if one is None else _traced(machine, query, one, n) for n, one in
+              enumerate((score, mask))]  # fmt: skip
+    captured = list(dict.fromkeys(node for one in traced if one for node in one.captured))
+    bodies = [None if one is None else with_captured(one, captured) for one in traced]
+    return Form(bodies[0], bodies[1], 1.0), tuple(captured)
+
+
+def _traced(machine: Machine, query: TensorValue, function: Value, first: int) -> TracedBody:
+    """Trace a function; a mask does not take the score, which is the first of the five tensors."""
+    call = BodyCall(machine, "flex_attention", shares=True)
+    device, wide = device_of(query.node), working_dtype(query.meta.dtype)
+    grad = query.meta.requires_grad and machine.graph.grad_enabled
+    axis = TensorSpec(_ONE, _ONE, torch.int64, device)
+    score = TensorSpec(_ONE, _ONE, wide, device, requires_grad=grad, is_leaf=not grad)
+
+    def arguments(region: Any) -> list[Value]:
+        specs = [score, axis, axis, axis, axis]
+        nodes = [region.feed("given", n, spec) for n, spec in enumerate(specs)]
+        return [lift(machine, node) for node in nodes[first:]]
+
+    def checked(*args: Value) -> Value:
+        return _called(machine, function, args, torch.bool if first else wide, device)
+
+    traced = call.trace(_Caller(checked), arguments)
+    if traced.draws or traced.structure != Slot(0):
+        _refuse("a function that draws random numbers")
+    return traced
+
+
+class _Caller(Value):
+    """Calls a function of the program, and checks what it has recorded."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: AnyFunction) -> None:
+        super().__init__()
+        self.run = run
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        made: Value = self.run(*args)
+        return made
+
+
+def _called(
+    machine: Machine,
+    function: Value,
+    args: Args,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> TensorValue:
+    """Call a function of numbers on tensors with four axes."""
     before = set(machine.graph.graph.nodes)
     result = function.realize(machine).call(machine, args, {}).realize(machine)
     for node in machine.graph.graph.nodes:
         if node not in before and node.op != "placeholder":
             _check_elementwise(node)
     if isinstance(result, ConstantValue):
-        result = record(machine, torch.full, [TupleValue([]), result])
+        options = {"dtype": machine.constant(dtype), "device": machine.constant(device)}
+        result = record(machine, torch.full, [TupleValue([]), result], options)
     return _tensor(result)
+
+
+@handles_named("torch.nn.attention.flex_attention", "create_mask")
+def _create_mask(
+    machine: Machine,
+    mod_fn: Value,
+    B: Value,
+    H: Value,
+    Q_LEN: Value,
+    KV_LEN: Value,
+    device: Value | None = None,
+) -> Value:
+    """Call a mask function on whole tensors, as for flex_attention, where torch maps it."""
+    named = {} if device is None or is_none(device) else {"device": device}
+    if not named:
+        _refuse("a mask without a device")
+    sizes = [machine.constant(1) if is_none(n) else n for n in (B, H, Q_LEN, KV_LEN)]
+    axes = []
+    for axis, size in enumerate(sizes):
+        line = record(machine, torch.arange, [size], named)
+        shape = [-1 if each == axis else 1 for each in range(4)]
+        axes.append(record(machine, "view", [line, *map(machine.constant, shape)]))
+    where = device_of(_tensor(axes[0]).node)
+    made = _called(machine, mod_fn, axes, torch.bool, where)
+    return record(machine, "contiguous", [record(machine, "expand", [made, *sizes])])
 
 
 def _check_elementwise(node: Node) -> None:
@@ -175,17 +265,6 @@ def _check_elementwise(node: Node) -> None:
             return
     if not (is_operator or name in _ELEMENTWISE or not node.all_input_nodes):
         _refuse(f"{name}(), which is not elementwise")
-
-
-def _laid_out(machine: Machine, made: Value, query: TensorValue) -> Value:
-    """Give the result the order of axes that the query has in memory, as torch does."""
-    order = sorted(range(4), key=query.meta.stride, reverse=True)
-    if order == [0, 1, 2, 3]:
-        return made
-    moved = record(machine, "permute", [made, *map(machine.constant, order)])
-    back = [order.index(axis) for axis in range(4)]
-    whole = record(machine, "contiguous", [moved])
-    return record(machine, "permute", [whole, *map(machine.constant, back)])
 
 
 def _refuse(what: str) -> NoReturn:

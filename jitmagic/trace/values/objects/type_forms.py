@@ -11,7 +11,7 @@ import types
 import typing
 
 from ...wrap import by_identity, wraps
-from ..base import Machine, Value
+from ..base import Args, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .constants import fold
 
@@ -30,6 +30,7 @@ TYPE_FORMS: tuple[type, ...] = (
     typing.ParamSpecKwargs,
 )
 _ALIASES = (type(typing.List), type(typing.Callable))  # noqa: UP006  (without parts)
+_PLAIN = (dict, frozenset, list, set, tuple)
 _PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__", "args", "kwargs")
 
 
@@ -65,6 +66,13 @@ class TypeFormValue(BuiltinValue):
         if key.is_constant(machine):
             return fold(machine, operator.getitem, self, key)
         self.refuse(machine, "subscription")
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        form: typing.Any = self.obj
+        # Such objects have no attributes, so Python does not leave the form on them.
+        if isinstance(form, types.GenericAlias) and form.__origin__ in _PLAIN:
+            return machine.constant(form.__origin__).call(machine, args, kwargs)
+        return super().call(machine, args, kwargs)
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False

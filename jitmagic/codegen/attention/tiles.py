@@ -1,0 +1,109 @@
+"""Chooses the tiles of queries and keys of a Triton kernel of flex_attention.
+
+In: an AttentionKernel, a config that may override the choice. Out: an AttentionTile. Blocks of a
+block mask are whole multiples of the tiles. Without tuning the tiles are those of _DEFAULTS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...symbols.size import Dimension, Size, may_assume
+from ..config import AttentionConfig
+from ..plan import Config
+from ..triton_tile import FAR, TileBlock
+from .kernel import AttentionKernel
+
+__all__ = ["AttentionTile", "attention_candidates", "is_wide", "power", "tile_of"]
+
+_LEAST = 16  # side of the smallest product of tl.dot
+_SHARED = 220 << 10  # bytes of shared memory of a program; sm_90 has 227 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """The blocks of one program."""
+
+    own: TileBlock
+    visited: TileBlock
+    warps: int
+    stages: int
+
+
+# kind -> (rows, columns, warps, stages) for heads of at most 64, and wider ones: of the tiles that
+# ptxas compiles for sm_90 without spilling, those that read least.
+_DEFAULTS = {
+    "forward": ((128, 64, 4, 3), (128, 64, 8, 3)),
+    "query": ((128, 64, 8, 2), (128, 64, 8, 2)),
+    "keys": ((64, 128, 8, 2), (64, 128, 8, 2)),
+}
+
+
+def tile_of(kernel: AttentionKernel, config: AttentionConfig) -> AttentionTile:
+    """Choose the blocks; those of a block mask are whole multiples of them."""
+    query, value = kernel.buffers["query"], kernel.buffers["value"]
+    width = max(int(query.shape[3]), int(value.shape[3]))
+    rows, columns, warps, stages = _DEFAULTS[kernel.kind][width > 64]
+    if width > 128 or query.dtype is torch.float32:
+        rows, columns, stages = min(rows, 64), min(columns, 32 if width > 64 else 64), 2
+    rows, columns = config.rows or rows, config.columns or columns
+    if kernel.has_blocks:
+        rows, columns = (min(n, size) for n, size in
+                         zip((rows, columns), kernel.block_size, strict=True))  # fmt: skip
+    _, _, i, j = kernel.axes
+    length, keys = kernel.extents[2:]
+    blocks = [
+        TileBlock("i", (i,), length, _shortened(rows, length)),
+        TileBlock("j", (j,), keys, _shortened(columns, keys)),
+    ]
+    own, visited = reversed(blocks) if kernel.kind == "keys" else blocks
+    return AttentionTile(own, visited, config.warps or warps, config.stages or stages)
+
+
+def _shortened(size: int, extent: Dimension) -> int:
+    return size if isinstance(extent, Size) else max(_LEAST, min(size, power(extent)))
+
+
+def power(size: int) -> int:
+    """Return the power of two that is not less, at least the smallest tile."""
+    return max(_LEAST, 1 << (size - 1).bit_length())
+
+
+def is_wide(kernel: AttentionKernel) -> bool:
+    """Return whether offsets into captured tensors need 64 bits."""
+    captured = [b for role, b in kernel.buffers.items() if role.startswith("captured")]
+    for buffer in captured:
+        far = [(n - 1) * step for n, step in zip(buffer.shape, buffer.stride, strict=True)]
+        extent = sum(far[1:], far[0]) if far else 0
+        if not (may_assume("<", extent, FAR) if isinstance(extent, Size) else extent < FAR):
+            return True
+    return False
+
+
+def attention_candidates(kernel: AttentionKernel) -> tuple[Config, ...]:
+    """Return the configs worth measuring."""
+    sizes = [(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128)]
+    made = [
+        AttentionConfig(rows, columns, warps, stages)
+        for rows, columns in sizes
+        for warps in (4, 8)
+        for stages in (2, 3)
+    ]
+    return tuple(config for config in made if _fits(kernel, config))
+
+
+def _fits(kernel: AttentionKernel, config: AttentionConfig) -> bool:
+    """Return whether the tiles fit into the shared memory of one processor."""
+    return _shared_bytes(kernel, config) <= _SHARED
+
+
+def _shared_bytes(kernel: AttentionKernel, config: AttentionConfig) -> int:
+    query, value = kernel.buffers["query"], kernel.buffers["value"]
+    widths = power(int(query.shape[3])) + power(int(value.shape[3]))
+    own, visited = config.rows, config.columns
+    if kernel.kind == "keys":
+        own, visited = visited, own
+    owned = own * (widths if kernel.kind != "forward" else widths // 2)
+    return query.dtype.itemsize * (owned + visited * widths * config.stages)
