@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _frame
 from ..bytecode import call_stub
-from ..errors import warn
+from ..errors import Unsupported, warn
 from ..records import Eager
 from .eager import reason_not_to_trace
 from .handle import Handle
@@ -49,6 +49,8 @@ def _generator_code(handle: Handle, code: CodeType) -> CodeType:
         return handle.pieces[-1].dispatcher
 
     if (reads := reason_not_to_trace(handle.original.snapshot(()))) is not None:
+        if handle.options.fullgraph:
+            raise Unsupported(reads.why, "call it in another way, or without fullgraph=True", None)
         handle.given_up = reads
         handle.report_eager(reads, partly=False)
         return handle.code_for_deep_recursion()

@@ -21,6 +21,7 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     autocast          results of calls under torch.autocast
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
+    numpy_operators   operators that call a function of numpy
     strictness        refuses calls that only real kernels refuse
     kernel_refusals   refuses dtypes and numbers that kernels, or tables, refuse
     overlap           refuses writes whose result depends on their order

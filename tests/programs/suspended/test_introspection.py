@@ -178,3 +178,12 @@ def _local() -> Any:
         yield y + x.cos()
 
     return steps
+
+
+def test_a_reader_of_its_frame_is_refused_as_a_whole_graph() -> None:
+    def reads(x: Tensor) -> Iterator[Any]:
+        yield locals()
+
+    with pytest.raises(jitmagic.Unsupported, match="locals"):
+        jitmagic.jit(reads, fullgraph=True)
+    assert "locals" in str(jitmagic.api.handle_of(jitmagic.jit(reads)).outcome)
