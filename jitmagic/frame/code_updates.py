@@ -17,7 +17,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from ..errors import Unsupported, warn
-from ..records import Eager
+from ..records import Eager, Failed
 from .eager import reason_not_to_trace
 from .handle import Handle
 from .native import Dispatcher
@@ -54,7 +54,15 @@ def _generator_code(handle: Handle, code: CodeType) -> CodeType:
         handle.given_up = reads
         handle.report_eager(reads, partly=False)
         return handle.code_for_deep_recursion()
-    made = handle.family.compiler.rewrite(code, make_piece, strip_stub_frames)
+    try:
+        made = handle.family.compiler.rewrite(code, make_piece, strip_stub_frames)
+    except Exception as error:  # a bug of the rewriting: plain Python still gives the right answer
+        if handle.options.on_error == "raise":
+            raise
+        handle.pieces.clear()
+        handle.given_up = Failed.of(error, "rewrite")
+        warn(handle.given_up.report(handle.label, "runs as eager"))
+        return handle.code_for_deep_recursion()
     if made is None:
         handle.given_up = Eager("there is nothing to compile between its suspension points")
         return handle.code_for_deep_recursion()

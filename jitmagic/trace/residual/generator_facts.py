@@ -58,8 +58,24 @@ class PieceFacts:
 
     def ends(self, entry: Instruction) -> list[Instruction]:
         """Return the exits and returns of a piece, in the order of the code."""
-        ends = self.found.ends(self.pieces[entry])
-        return [one for one in self.body.instructions if one in ends]
+        return self._ends[entry]
+
+    @cached_property
+    def _ends(self) -> dict[Instruction, list[Instruction]]:
+        order = {one: place for place, one in enumerate(self.body.instructions)}
+        return {
+            entry: sorted(self.found.ends(piece), key=order.__getitem__)
+            for entry, piece in self.pieces.items()
+        }
+
+    @cached_property
+    def _leading_to(self) -> dict[Instruction, list[Instruction]]:
+        """The entries of the pieces that lead to each exit."""
+        found: dict[Instruction, list[Instruction]] = {}
+        for entry, ends in self._ends.items():
+            for end in ends:
+                found.setdefault(end, []).append(entry)
+        return found
 
     def number(self, end: Instruction) -> int:
         """Return the number by which a piece names its exit."""
@@ -126,17 +142,15 @@ class PieceFacts:
 
     def is_set(self, name: str, end: Instruction) -> bool:
         """Return whether a variable is bound at an exit in every piece that leads there."""
-        entries = [entry for entry in self.pieces if end in self.ends(entry)]
-        passed = (self.live[entry] | self.sets(entry) for entry in entries)
+        passed = (self.live[entry] | self.sets(entry) for entry in self._leading_to[end])
         return self.is_bound(name, end) and all(name in names for names in passed)
 
     @cached_property
     def _returned(self) -> dict[Instruction, frozenset[str]]:
-        returned: dict[Instruction, frozenset[str]] = {}
-        for entry in self.pieces:
-            for end in self.ends(entry):
-                returned[end] = returned.get(end, frozenset()) | self.sets(entry)
-        return {end: names & self._possible[end] for end, names in returned.items()}
+        return {
+            end: self._possible[end].intersection(frozenset().union(*map(self.sets, entries)))
+            for end, entries in self._leading_to.items()
+        }
 
     def read_later(self, end: Instruction) -> tuple[str, ...]:
         """Return the variables that pieces set before this exit and the rest may read."""
