@@ -73,7 +73,8 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: PendingBuild | None = None  # while kernels are being built in the background
-        self._began_as_eager = not root  # under the stance eager_then_compile
+        self._is_piece = isinstance(original, PieceOriginal)
+        self._began_as_eager = not (root or self._is_piece)  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -168,7 +169,7 @@ class Handle:
     @property
     def starts_frame(self) -> bool:
         """True except for resume functions: a function, or a piece of a generator."""
-        return not self._is_resume or isinstance(self.original, PieceOriginal)
+        return not self._is_resume or self._is_piece
 
     @property
     def is_compiling(self) -> bool:
@@ -475,7 +476,7 @@ class Handle:
             self.ledger.forget()
             self.given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self.is_root else self._flat
-            self._began_as_eager = not self.is_root
+            self._began_as_eager = not (self.is_root or self._is_piece)
 
     def drop(self) -> None:
         """Remove all entries, and the stub that the hook may have put on the code."""

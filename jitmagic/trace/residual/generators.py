@@ -15,9 +15,11 @@ breaks inside a piece work as in other functions.
 An exception that a piece does not handle leaves the frame. One whose handler may suspend the frame
 (`finally: await ...`) is the result of the piece, and the frame raises it again at the handler.
 
-A variable that a piece may set is moved into it, so that rebinding drops the last reference when
-eager does. Variables that the rest of the generator does not read are returned only if the end of
-their object may be noticed: a dead tensor would have to be written to memory at each `yield`.
+A variable that a piece may set is moved into it, so that the frame does not keep its old object
+alive. Variables that the rest of the generator does not read are returned too, except tensors: a
+dead tensor would have to be written to memory at each `yield`. Once a piece has made an object with
+a finalizer, pieces give back what they are called with, and the frame runs their code itself: a
+call keeps its arguments alive until it ends.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ def rewrite_generator(
     if not found.entries or len(found.exits) + len(found.left) >= _MOST_EXITS:
         return None
     facts = PieceFacts(body, found)
+    if not facts.entries:
+        return None
     root, entered = _pieces(facts)
     keys = {entry: facts.key(entry, root, first) for entry, first in entered.items()}
     pieces = {entry: root.resume(key, make_piece) for entry, key in keys.items()}

@@ -187,3 +187,16 @@ def test_a_reader_of_its_frame_is_refused_as_a_whole_graph() -> None:
     with pytest.raises(jitmagic.Unsupported, match="locals"):
         jitmagic.jit(reads, fullgraph=True)
     assert "locals" in str(jitmagic.api.handle_of(jitmagic.jit(reads)).outcome)
+
+
+def test_stances_hold_for_pieces() -> None:
+    tagged = jitmagic.jit(counting)
+    x = torch.ones(2)
+    with torch.compiler.set_stance("force_eager"):
+        same(list(tagged(x, 3)), list(counting(x, 3)))
+    assert not pieces(tagged)
+    with torch.compiler.set_stance("eager_then_compile"):
+        list(tagged(x, 1))
+        assert not pieces(tagged)
+        same(list(tagged(x, 3)), list(counting(x, 3)))
+    assert pieces(tagged)

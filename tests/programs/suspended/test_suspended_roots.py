@@ -12,6 +12,7 @@ import jitmagic
 from jitmagic.records import Compiled
 
 from . import coroutines, generator_forms, generators
+from .random_programs import observed, random_function
 from .registry import USES, pieces, same
 
 assert generators and generator_forms and coroutines
@@ -43,3 +44,12 @@ def test_each_piece_is_one_graph(name: str) -> None:
     outcomes = pieces(tagged)
     assert outcomes
     assert all(type(outcome) is Compiled for outcome in outcomes), outcomes
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("seed", range(24))
+def test_random_programs(seed: int) -> None:
+    function = random_function(seed)
+    tagged = jitmagic.jit(function, backend="eager")
+    for run in range(4):
+        assert observed(tagged, 10 * seed + run) == observed(function, 10 * seed + run)
