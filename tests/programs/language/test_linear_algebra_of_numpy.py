@@ -57,12 +57,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "multi_dot": (lambda a, b: L.multi_dot([a, a, b]), (SQUARE, COLUMNS)),
     "einsum": (lambda a, b: np.einsum("ij,jk->ik", a, b), (SQUARE, COLUMNS)),
     "tensordot": (lambda a, b: np.tensordot(a, b, axes=1), (BATCH, SQUARE)),
+    "inv of a list": (lambda a: L.inv([[2.0, 1.0], [1.0, 3.0]]) @ a[:2, :2], (SQUARE,)),
+    "inv of a transposed part": (lambda a: L.inv(a[:3, 1:].T), (SQUARE,)),
+    "inv of complex numbers": (lambda a: L.inv(a.astype(np.complex128) * 1j), (DEFINITE,)),
+    "first power": (lambda a: L.matrix_power(a, 1), (SQUARE,)),
+    "of nothing": (lambda a: L.svd(a[:0]), (TALL,)),
     "around tensors": (
         lambda a: torch.from_numpy(L.inv(a)).sin() + torch.from_numpy(a).sum(),
         (DEFINITE,),
     ),
 }
-NOT_ONE_GRAPH = {"lstsq of no full rank"}
+NOT_ONE_GRAPH = {"lstsq of no full rank", "inv of a list", "first power"}
 
 
 def same(actual: Any, expected: Any) -> None:

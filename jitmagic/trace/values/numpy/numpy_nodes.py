@@ -54,7 +54,9 @@ def is_of_lapack(function: Any) -> bool:
 
 
 def _node(call: Call) -> Verdict:
-    most = max((spec.size for spec in call.slots), default=0)
+    if not call.slots:
+        return Verdict.fails("no argument is an array")
+    most = max(spec.size for spec in call.slots)
     if most > _LARGEST:
         return Verdict.fails("an array is too large to try the call on samples")
     rounds = _ROUNDS if most <= _LARGE else _ROUNDS[-1:]
