@@ -30,9 +30,9 @@ from ..frame.native import (
 )
 from ..frame.never_hooked import in_library
 from ..frame.original import gives_back_always
-from ..graph import regions
-from ..graph.recomputed import regions_of
-from ..graph.regions import calls_in
+from ..graph.targets import regions
+from ..graph.targets.recomputed import regions_of
+from ..graph.targets.regions import calls_in
 from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
@@ -191,13 +191,18 @@ def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
     """Pass inner tensors with the history of their wrapper in place of those without."""
     parts_of = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
     count, wrappers = len(traced.inputs), list(traced.wrappers)
-    unwraps = [Unwrap(one.layout, one.gradients) for one in traced.wrappers.values()]
+    rewraps = [part.rewrap for part in traced.wrappers.values()]
+    unwraps = [Unwrap(one.layout, one.gradients) for one in rewraps]
+    parents = [part.parent for part in traced.wrappers.values()]
+    inside = [None if one is None else (wrappers.index(one.source), one.number) for one in parents]
     taken = [(n, wrappers.index(part.source), part.number) for n, part in parts_of]
     last = count + len(wrappers)
 
     def call(*args: Any) -> tuple[object, ...]:
         inputs = list(args[:count])
-        parts = [take(wrapper) for take, wrapper in zip(unwraps, args[count:last], strict=True)]
+        parts: list[tuple[Any, ...]] = []
+        for take, wrapper, within in zip(unwraps, args[count:last], inside, strict=True):
+            parts.append(take(wrapper if within is None else parts[within[0]][within[1]]))
         for place, wrapper, index in taken:
             inputs[place] = parts[wrapper][index]
         return run(*inputs, *args[last:])

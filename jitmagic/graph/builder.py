@@ -47,10 +47,10 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
-from .regions import FunctionCall
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
+from .targets.regions import FunctionCall
 
 __all__ = ["GraphBuilder", "map_nodes"]
 
@@ -186,7 +186,7 @@ class GraphBuilder:
         written += hidden_writes(target, args, kwargs, written)
         if call.inner is not None:
             written = call.with_inner_writes(written, self._inputs_over)
-        if random := (draws(target, args, kwargs) or call.draws_inside):
+        if random := (draws(target, args, kwargs) or call.acts_inside):
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
@@ -442,7 +442,7 @@ class GraphBuilder:
         if is_input:
             return
         if self.fresh_size is not None and isinstance(value, torch.Tensor):
-            self.sizes.add_result(node, value.shape)
+            self.sizes.add_result(node, () if value.is_nested else value.shape)
         if self.inference.holds(value):
             node.meta["inference"] = True
         device = getattr(spec, "device", None)

@@ -16,9 +16,9 @@ _NAMES = {
         "iterator_tools numbers objects operators ordering registered_calls set_methods texts"
     ),
     "builtins.pytorch": (
-        "attention autocast autograd_functions checkpointing checks composites control_flow "
-        "differentiation flex_attention functional numpy_calls optimizers process_state "
-        "random_numbers recurrent torch_calls triton_operators"
+        "attention autocast autograd_functions checkpointing checks collectives composites "
+        "control_flow differentiation flex_attention functional numpy_calls optimizers "
+        "process_state random_numbers recurrent torch_calls triton_operators"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "
@@ -31,8 +31,8 @@ _NAMES = {
     "values.numbers": "number residual_calls",
     "values.numpy": "numbers random_streams",
     "values.objects": (
-        "class_statements enums exceptions functions instances namespaces partials torchscript "
-        "weak_references"
+        "class_statements enums exceptions fixed_objects functions instances namespaces partials "
+        "torchscript weak_references"
     ),
     "values.tensors": "tensor_hooks tensor_inputs torch_function triton_kernels",
 }

@@ -24,9 +24,9 @@ from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
-from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.symbolic.size_nodes import SizeNodes
 from ..graph.targets.control_flow import Body
+from ..graph.targets.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, BodyRefused, GraphBreak, TransformRefused

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..compat.pytree import SUPPORTED_NODES
-from ..graph.transforms import PassThrough
+from ..graph.targets.transforms import PassThrough
 from .breaks import GraphBreak, UnsupportedArguments
 from .values.base import Machine, Value
 from .values.containers.mappings import DictValue

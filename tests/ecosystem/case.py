@@ -30,6 +30,8 @@ LIBRARIES = (
     "torch",
     "torch_bodies",
     "torch_objects",
+    "subclasses",
+    "distributed",
 )
 
 

@@ -20,7 +20,7 @@ from torch.fx import Node
 from ....compat.autograd import FunctionBase, PlainFunction
 from ....graph.node_meta import device_of, spec_on, value_of
 from ....graph.propagate import EagerRaises
-from ....graph.regions import FunctionCall, ProgramBackward, Region
+from ....graph.targets.regions import FunctionCall, ProgramBackward, Region
 from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed

@@ -25,7 +25,7 @@ from torch.fx import Node
 from torch.utils import checkpoint
 
 from ....graph.memory import storage_of
-from ....graph.recomputed import Policy, Recomputed, Rerun
+from ....graph.targets.recomputed import Policy, Recomputed, Rerun
 from ....guards.source import Globals
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...result import Recipe

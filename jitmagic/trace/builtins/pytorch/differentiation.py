@@ -22,8 +22,8 @@ from ....compat.flags import get_warn_always
 from ....graph.gradients import copied_gradient, first_gradient
 from ....graph.node_meta import device_of
 from ....graph.propagate import DataDependent, EagerRaises
-from ....graph.regions import FunctionCall
 from ....graph.symbolic.data_split import makers_in
+from ....graph.targets.regions import FunctionCall
 from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients

@@ -1,7 +1,7 @@
 """Models functions returned by transforms of torch.func, and calls of them.
 
 Input: a transform, the function under it (any callable value), the arguments of a call. Output: one
-node (graph/transforms.py), made in three steps. (1) torch's own transform runs on meta tensors to
+node (targets/transforms.py), made in three steps. (1) torch's own transform runs on meta tensors to
 find the arguments with which it calls the function. (2) The function is traced on plain tensors of
 the same specs, as a separate graph. (3) The transform runs over that graph on meta tensors, which
 gives the results or eager's error.
@@ -27,7 +27,7 @@ from ....graph.node_meta import device_of, value_of
 from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
-from ....graph.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
+from ....graph.targets.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
 from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ..compat.pytree import tree_flatten, tree_unflatten
-from ..torch_types import AnyFunction, Args, Kwargs
+from ...compat.pytree import tree_flatten, tree_unflatten
+from ...torch_types import AnyFunction, Args, Kwargs
 
 __all__ = [
     "PassThrough",
