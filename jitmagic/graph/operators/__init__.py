@@ -22,7 +22,6 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     collectives       calls of torch.distributed: objects bound to them
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
-    numpy_operators   operators that call a function of numpy
     strictness        refuses calls that only real kernels refuse
     kernel_refusals   refuses dtypes and numbers that kernels, or tables, refuse
     overlap           refuses writes whose result depends on their order

@@ -12,6 +12,7 @@ probe runs at several size tuples.
     emulation_check  compares numpy and the emulation on sample values, at several sizes
     array_samples    sample arrays with the layouts of the program's
     numpy_nodes      calls of np.linalg as nodes that call numpy itself
+    numpy_operators  the operators of these nodes
     numbers          NumpyNumber: ints and floats of numpy that vary
     random_streams   generators of `random` and `numpy.random`
 """

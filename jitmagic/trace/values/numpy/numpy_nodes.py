@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from ....graph.operators.numpy_operators import ArrayLayout, numpy_operator
 from ....symbols.probe import Answers, Verdict
 from ....torch_types import OpOverload
 from ..base import Args, Machine, Value
@@ -26,6 +25,7 @@ from ..numpy_scalars import ARRAY_SCALARS, np
 from ..tensors.tensor import TensorValue, record
 from .array_samples import CannotSample, materialised, numpy_array, samples
 from .emulation_check import Call, SizedCall, filled
+from .numpy_operators import ArrayLayout, numpy_operator
 
 __all__ = ["NodeRefused", "call_numpy", "is_of_lapack"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ...torch_types import OpOverload
-from .operator_library import LIBRARY, is_registered
+from ....graph.operators.operator_library import LIBRARY, is_registered
+from ....torch_types import OpOverload
 
 __all__ = ["ArrayLayout", "numpy_operator"]
 
