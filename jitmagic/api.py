@@ -115,6 +115,11 @@ def _flatten(code: CodeType) -> Any:
     return load_pipeline().flatten(code)
 
 
+def _rewrite(code: CodeType, *callbacks: AnyFunction) -> CodeType | None:
+    made: CodeType | None = load_pipeline().rewrite_generator(code, *callbacks)
+    return made
+
+
 def _ask(question: str, fn: object) -> AnyFunction:
     """Import the public function called `question` (`why`, `test`, ...) and return what it gives
     for `fn`.
@@ -133,8 +138,8 @@ _QUESTIONS: dict[str, Callable[[object], AnyFunction]] = {
     name: functools.partial(_ask, name) for name in ("why", "test", "lower")
 }
 _QUESTIONS["_repr_html_"] = _shown
-_COMPILER = Compiler(_compile_frame, _flatten, _QUESTIONS)
-_UNLISTED = Compiler(_compile_frame, _flatten, is_listed=False)
+_COMPILER = Compiler(_compile_frame, _flatten, _rewrite, _QUESTIONS)
+_UNLISTED = Compiler(_compile_frame, _flatten, _rewrite, is_listed=False)
 
 
 @overload

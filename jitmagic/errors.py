@@ -166,7 +166,7 @@ class JitmagicError(RuntimeError):
 
 
 class TaggingError(JitmagicError, TypeError):
-    """Says that an object cannot be tagged: a generator, a coroutine, a class that is no module."""
+    """Says that an object cannot be tagged: a class that is no module, one without a forward."""
 
     def __init__(self, what: str, reason: str, hint: str) -> None:
         super().__init__(f"cannot compile {what}: {reason}{_hinted(hint)}")

@@ -10,6 +10,7 @@ Pure Python, independent of torch.
     versions/                 everything that differs between CPython versions, as tables
 
     flow, loops               control flow, stack depths, liveness; natural loops
+    suspension                pieces of generators and coroutines between suspension points
     line_table                encodes and parses co_linetable
     exceptions_table          encodes and parses co_exceptiontable
     snapshot, stub            a call about to begin; the code that forwards a call to a dispatcher

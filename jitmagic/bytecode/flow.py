@@ -20,6 +20,8 @@ from .versions import RUNNING, Kind
 __all__ = [
     "Block",
     "basic_blocks",
+    "call_group",
+    "definitely_bound",
     "drop_unreachable",
     "live_locals",
     "liveness",
@@ -150,6 +152,17 @@ def basic_blocks(body: Body) -> list[Block]:
     if current:
         blocks.append(Block(tuple(current), regions.get(current[-1])))
     return blocks
+
+
+def call_group(body: Body, breaking: Instruction) -> list[Instruction]:
+    """Return the breaking instruction after the KW_NAMES and PRECALL of a call.
+
+    They belong together: the interpreter keeps the keyword names in between.
+    """
+    last = first = body.instructions.index(breaking)
+    while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
+        first -= 1
+    return body.instructions[first : last + 1]
 
 
 # ---------------------------------------------------------------------------------------- the stack
@@ -337,15 +350,15 @@ def secure_loads(body: Body) -> None:
     """
     if "LOAD_FAST_CHECK" not in RUNNING.opcodes:
         return
-    bound = _definitely_bound(body)
+    bound = definitely_bound(body)
     bit = {name: 1 << i for i, name in enumerate(body.slots())}
     for instruction in body.instructions:
         if instruction.op == "LOAD_FAST" and not bound[instruction] & bit[str(instruction.arg)]:
             instruction.op = "LOAD_FAST_CHECK"
 
 
-def _definitely_bound(body: Body) -> dict[Instruction, int]:
-    """Return masks of the variables bound before each instruction on every path."""
+def definitely_bound(body: Body) -> dict[Instruction, int]:
+    """Return masks (bits in the order of `slots`) of the variables bound on every path to each."""
     bit = {name: 1 << i for i, name in enumerate(body.slots())}
     everything = (1 << len(bit)) - 1
     # LOAD_FAST_AND_CLEAR may save an unbound slot, which a later STORE_FAST restores.

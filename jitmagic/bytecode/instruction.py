@@ -27,6 +27,7 @@ class Intrinsic(IntEnum):
     """Arguments of CALL_INTRINSIC_1, equal from 3.12 to 3.14 (pycore_intrinsics.h)."""
 
     STOPITERATION_ERROR = 3
+    ASYNC_GEN_WRAP = 4
     UNARY_POSITIVE = 5
     LIST_TO_TUPLE = 6
 

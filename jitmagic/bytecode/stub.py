@@ -21,7 +21,7 @@ from . import build
 from .assemble import assemble
 from .instruction import Body, ExceptionRegion, Instruction, Position
 
-__all__ = ["call_stub"]
+__all__ = ["call_stub", "report_error"]
 
 # Flags visible to callers and inspect; _HAS_DOCSTRING (3.13) says that co_consts[0] is one. Without
 # those of generators and coroutines: the stub's body is a plain call that returns such an object.
@@ -61,14 +61,14 @@ def call_stub(
     line = Position(code.co_firstlineno, code.co_firstlineno)
     instructions: list[Instruction] = [*build.prologue(body.freevars), *call, *build.return_value()]
     if on_error is not None:
-        handler = _show_error(on_error)
+        handler = report_error(on_error)
         body.regions.append(ExceptionRegion(call[0], call[-1], handler[0], 0))
         instructions += handler
     body.instructions = build.placed(instructions, line)
     return assemble(body)
 
 
-def _show_error(on_error: Callable[[BaseException], None]) -> list[Instruction]:
+def report_error(on_error: Callable[[BaseException], None]) -> list[Instruction]:
     """Call `on_error` and re-raise: exception -> never; adds no traceback entry."""
     return [
         *build.push_callable(build.load_const(on_error)),

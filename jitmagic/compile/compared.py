@@ -33,7 +33,7 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
     if handle.is_root and not handle.family.compiler.is_listed:
         return None  # it runs once, and timing it would suspend the timing of all its callees
-    if not wanted or handle.resume_line is not None or torch.are_deterministic_algorithms_enabled():
+    if not wanted or not handle.starts_frame or torch.are_deterministic_algorithms_enabled():
         return None
     if any(control_flow_in(traced.graph)):
         return None  # in eager, torch.cond and the like call torch.compile

@@ -29,6 +29,7 @@ from ..frame.native import (
     release_arguments,
 )
 from ..frame.never_hooked import in_library
+from ..frame.original import gives_back_always
 from ..graph.targets import regions
 from ..graph.targets.recomputed import regions_of
 from ..graph.targets.regions import calls_in
@@ -38,6 +39,7 @@ from ..options import Options
 from ..records import Eager, Recording
 from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
 from ..torch_types import AnyFunction, Executable
+from ..trace.breaks import Finalizer
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
 from ..trace.residual.emit import CannotEmit, FrameScope, emit
@@ -79,7 +81,10 @@ def left_to_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Ent
     if handle.library is None and handle.options.fullgraph:
         raise Unsupported(reason.message, reason.hint, where)
     state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
-    if reason.whole_frame and (handle.resume_line is None or reason.plain_rest):
+    if isinstance(reason, Finalizer) and gives_back_always(handle.original):
+        handle.flat.root.releases_arguments = True
+        return Eager(message, where)
+    if reason.whole_frame and (handle.starts_frame or reason.plain_rest):
         guards = (*state, *traced.because)
         return eager_entry(handle.original, snapshot, guards, Eager(message, where))
     body = handle.flat.root.body

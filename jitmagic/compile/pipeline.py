@@ -35,6 +35,7 @@ from ..errors import OperationFailed, Unsupported
 from ..frame.eager import eager_entry, reason_not_to_trace
 from ..frame.handle import Handle
 from ..frame.native import Entry
+from ..frame.original import gives_back_always
 from ..frame.sandbox import sandbox
 from ..frame.tag import tag
 from ..frame.torch_compile_boundary import hide
@@ -46,6 +47,7 @@ from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
 from ..spec import TensorSpec
 from ..symbols.probe import noting
 from ..torch_types import Executable
+from ..trace.residual.generators import rewrite_generator
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Trace
@@ -71,7 +73,7 @@ from .sizes import CompiledGraph, SizeCompiler, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import stop_before, trace_frame, trace_statically
 
-__all__ = ["compile_frame", "flatten"]
+__all__ = ["compile_frame", "flatten", "rewrite_generator"]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
@@ -112,6 +114,9 @@ def _compile_frame(
                 refused.why, "call it in another way, or without fullgraph=True", None
             )
         return refused
+    root = handle.flat.root
+    if root.is_suspended and root.releases_arguments and gives_back_always(handle.original):
+        return Eager("the generator has made an object with a finalizer")
     # That an operation cannot be differentiated is only found by running autograd on the finished
     # trace. The frame is then traced again, with a graph break before that operation.
     stop: Stop | None = None

@@ -18,5 +18,6 @@ arranges it once (`Page`), and lays it out as text, by rich or as HTML. Every sp
     structured     the trace file that tlparse reads
     dump           writes an explanation as a folder of files
     sources        syntax trees of the user's files and notebook cells
+    whole_call     runs the generator or coroutine that a call returns
     words          text shared by the reports: counts, lines, HTML of plain lines
 """

@@ -31,6 +31,7 @@ from ..torch_types import AnyFunction
 from ..trace.result import Trace
 from .builds import bodies_of, inputs_of, newest_variants, operations_of, parts_of
 from .folder import write_folder
+from .whole_call import whole
 from .words import Question, count, refuse_arguments
 
 __all__ = ["STAGES", "Graphs", "StageGraphs", "graphs"]
@@ -51,7 +52,7 @@ def graphs(fn: AnyFunction, /, *arguments: object, **options: object) -> Questio
 def _graphs_of_call(fn: object, copy: AnyFunction, /, *args: object, **kwargs: object) -> Graphs:
     handle = tagged_handle(copy)
     handle.family.reported.add("notice")  # breaks are seen in what is returned
-    copy(*args, **kwargs)
+    whole(copy(*args, **kwargs))
     found = [one for frame in newest_variants(handle.journal) for one in _of_frame(frame[0])]
     return Graphs(handle.label, tuple(found))
 

@@ -43,6 +43,9 @@ __all__ = [
 COLUMNS = ("tagged", "state", "speed", "variants", "calls", "compiled in", "paid back after")
 
 
+_UNCALLED = "not called yet"
+
+
 @dataclass(frozen=True, slots=True)
 class VariantReport:
     """One compiled variant of a function.
@@ -211,6 +214,10 @@ def card_of(handle: Handle) -> Card:
 
 
 def _state(handle: Handle) -> str:
+    if handle.pieces:
+        states = [_state(p) for p in handle.pieces if p.given_up or p.dispatcher.entries]
+        compiled = any(piece.ledger.is_compiled for piece in handle.pieces)
+        return "compiled between its suspension points" if compiled else [*states, _UNCALLED][0]
     if handle.given_up is not None and not handle.ledger.is_compiled:
         return f"plain Python, because {handle.given_up.why}"
     if handle.building is not None and not handle.ledger.is_compiled:
@@ -220,7 +227,7 @@ def _state(handle: Handle) -> str:
         whole = ", ".join(
             "a cell" if name == RUN_NAME else name for name in handle.ledger.inlined_in
         )
-        return f"compiled as part of {whole}" if whole else "not called yet"
+        return f"compiled as part of {whole}" if whole else _UNCALLED
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome
         return f"plain Python, because {outcome.why}"

@@ -65,6 +65,9 @@ def why(target: AnyFunction, /, *arguments: object) -> Question[Answer]:
 
 
 def _answer(handle: Handle, values: tuple[object, ...]) -> Answer:
+    if handle.pieces:
+        then = "is compiled between its suspension points, for the values that are known there"
+        return Answer(handle.label, None, then, rest=_rest(handle))
     entries = handle.dispatcher.entries
     for entry in entries:
         if entry.check(values):

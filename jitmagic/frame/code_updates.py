@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import weakref
 from types import CodeType, FunctionType
+from typing import Any
 
 from .. import _frame
 from ..bytecode import call_stub
-from ..errors import warn
+from ..errors import Unsupported, warn
+from ..records import Eager, Failed
+from .eager import reason_not_to_trace
 from .handle import Handle
 from .native import Dispatcher
-from .never_hooked import unsuitable
+from .never_hooked import suspendable, unsuitable
+from .original import PieceOriginal
 from .torch_compile_boundary import export_twin, hide
 from .user_tracebacks import strip_stub_frames
 
@@ -30,15 +34,48 @@ _stubs = weakref.WeakKeyDictionary()
 
 def stub_code(handle: Handle) -> CodeType:
     """Return code with the original's signature that calls the handle's dispatcher."""
-    return hide(call_stub(handle.original.code, handle.dispatcher, strip_stub_frames))
+    code = handle.original.code
+    if suspendable(code) is not None:
+        return hide(_generator_code(handle, code))
+    return hide(call_stub(code, handle.dispatcher, strip_stub_frames))
+
+
+def _generator_code(handle: Handle, code: CodeType) -> CodeType:
+    """Return code of the same kind of generator or coroutine that calls compiled pieces."""
+
+    def make_piece(flat: Any) -> Dispatcher:
+        original = PieceOriginal(flat.code, handle.original.namespace, name=handle.name)
+        handle.pieces.append(Handle(original, handle.family, flat=flat))
+        return handle.pieces[-1].dispatcher
+
+    if (reads := reason_not_to_trace(handle.original.snapshot(()))) is not None:
+        if handle.options.fullgraph:
+            raise Unsupported(reads.why, "call it in another way, or without fullgraph=True", None)
+        handle.given_up = reads
+        handle.report_eager(reads, partly=False)
+        return handle.code_for_deep_recursion()
+    try:
+        made = handle.family.compiler.rewrite(code, make_piece, strip_stub_frames)
+    except Exception as error:  # a bug of the rewriting: plain Python still gives the right answer
+        if handle.options.on_error == "raise":
+            raise
+        handle.pieces.clear()
+        handle.given_up = Failed.of(error, "rewrite")
+        warn(handle.given_up.report(handle.label, "runs as eager"))
+        return handle.code_for_deep_recursion()
+    if made is None:
+        handle.given_up = Eager("there is nothing to compile between its suspension points")
+        return handle.code_for_deep_recursion()
+    return made.replace(co_consts=(*made.co_consts, handle.dispatcher))
 
 
 def handle_in(code: CodeType) -> Handle | None:
     """Return the handle whose dispatcher a code object calls, or None."""
+    handle: Handle | None = None
     for constant in code.co_consts:
         if type(constant) is Dispatcher:
-            return constant.owner  # type: ignore[no-any-return]
-    return None
+            handle = constant.owner
+    return handle  # a generator's own dispatcher comes after those of its pieces
 
 
 def follow(function: FunctionType, stub: FunctionType) -> None:

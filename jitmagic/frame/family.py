@@ -33,6 +33,9 @@ class Compiler:
 
     compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
     flatten: Callable[[CodeType], Any] = lambda code: code  # makes `handle.flat` for the tracer
+    # rewrite(code, make_piece, on_error): the code of a generator that calls its pieces; None if
+    # there is nothing to compile
+    rewrite: Callable[..., CodeType | None] = lambda code, make_piece, on_error: None
     # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
     queries: Mapping[str, Callable[[object], AnyFunction]] = field(default_factory=dict)
     is_listed: bool = True  # by `status`; not copies for explain and test, nor a cell's top level

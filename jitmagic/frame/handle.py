@@ -25,7 +25,7 @@ from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .never_hooked import in_library, is_of_library, users_line
-from .original import Original
+from .original import Original, PieceOriginal
 from .recompile_warnings import growth_warning, limit_warning
 from .retries import FOREVER, Retries
 from .stance import OnMiss, on_miss
@@ -73,12 +73,14 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: PendingBuild | None = None  # while kernels are being built in the background
-        self._began_as_eager = not root  # under the stance eager_then_compile
+        self._is_piece = isinstance(original, PieceOriginal)
+        self._began_as_eager = not (root or self._is_piece)  # under the stance eager_then_compile
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
         self.dispatcher.owner, self.dispatcher.family = self, family
         self.dispatcher.title = original.title
+        self.pieces: list[Handle] = []  # of a generator
         self.ledger = Ledger(self.dispatcher, library)
         if not root:
             family.members.append(self)
@@ -165,6 +167,11 @@ class Handle:
         return UserLine(self.original.code.co_filename, self.original.first_line, self.label)
 
     @property
+    def starts_frame(self) -> bool:
+        """True except for resume functions: a function, or a piece of a generator."""
+        return not self._is_resume or self._is_piece
+
+    @property
     def is_compiling(self) -> bool:
         """True while one of its calls is being compiled."""
         return self._compiling_thread is not None
@@ -200,7 +207,7 @@ class Handle:
             return self.original.run(values)
         if is_observed():
             if "notice" not in self.family.reported and (watched := reason_for_eager()) is not None:
-                self._report_eager(watched, partly=False)
+                self.report_eager(watched, partly=False)
             return self.original.run(values)
         if (asked := on_miss()) is OnMiss.EAGER_FIRST:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
@@ -288,7 +295,7 @@ class Handle:
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None
-        self._report_eager(ends or outcome, partly=ends is not None)
+        self.report_eager(ends or outcome, partly=ends is not None)
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
         return isinstance(result, Entry)
@@ -316,7 +323,7 @@ class Handle:
             _frame.resume_hook()
             self._compiling_thread = None
 
-    def _report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
+    def report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Report once per tagged function that it runs as plain Python."""
         if isinstance(plain, Eager) and once not in self.family.reported:
             self.family.reported.add(once)
@@ -359,7 +366,7 @@ class Handle:
         """Report that a variant lost to eager, whose entry has replaced it."""
         if self.is_root and not self.ledger.is_compiled:
             self.family.close()  # callees that only compiled code calls
-        self._report_eager(outcome, partly=not self.is_root, once="slower")
+        self.report_eager(outcome, partly=not self.is_root, once="slower")
 
     # ------------------------------------------------------------------------------------ the limit
 
@@ -463,10 +470,13 @@ class Handle:
                 self.family.reported.clear()
                 self.journal.records.clear()
             self.drop()
+            for piece in self.pieces:
+                piece.reset()
+            self.family.members.extend(self.pieces)
             self.ledger.forget()
             self.given_up, self.building, self._retries = self._declared, None, None
             self._flat = None if self.is_root else self._flat
-            self._began_as_eager = not self.is_root
+            self._began_as_eager = not (self.is_root or self._is_piece)
 
     def drop(self) -> None:
         """Remove all entries, and the stub that the hook may have put on the code."""

@@ -16,11 +16,12 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from ..bytecode.suspension import HERE
 from ..errors import UserLine, plain_title
 from ..torch_types import AnyFunction, Namespace, Values
 from .native import Spread, call_plainly
 
-__all__ = ["Original", "parameter_count"]
+__all__ = ["Original", "PieceOriginal", "gives_back_always", "parameter_count"]
 
 
 class Original:
@@ -144,6 +145,39 @@ class Original:
     def __call__(self, *values: object) -> object:
         """Call `run` with the dispatcher's values as arguments: the entry point for residuals."""
         return self.run(values)
+
+
+class PieceOriginal(Original):
+    """A piece of a generator, which can give its values back: the generator's frame then runs the
+    code itself.
+    """
+
+    __slots__ = ("gives_back",)
+
+    def __init__(self, code: CodeType, namespace: Namespace, *, name: str) -> None:
+        super().__init__(code, namespace, name=name)
+        self.gives_back = False  # always
+
+    @property
+    def plain(self) -> AnyFunction:
+        return _give_back if self.gives_back else super().plain
+
+    def run(self, values: Values, family: object = None) -> object:
+        """Give the values back, unless callees are to be hooked."""
+        if family is None or self.gives_back:
+            return (HERE, *values)
+        return super().run(values, family)
+
+
+def gives_back_always(original: Original) -> bool:
+    """Let the generator's frame run a piece from now on; return False for other code."""
+    if isinstance(original, PieceOriginal):
+        original.gives_back = True
+    return isinstance(original, PieceOriginal)
+
+
+def _give_back(*values: object) -> tuple[object, ...]:
+    return (HERE, *values)
 
 
 def parameter_count(code: CodeType) -> int:

@@ -31,10 +31,10 @@ from . import hook  # noqa: F401  # registers the callback of the native hook
 from .code_updates import follow, handle_in, stub_code
 from .family import Compiler, Family
 from .forwarder import forwarder, needs_forwarder
-from .handle import Handle
+from .handle import Handle, all_handles
 from .library import is_of_torch_compile
 from .native import Dispatcher, ModuleCall, call_plainly
-from .never_hooked import unsuitable
+from .never_hooked import suspendable, unsuitable
 from .torch_compile_boundary import hide, hide_stub
 from .user_tracebacks import strip_dispatcher_frames, strip_stub_frames
 
@@ -199,6 +199,9 @@ class Query:
 
 
 def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[object, ...]:
+    for root in all_handles():
+        if dispatcher.owner in root.pieces:
+            return _revive_piece, (root.dispatcher, root.pieces.index(dispatcher.owner))
     stub = None if dispatcher.stub is None else dispatcher.stub()
     handle = None if stub is None else handle_in(stub.__code__)
     if handle is None or handle is not dispatcher.owner:
@@ -210,6 +213,13 @@ def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[object, ...]:
 def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dispatcher:
     function = forwarder(target) if needs_forwarder(target) else target
     return Handle.of_function(function, options, compiler).dispatcher
+
+
+def _revive_piece(dispatcher: Dispatcher, number: int) -> Dispatcher:
+    handle = dispatcher.owner
+    if not handle.pieces:
+        stub_code(handle)
+    return handle.pieces[number].dispatcher  # type: ignore[no-any-return]
 
 
 def _revive_query(name: str, stub: types.FunctionType, question: AnyFunction) -> Query:
@@ -297,7 +307,8 @@ def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
         why = "it has no forward"
     else:
         original: types.FunctionType = original_of(forward)
-        if (reason := unsuitable(original.__code__)) is None:
+        code = original.__code__
+        if (reason := suspendable(code) or unsuitable(code)) is None:
             return original
         why = reason
     raise TaggingError(f"{cls.__qualname__}", why, "define a plain forward method")

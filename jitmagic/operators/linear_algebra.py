@@ -27,7 +27,7 @@ define("convolution", operands="one kind", kernel_strides=True)
 define("convolution* _convolution* conv_transpose*", kernel_strides=True)
 
 _define_unprobed("linalg_*", raises="data", kernel_strides=True)
-_define_unprobed("_linalg_*", raises="data")
+_define_unprobed("_linalg_* jitmagic::numpy_*", raises="data")
 define(
     "linalg_matmul linalg_multi_dot linalg_vecdot",
     raises="data",

@@ -252,7 +252,7 @@ class TransformBuilder(_FunctionBuilder):
 
 class BodyBuilder(_FunctionBuilder):
     """Builds a branch or loop body of a control-flow operator. It runs as part of the program, in
-    the modes of the call: it may draw random numbers and set the grad mode.
+    the modes of the call: it may draw random numbers, set the grad mode and autocast.
     """
 
     def __init__(self, outer: GraphNotes, name: str) -> None:
@@ -276,6 +276,9 @@ class BodyBuilder(_FunctionBuilder):
         local = self._outer.graph.local
         places = (captured.index(local(outer)) for outer in reached)
         return Body(graph, feeds, returns, tuple(sorted(places))), captured
+
+    def set_autocast(self, mode: Autocast) -> None:
+        GraphBuilder.set_autocast(self, mode)  # the body ends in the modes of the call
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BodyRefused.of(name=self._name, why=why))

@@ -18,6 +18,7 @@ import torch
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
 from ..bytecode.loops import loops_in
+from ..bytecode.suspension import LEAVES
 from ..errors import ModulePath, UserLine
 from ..guards.guard import (
     CacheLacks,
@@ -325,6 +326,7 @@ def _decoded(code: CodeType) -> Program:
             region.lasti,
         )
         for region in body.regions
+        if region.target.arg is not LEAVES  # Python has to raise what such a handler passes on
     ]
     return Program(code, body, index, handlers)
 

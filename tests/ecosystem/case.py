@@ -28,6 +28,7 @@ LIBRARIES = (
     "timm",
     "joblib",
     "torch",
+    "torch_bodies",
     "torch_objects",
     "subclasses",
     "distributed",

@@ -182,9 +182,6 @@ class NoModule:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        pytest.param(generator, "it is a generator", id="generator"),
-        pytest.param(coroutine, "it is a coroutine", id="coroutine"),
-        pytest.param(async_generator, "it is an async generator", id="async generator"),
         pytest.param(NoModule, "it is not an nn.Module", id="class"),
         pytest.param(3, "it is not callable", id="number"),
         pytest.param(compile("1", "", "eval"), "it is not callable", id="code"),
@@ -197,6 +194,14 @@ def test_refusals(target, reason):
         plain.tag(target)
     assert "hint:" in str(caught.value)
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("target", [generator, coroutine, async_generator])
+def test_functions_that_are_suspended_keep_their_kind(target):
+    tagged = plain.tag(target)
+    assert tagged.__code__.co_flags == target.__code__.co_flags
+    assert handle_of(tagged) is not None
+    assert untag(tagged) is target
 
 
 def test_module_bodies_are_refused():

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import re
+import textwrap
 import weakref
 
 import pytest
@@ -58,9 +59,23 @@ def test_a_backend_can_be_a_name_of_the_notebook(loaded):
     assert seen == [1]
 
 
-def test_generators_are_not_tagged(loaded, capsys):
-    loaded.run_cell_magic("compile", "", "def g():\n    yield 1\nv = list(g())")
-    assert loaded.user_ns["v"] == [1]
+def test_generators_and_coroutines_are_tagged(loaded, capsys):
+    loaded.user_ns["torch"] = torch
+    cell = """
+    def items(x):
+        for k in range(3):
+            yield x * k
+    async def waits(x):
+        return sum(items(x)) + x.sin()
+    import asyncio
+    v = [one.item() for one in items(torch.ones(()))]
+    w = asyncio.run(waits(torch.zeros(())))
+    """
+    loaded.run_cell_magic("compile", "", textwrap.dedent(cell))
+    assert loaded.user_ns["v"] == [0, 1, 2]
+    assert loaded.user_ns["w"] == 0
+    assert handle_of(loaded.user_ns["waits"]).journal.records
+    assert "compiled items" in capsys.readouterr().out  # as part of the cell
 
 
 def test_explain_and_time_are_displayed(loaded, capsys):

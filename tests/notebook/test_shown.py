@@ -15,7 +15,7 @@ CELLS = {
     "noisy": "%%compile\ndef noisy(x):\n    y = x * 2\n    print('between')\n    return y.sin()\n"
     "z = noisy(x)",
     "ledger": "jitmagic.status(noisy).cards[0].variants[0].called_from",
-    "generator": "%%compile\ndef gen():\n    yield 1",
+    "generator": "%%compile\ndef gen(x):\n    yield x * 2\nv = list(gen(x))",
     "module": "%%compile\ndef builds(x):\n    return torch.nn.Linear(8, 2)(x).sum()\nv = builds(x)",
     "class": "%%compile\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
     "        super().__init__()\n        self.lin = torch.nn.Linear(8, 2)\n"
@@ -27,7 +27,7 @@ CELLS = {
     "later": "1 / 0",
     "unsupported": "%%compile --fullgraph\ndef f(x):\n    print(x)\n    return x\nf(torch.ones(2))",
     "option": "@jitmagic.jit(options={'recompile_limits': 4})\ndef g(x):\n    return x",
-    "tagging": "\njitmagic.jit(gen)",
+    "tagging": "\njitmagic.jit(1)",
     "stage": "jitmagic.lower(step)(x).as_text('ccp')",
     "question": "jitmagic.passport(step, x)",
     "untagged": "jitmagic.why(len)(x)",
@@ -107,8 +107,8 @@ def test_creating_a_module_shows_no_message(cells: dict[str, Any], name: str) ->
     assert not [text for text in displayed(cells[name]) if "plain Python" in text]
 
 
-def test_generator_shows_why_it_is_not_compiled(cells: dict[str, Any]) -> None:
-    assert displayed(cells["generator"])[0].startswith("%%compile: gen runs as it is")
+def test_a_generator_is_compiled(cells: dict[str, Any]) -> None:
+    assert displayed(cells["generator"])[-1].startswith("compiled gen as part of this cell")
 
 
 def test_the_line_names_what_was_compiled(cells: dict[str, Any]) -> None:

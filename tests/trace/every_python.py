@@ -207,6 +207,7 @@ def main() -> None:
     from .agreement import agree
     from .forcing import break_anywhere, leave_loops, run_without_dispatcher
     from .loop_programs import PROGRAMS
+    from .suspended_corpus import REWRITTEN
 
     checked = check_opcodes(sys.version_info[:2], running_opcodes())
     outcomes = {"every opcode has a handler or a reason": checked}
@@ -219,6 +220,12 @@ def main() -> None:
             outcomes[fn.__name__] = "ok"
         except Exception:  # whatever went wrong is the outcome
             outcomes[fn.__name__] = traceback.format_exc(limit=-4)
+    for name, check in REWRITTEN.items():
+        try:
+            check()
+            outcomes[name] = "ok"
+        except Exception:
+            outcomes[name] = traceback.format_exc(limit=-4)
     print(json.dumps(outcomes))
 
 

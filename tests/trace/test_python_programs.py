@@ -15,6 +15,7 @@ from .every_python import OPCODES_OF_314, check_opcodes, running_opcodes
 from .forcing import leave_loops
 from .loop_programs import PROGRAMS
 from .new_syntax_programs import NEW_SYNTAX
+from .suspended_corpus import REWRITTEN
 
 HERE = f"3.{sys.version_info.minor}"
 OTHERS = [one for one in ("3.11", "3.12", "3.13", "3.14") if one != HERE]
@@ -24,6 +25,11 @@ NAMES = [fn.__name__ for fn, _ in PROGRAMS]
 @pytest.mark.parametrize("name", NAMES)
 def test_program(name: str) -> None:
     agree(*PROGRAMS[NAMES.index(name)])
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten_generators_and_coroutines(name: str) -> None:
+    REWRITTEN[name]()
 
 
 @pytest.mark.parametrize("name", [fn.__name__ for fn, _ in PROGRAMS if not fn.__defaults__])
@@ -38,7 +44,7 @@ def outcomes(executable: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", OTHERS)
-@pytest.mark.parametrize("name", [*NAMES, "every opcode has a handler or a reason"])
+@pytest.mark.parametrize("name", [*NAMES, *REWRITTEN, "every opcode has a handler or a reason"])
 def test_other_pythons(version: str, name: str) -> None:
     executable = interpreter(version)
     if executable is None:

@@ -7,7 +7,7 @@ from . import v313
 __all__ = ["TABLE"]
 
 # END_ASYNC_FOR has a plain int here: only sys.monitoring reads the distance, to name the loop in an
-# event, and code of coroutines is never edited.
+# event. In the rewritten code of a coroutine that name may be of another instruction.
 TABLE = v313.TABLE.changed(
     version=(3, 14),
     removed=["BINARY_SUBSCR", "RETURN_CONST"],

@@ -35,6 +35,7 @@ from ...trace.result import (
     Trace,
 )
 from ..builds import operations_of
+from ..whole_call import whole
 
 __all__ = [
     "AFTERWARDS",
@@ -108,7 +109,7 @@ def capture_call(
         return gm.forward
 
     tagged = tagged_copy(fn, {"backend": collect})
-    result = tagged(*args, **kwargs)
+    result = whole(tagged(*args, **kwargs))
     found = (record.result("trace") for record in tagged_handle(tagged).journal)
     traces = tuple(trace for trace in found if isinstance(trace, Trace))
     labels = result_labels(traces[0]) if len(traces) == len(graphs) == 1 else {}

@@ -26,6 +26,7 @@ from torch import Tensor
 from ...api import original_of, tagged_copy
 from ...compat.pytree import tree_flatten, tree_leaves, tree_unflatten
 from ...torch_types import AnyFunction
+from ..whole_call import whole
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments
 from .agreement import Line, agree, compare, in_double
 from .cases import (
@@ -215,7 +216,7 @@ class _Trial:
             for place, tensor in zip(self._places, tensors, strict=True):
                 leaves[place] = tensor
             args, kwargs = tree_unflatten(leaves, self._shape)
-            return [as_tensor(leaf) for leaf in tree_leaves(fn(*args, **kwargs))]
+            return [as_tensor(leaf) for leaf in tree_leaves(whole(fn(*args, **kwargs)))]
 
         return call
 

@@ -33,6 +33,7 @@ from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
 from ..builds import builds_in_use, builds_of, by_variant, newest_variants, operations_of
 from ..status import ledger_of
+from ..whole_call import whole
 from ..words import Text, refuse_arguments
 from .breaks import break_reports
 from .cost import costs_of
@@ -108,11 +109,11 @@ class Explainer:
         known = handle_of(self.target)
         entry = None if self.compiles_copy else _matching_entry(self.target, args, kwargs)
         if known is not None and entry is not None:
-            records = _run_variant(known, entry, lambda: self.target(*args, **kwargs))
+            records = _run_variant(known, entry, lambda: whole(self.target(*args, **kwargs)))
             return _with_figures(explain_records(known, self.name, records), known.options)
         handle = tagged_handle(self.copy)
         handle.family.reported.add("notice")  # no notice: the report says the same
-        self.copy(*args, **kwargs)
+        whole(self.copy(*args, **kwargs))
         for later in _waiting(handle):
             later()
         found = _with_figures(explain_records(handle, self.name), handle.options)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...bytecode import Body, Instruction, stack_depths
-from ...bytecode.flow import stack_effect
+from ...bytecode.flow import call_group, stack_effect
 from ...bytecode.versions import RUNNING
 from ..residual.resume import Root
 
-__all__ = ["ExitEdge", "call_group", "exit_edges", "run_by_python", "unsettled_names"]
+__all__ = ["ExitEdge", "exit_edges", "run_by_python", "unsettled_names"]
 
 Code = list[Instruction]
 
@@ -74,17 +74,6 @@ def unsettled_names(region: frozenset[Instruction], bound: frozenset[str]) -> fr
     stored = {i.arg for i in region if i.op in ("STORE_FAST", "LOAD_FAST_AND_CLEAR")}
     deleted = {i.arg for i in region if i.op == "DELETE_FAST"}
     return frozenset(map(str, stored - bound | deleted))
-
-
-def call_group(body: Body, breaking: Instruction) -> Code:
-    """Return the breaking instruction after the KW_NAMES and PRECALL of a call.
-
-    They belong together: the interpreter keeps the keyword names in between.
-    """
-    last = first = body.instructions.index(breaking)
-    while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
-        first -= 1
-    return body.instructions[first : last + 1]
 
 
 def _edges(body: Body, source: Instruction) -> Iterator[ExitEdge]:

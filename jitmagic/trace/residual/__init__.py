@@ -10,6 +10,8 @@ executes the breaking instruction and returns the resume function for the edge t
     rebuild         bytecode for recipes, sources and effects
     resume          the root's code, and the resume functions cut from it
     resume_facts    dimensions and numbers known to vary at a break, passed to the resume function
+    generators      rewrites generators and coroutines: their frames call compiled pieces
+    generator_facts the variables that these pieces read and set
     undo            decides whether eager may run the frame from its start after an error
     finalizers      breaks where the last reference to an object with `__del__` is dropped
     frame_readers   finds callees that may read a caller's variables (`f_locals`): all stay bound

@@ -14,7 +14,16 @@ from ...bytecode import Body, Instruction, build
 from ...bytecode.versions import RUNNING
 from .resume import Root
 
-__all__ = ["absent_null", "bind_methods", "load_plainly", "null_slots", "pushes_pair"]
+__all__ = [
+    "absent_null",
+    "bind_method",
+    "bind_methods",
+    "load_plainly",
+    "nothing",
+    "null_slots",
+    "pop_null",
+    "pushes_pair",
+]
 
 _LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
 _ENTER = RUNNING.expansions.get("BEFORE_WITH")
@@ -80,12 +89,30 @@ def bind_methods(body: Body, *, calls: bool) -> None:
     for load in [i for i in body.instructions if pushes_pair(i) and i.op != "LOAD_GLOBAL"]:
         if not calls and not _enters(load):
             continue
-        # 3.13 has the callable and then the NULL or self above it; before, the NULL came first.
-        order = build.swap(2) if RUNNING.null_first or _enters(load) else []
-        after = body.instructions.index(load_plainly(body, load)) + 1
-        body.instructions[after:after] = build.placed(
-            [Instruction("PUSH_NULL"), *order], load.position
-        )
+        bind_method(body, load)
+
+
+def bind_method(body: Body, load: Instruction) -> None:
+    """Edit: make one instruction load a bound method and a NULL."""
+    # 3.13 has the callable and then the NULL or self above it; before, the NULL came first.
+    order = build.swap(2) if RUNNING.null_first or _enters(load) else []
+    after = body.instructions.index(load_plainly(body, load)) + 1
+    body.instructions[after:after] = build.placed([Instruction("PUSH_NULL"), *order], load.position)
+
+
+def pop_null() -> list[Instruction]:
+    """Return code that pops a NULL; CPython's POP_TOP would crash on it, so a call consumes it."""
+    order = [] if RUNNING.null_first else build.swap(2)
+    return [
+        *build.load_const(nothing),
+        *order,
+        *build.call_function(0),
+        *build.pop_top(),
+    ]
+
+
+def nothing() -> None:
+    """Do nothing; called to consume a NULL."""
 
 
 def _exit_of(manager: Any) -> Any:

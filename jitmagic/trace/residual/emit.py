@@ -30,17 +30,16 @@ from ...bytecode import (
     secure_loads,
     with_signature,
 )
-from ...bytecode.versions import RUNNING
+from ...bytecode.flow import call_group
 from ..breaks import Finalizer
 from ..python_loops.exit_edges import (
     ExitEdge,
-    call_group,
     exit_edges,
     run_by_python,
     unsettled_names,
 )
 from ..result import Break, Return, Trace
-from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pushes_pair
+from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pop_null, pushes_pair
 from .rebuild import (
     CannotEmit,
     Code,
@@ -56,7 +55,7 @@ from .rebuild import (
 from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotEmit", "FrameScope", "emit"]
+__all__ = ["CannotEmit", "FrameScope", "declare_temporaries", "emit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def emit(
     if tried:
         again = [*rewind(trace.draws), *_run_plainly(flat, scope.plain)]
         _start_over_on_error(body, tried[0], tried[-1], flat, again)
-    _declare_temporaries(body)
+    declare_temporaries(body)
     drop_unreachable(body)
     secure_loads(body)
     build.placed(body.instructions, _first_position(flat))
@@ -165,7 +164,8 @@ def _empty_body(flat: FlatCode) -> Body:
     return body
 
 
-def _declare_temporaries(body: Body) -> None:
+def declare_temporaries(body: Body) -> None:
+    """Edit: add the variables that are stored to those of the body."""
     known = set(body.varnames)
     for instruction in body.instructions:
         name = instruction.arg
@@ -373,23 +373,8 @@ def _return_resume(
             names.append(name := f".s{index}")
             code += build.store_fast(name)
         elif index != absent:
-            code += _pop_null()
+            code += pop_null()
     arguments = [build.load_fast(name, bound=True) for name in (*key.names, *reversed(names))]
     callee = build.load_const(continue_with)
     call = build.push_callable_then(callee, build.load_const(dispatcher), *arguments)
     return [*code, *call, *build.return_value()]
-
-
-def _pop_null() -> Code:
-    """Return code that pops a NULL; CPython's POP_TOP would crash on it, so a call consumes it."""
-    order = [] if RUNNING.null_first else build.swap(2)
-    return [
-        *build.load_const(_nothing),
-        *order,
-        *build.call_function(0),
-        *build.pop_top(),
-    ]
-
-
-def _nothing() -> None:
-    """Do nothing; called to consume a NULL."""

@@ -22,10 +22,19 @@ from ..breaks import Finalizer
 from ..restarts import Restart, Stop
 from ..state import Interpreter
 from ..values.base import Args, Kwargs, Lazy, Value
+from ..values.containers.generators import GeneratorValue
+from ..values.numbers.number import NumberValue
 from ..values.objects.constants import ATOMS, ConstantValue
 from ..values.objects.functions import CellValue
 
-__all__ = ["check_dropped", "names_kept_bound", "passes_last_reference", "start_watching"]
+__all__ = [
+    "check_dropped",
+    "is_plain_tensor",
+    "may_be_freed",
+    "names_kept_bound",
+    "passes_last_reference",
+    "start_watching",
+]
 
 # Exact classes: a subclass may define `__del__`.
 _PLAIN = frozenset(
@@ -92,6 +101,21 @@ def passes_last_reference(machine: Interpreter) -> bool:
         id(live) not in kept and (type(live) in _CONTAINERS or hasattr(type(live), "__del__"))
         for live in objects
     )
+
+
+def is_plain_tensor(value: object) -> bool:
+    """Return whether the object is a tensor that may be freed as soon as it is not read again."""
+    return type(value) is torch.Tensor
+
+
+def may_be_freed(machine: Interpreter, value: Value) -> bool:
+    """Return whether the trace need not make a value that is not read again: it would cost
+    memory, or is a generator, which cannot be made.
+    """
+    if isinstance(value, Lazy):  # an object of the frame: to read its type would be a guard
+        return False
+    kind = value.python_type(machine)
+    return isinstance(value, GeneratorValue | NumberValue) or kind is torch.Tensor
 
 
 def _may_end_here(machine: Interpreter, value: Value) -> bool:

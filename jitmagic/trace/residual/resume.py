@@ -46,6 +46,7 @@ __all__ = [
     "carries_stack",
     "flatten",
     "item_name",
+    "spell_out_super",
 ]
 
 _SUPER_ARGUMENTS = 2
@@ -83,7 +84,20 @@ class Root:
     releases_arguments: bool = (
         False  # its resume functions hold the only references to their arguments
     )
+    is_suspended: bool = False  # the body of a generator, whose frame calls the pieces of it
     resumes: dict[ResumeKey, Callable[..., object]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Body) -> Root:
+        return cls(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
+
+    def resume(
+        self, key: ResumeKey, make: Callable[[FlatCode], Callable[..., object]]
+    ) -> Callable[..., object]:
+        """Return the dispatcher of the resume function for `key`; `make` makes a new one."""
+        if key not in self.resumes:
+            self.resumes[key] = make(_resume_code(self, key))
+        return self.resumes[key]
 
     @cached_property
     def _ways(self) -> dict[Instruction, list[Instruction]]:
@@ -133,18 +147,14 @@ class FlatCode:
         """Return the flat form of a tagged function's own code."""
         body = decode(code)
         at = dict(enumerate(body.instructions))
-        _spell_out_super(body)
-        root = Root(body, liveness(body), _handler_instructions(body), loops=loops_in(body))
-        return cls(code, (*body.parameters, *body.freevars), root, at)
+        spell_out_super(body)
+        return cls(code, (*body.parameters, *body.freevars), Root.of(body), at)
 
     def resume(
         self, key: ResumeKey, make: Callable[[FlatCode], Callable[..., object]]
     ) -> Callable[..., object]:
         """Return the dispatcher of the resume function for `key`; `make` makes a new one."""
-        root = self.root
-        if key not in root.resumes:
-            root.resumes[key] = make(_resume_code(root, key))
-        return root.resumes[key]
+        return self.root.resume(key, make)
 
 
 def flatten(body: Body, parameters: tuple[str, ...]) -> None:
@@ -229,7 +239,7 @@ def _head_before(root: Root, key: ResumeKey) -> Instruction | None:
     return head if known and key.nulls and not key.nulls[-1] else None
 
 
-def _spell_out_super(body: Body) -> None:
+def spell_out_super(body: Body) -> None:
     """Edit: turn `super()` into `super(__class__, self)`.
 
     In 3.11 super() finds both through the layout of its frame, which flat code does not keep. From

@@ -349,6 +349,25 @@ def test_autocast_casts_in_a_branch() -> None:
     assert counts_of(compiled).breaks == 0
 
 
+def test_autocast_inside_a_branch_and_a_step() -> None:
+    def low(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+            with torch.autocast("cpu", enabled=False):
+                z = y.float() @ x
+            return (z @ z).float()
+
+    def program(op: Any, x: Tensor, p: Tensor) -> Any:
+        y = op.cond(p, low, lambda x: x @ x, (x,)) @ x
+        return op.scan(lambda c, x: (low(c + x), x @ x), y, torch.stack([y, x]), dim=0)
+
+    compiled = jitmagic.jit(program)
+    x = torch.rand(4, 4) / 4
+    for p in (YES, NO):
+        assert_alike(program, compiled, (x, p))
+    assert counts_of(compiled).breaks == 0
+
+
 # -- programs that torch refuses ------------------------------------------------------------------
 
 

@@ -46,14 +46,6 @@ def generator() -> Iterator[int]:
     yield 1
 
 
-async def coroutine() -> int:
-    return 1
-
-
-async def async_generator() -> Any:
-    yield 1
-
-
 class Plain:
     pass
 
@@ -61,9 +53,6 @@ class Plain:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (generator, "generator"),
-        (coroutine, "coroutine"),
-        (async_generator, "async generator"),
         (3, "not callable"),
         ("f", "not callable"),
         (torch.ones(1), "not callable"),
@@ -72,7 +61,6 @@ class Plain:
         (nn.Module(), "forward"),
         (nn.Module, "forward"),
         (generator(), "not callable"),
-        (staticmethod(generator), "generator"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )

@@ -37,9 +37,9 @@ from ..objects.classes import ClassValue
 from ..objects.constants import BINARY, COMPARE, UNARY
 from ..objects.special_methods import BINARY_METHODS
 from ..tensors.tensor import TensorValue, record
+from .array_samples import ArraySpec
 from .emulation import emulation
 from .emulation_check import (
-    ArraySpec,
     Call,
     Fact,
     Result,
@@ -51,6 +51,7 @@ from .emulation_check import (
     recorded_constant,
 )
 from .library_code import Recorder
+from .numpy_nodes import NodeRefused, call_numpy, is_of_lapack
 
 __all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate", "guard_error_handling"]
 
@@ -272,6 +273,11 @@ def emulate(
     # The probe runs first: a call that fails it leaves no nodes of the emulation in the graph.
     verdict = judge(sized.now())
     if verdict.outcome != "holds":
+        if emulated is not None and is_of_lapack(real):
+            try:
+                return call_numpy(machine, sized, [*map(_tensor, arrays.found)], ArrayValue)
+            except NodeRefused as refused:
+                raise _refused(name, str(refused)) from None
         raise _refused(name, str(verdict.reason))
     result, writes = verdict.found
     if writes:
@@ -328,6 +334,10 @@ def _wrapped(
     if result.same is not None:
         return arrays[result.same]
     tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
+    if tensor.node in machine.graph.unknown_strides and result.spec.is_contiguous:
+        made = record(machine, "contiguous", [tensor])
+        assert isinstance(made, TensorValue)
+        tensor = made
     spec = array_spec(machine, tensor)
     shapes = [at_sizes(spec, known).shape for known in sized.size_tuples]
     if spec.dtype != result.spec.dtype or shapes != [one.spec.shape for one in results]:

@@ -29,20 +29,16 @@ from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
 from ....symbols.size import Size, value_of
 from ....symbols.symbolic_numbers import symbols_of
 from ..numpy_scalars import np
+from .array_samples import ArraySpec, CannotSample, edge_values, materialised, numpy_array, samples
 from .emulation import emulated_dtype, emulation, torch_dtype
 
 __all__ = [
-    "ArraySpec", "Call", "Fact", "Result", "SizedCall", "Slot", "at_sizes", "filled", "judge",
+    "Call", "Fact", "Result", "SizedCall", "Slot", "at_sizes", "filled", "judge",
     "recorded_constant",
 ]  # fmt: skip
 
 _LARGEST = 1 << 22  # elements of an argument or a result: a probe costs about a call of numpy
-_ROUNDS = 4  # kinds of samples in `_data`
-_SPECIAL = (
-    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 1e-3, 7.0, -8.0, 100.3,
-    float("inf"), float("-inf"), float("nan"),
-)  # fmt: skip
-_WHOLE = (0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 13, 100, -100)
+_ROUNDS = 4  # kinds of samples in `samples`
 # The two libraries add in different orders, so values agree only to rounding.
 _RTOL = {torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 _INTS = (torch.int16, torch.int32, torch.int64)
@@ -59,30 +55,6 @@ class Slot:
     """A placeholder for the index-th array among the arguments."""
 
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
-    """The layout of an argument or result.
-
-    `kind` is np.ndarray, a scalar class of numpy, or torch.Tensor. Arrays with the same `storage`
-    index share memory, in which each begins at its `offset`; None means memory of its own."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]  # in elements
-    dtype: torch.dtype
-    kind: type
-    storage: int | None = None
-    offset: int = 0  # in elements
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def numbers(self) -> tuple[object, ...]:
-        """Return the numbers that may be Sizes."""
-        return (*self.shape, *self.stride, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +93,7 @@ class Fact:
     value: object
 
 
-class _Differs(Exception):
+class _Differs(CannotSample):
     """Raised with the reason when the two functions do not agree."""
 
 
@@ -141,7 +113,7 @@ def _judged(call: Call) -> Verdict:
             raise _Differs("the kind of the result depends on the data")
         if call.pointwise and call.slots:
             _all_pairs(call)
-    except _Differs as differs:
+    except CannotSample as differs:
         return Verdict.fails(str(differs))
     return Verdict.holds(outcomes[0])
 
@@ -167,7 +139,7 @@ class _Side:
 
 
 def _round(call: Call, number: int) -> tuple[object, bool]:
-    data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
+    data = [samples(spec, index, number) for index, spec in enumerate(call.slots)]
     for index in _indexes(call):
         most = min(call.slots[0].shape)
         # In [-most, most): in both libraries, negative indices count from the end.
@@ -198,15 +170,15 @@ def _compared(
         _same_values(call, expected, actual)
     writes = any(
         not torch.equal(_without_nan(memory), _without_nan(before))
-        for memory, before in zip(real.memory, _materialise(slots, data), strict=True)
+        for memory, before in zip(real.memory, materialised(slots, data), strict=True)
     )
     return result, writes
 
 
 def _run(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor], is_real: bool) -> _Side:
     """Run numpy's function, or its emulation."""
-    memory = _materialise(slots, data)
-    wrap = _numpy_array if is_real else _emulated_array
+    memory = materialised(slots, data)
+    wrap = numpy_array if is_real else _emulated_array
     arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
     constant = (lambda value: value) if is_real else recorded_constant
     args, kwargs = filled((call.args, call.kwargs), arrays, constant)
@@ -247,12 +219,6 @@ def _keyed(value: object) -> Hashable:
     return (type(value), repr(value)) if isinstance(value, np.generic) else None
 
 
-def _numpy_array(spec: ArraySpec, memory: torch.Tensor) -> object:
-    if spec.kind is torch.Tensor:
-        return memory
-    return memory.numpy() if spec.kind is np.ndarray else memory.numpy()[()]
-
-
 def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> object:
     return memory if spec.kind is torch.Tensor else emulation().ndarray(memory)
 
@@ -260,63 +226,12 @@ def _emulated_array(spec: ArraySpec, memory: torch.Tensor) -> object:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _materialise(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the arguments as tensors, which share memory where the program's arrays do."""
-    ends: dict[object, int] = {}
-    for index, spec in enumerate(slots):
-        group = index if spec.storage is None else ("shared", spec.storage)
-        reach = sum((n - 1) * step for n, step in zip(spec.shape, spec.stride, strict=True))
-        end = spec.offset + reach + 1 if spec.size else 0
-        ends[group] = max(end, ends.get(group, 0))
-    storages: dict[object, torch.Tensor] = {}
-    memory = []
-    for index, (spec, values) in enumerate(zip(slots, data, strict=True)):
-        group = index if spec.storage is None else ("shared", spec.storage)
-        if group not in storages:
-            storages[group] = torch.zeros(ends[group], dtype=spec.dtype)
-        if storages[group].dtype is not spec.dtype:
-            raise _Differs("its arguments share memory and have different dtypes")
-        part = storages[group].as_strided(spec.shape, spec.stride, spec.offset)
-        memory.append(part.copy_(values.reshape(spec.shape)))
-    return memory
-
-
-def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
-    """Return samples of one argument by round: normal, whole, with a nan, with infinities."""
-    values = np.random.RandomState(31 * index + number).randn(spec.size) * 3
-    if number == 1:
-        values = np.round(np.abs(values) * 300)  # squares overflow in float16
-    elif number == 2 and spec.size:
-        values[spec.size // 2] = np.nan
-    elif number == 3:
-        values[: spec.size // 3] = np.inf
-        values[: spec.size // 5] = -np.inf
-    if not (spec.dtype.is_floating_point or spec.dtype.is_complex):
-        values = np.nan_to_num(values, posinf=5, neginf=-5)
-        return torch.from_numpy(values).to(torch.int64).to(spec.dtype)
-    return torch.from_numpy(values).to(spec.dtype)
-
-
-def _pool(dtype: torch.dtype) -> torch.Tensor:
-    """Return values of a dtype for which implementations tend to differ."""
-    if dtype is torch.bool:
-        return torch.tensor([False, True])
-    if dtype.is_floating_point:
-        return torch.tensor([*_SPECIAL, torch.finfo(dtype).max, torch.finfo(dtype).tiny]).to(dtype)
-    if dtype.is_complex:
-        parts = torch.tensor(_SPECIAL, dtype=torch.float64)
-        return torch.complex(parts, parts.flip(0)).to(dtype)
-    limits = torch.iinfo(dtype)
-    inside = [number for number in _WHOLE if limits.min <= number <= limits.max]
-    return torch.tensor([*inside, limits.min, limits.max], dtype=dtype)
-
-
 def _all_pairs(call: Call) -> None:
-    """Compare the libraries on each pair of `_pool` values of two arguments, as 1-dim arrays.
+    """Compare the libraries on each pair of `edge_values` values of two arguments, as 1-dim arrays.
 
     The pairs are formed for the first argument and one other at a time.
     """
-    pools = [_pool(spec.dtype) for spec in call.slots]
+    pools = [edge_values(spec.dtype) for spec in call.slots]
     count = max(map(len, pools))
     for other in range(max(1, len(pools) - 1)):
         data = [
