@@ -161,6 +161,9 @@ _INLINED = (
     "torch.backends",
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
+    # Python above torch.utils.checkpoint and other public calls; its collectives are refused.
+    "torch.distributed.algorithms",
+    "torch.distributed.utils",
     "torch.utils.data.dataset",
     "torch.utils.data.sampler",
 )
