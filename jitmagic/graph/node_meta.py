@@ -65,6 +65,8 @@ KEYS: dict[str, MetaKey] = {
                     "call is part of"),
     "mutates": MetaKey("trace", tuple, "nodes of arguments that are written in place"),
     "freed": MetaKey("trace", bool, "an output whose history a backward in the graph has freed"),
+    "hooked": MetaKey("trace", bool, "an output on which the exit of the frame registers hooks: "
+                      "the graph must be split after it"),
     "data_dependent": MetaKey("trace", bool, "a new tensor has a data-dependent size, or the call "
                               "has no compiled backward: it runs in eager, between partitions"),
     "expects": MetaKey("trace", bool, "eager raises unless a data-dependent size has the value "

@@ -78,6 +78,7 @@ from .values.objects.exceptions import ExceptionValue
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
+from .values.tensors.tensor_hooks import register_at_exit
 from .varying.attempt_symbols import (
     Symbols,
     undecided_reason,
@@ -255,6 +256,7 @@ class Machine:
         try:
             exit_ = make_exit(builder)
             self.effects.describe(builder)
+            register_at_exit(self.notes, builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:

@@ -32,7 +32,7 @@ DATA_METHODS = frozenset(
 
 _GRAPH = "it works on the autograd graph of live tensors"
 _STORAGE = "it shows or changes the storage of a live tensor"
-_HOOKS = "hooks run Python code during backward"
+_HOOKS = "no exit of a graph can register such a hook"
 _LAYOUT = "it leaves the strided layout"
 _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"

@@ -1,0 +1,411 @@
+"""A backward after the compiled call runs the hooks that the call has registered, as eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import jitmagic
+from tests.programs.counts import breaks_of, counts_of
+
+Seen = list[Any]
+pytestmark = pytest.mark.filterwarnings("ignore:.* is differentiated twice")
+
+
+def named(seen: Seen, name: str, factor: float | None = None) -> Callable[[Tensor], Any]:
+    def hook(gradient: Tensor | None) -> Tensor | None:
+        seen.append((name, None if gradient is None else gradient.clone()))
+        return None if factor is None or gradient is None else gradient * factor
+
+    return hook
+
+
+# -- hooks of tensors ------------------------------------------------------------------------------
+
+
+def scaled(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(lambda gradient: gradient * 0.5)
+    return hidden.sin().sum()
+
+
+def reads_other_tensors(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    size = hidden.detach().abs().mean()
+    hidden.register_hook(lambda gradient: gradient * size + hidden.detach() * w.mean())
+    return hidden.sin().sum()
+
+
+def after_its_uses(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    made = hidden.sin()
+    hidden.register_hook(named(seen, "hidden", 2))
+    return (made + hidden).sum()
+
+
+def several(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    a, b, c = x @ w, x * 2, w.sin()
+    d = a.sin()
+    for name, one in {"c": c, "a": a, "b": b, "d": d}.items():
+        one.register_hook(named(seen, name, 0.5))
+        one.register_hook(named(seen, f"{name} again"))
+    return (d + b @ c).sum()
+
+
+def in_a_loop(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    for step in range(4):
+        x = (x @ w).sin()
+        x.register_hook(lambda gradient, step=step: seen.append((step, gradient.norm())))
+    return x.sum()
+
+
+def of_views(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden, turned = x @ w, x.T
+    part = hidden[:2]
+    part.register_hook(named(seen, "part", 0.5))
+    turned.register_hook(named(seen, "turned", 3))
+    return part.sin().sum() + hidden.sum() + (turned.sin().T @ w).sum() + x.sum()
+
+
+def of_one_of_several_results(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    unused, used, *_ = (x @ w).unbind()
+    unused.register_hook(named(seen, "unused"))
+    used.register_hook(named(seen, "used", 0.5))
+    return used.sin().sum()
+
+
+def of_inputs_and_results(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    x.register_hook(lambda gradient: gradient * 0.5)
+    w.register_hook(named(seen, "w"))
+    w.register_post_accumulate_grad_hook(lambda w: seen.append(w.grad.clone()))
+    made = (x @ w).sin().sum()
+    made.register_hook(named(seen, "made", 2))
+    return made
+
+
+def of_what_it_returns_too(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(named(seen, "hidden", 0.5))
+    hidden.retain_grad()
+    return hidden.sin().sum(), hidden
+
+
+def removed(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    first = hidden.register_hook(named(seen, "first", 0.5))
+    hidden.register_hook(named(seen, "second", 3))
+    first.remove()
+    return hidden.sin().sum(), first
+
+
+def with_variables_of_the_frame(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    count, calls = 0, []
+
+    def hook(gradient: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        calls.append(count)
+        return gradient * count
+
+    (hidden := x @ w).register_hook(hook)
+    return hidden.sin().sum(), calls, lambda: count
+
+
+def bound_methods(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(torch.nan_to_num)
+    hidden.register_hook(seen.append)
+    return hidden.sin().sum()
+
+
+def in_a_checkpoint(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        hidden = x @ w
+        hidden.register_hook(lambda gradient: gradient * 0.5)
+        return hidden.sin()
+
+    return checkpoint(block, x, w, use_reentrant=False).sum()
+
+
+def after_a_write(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = (x @ w).mul_(2)
+    hidden.register_hook(named(seen, "hidden", 0.5))
+    return hidden.sin().sum()
+
+
+def raises(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    def hook(gradient: Tensor) -> None:
+        seen.append("hook")
+        raise ValueError("boom")
+
+    (hidden := x @ w).register_hook(hook)
+    return hidden.sin().sum()
+
+
+def returns_no_gradient(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    (hidden := x @ w).register_hook(lambda gradient: 5)
+    return hidden.sin().sum()
+
+
+PROGRAMS = [
+    scaled, reads_other_tensors, after_its_uses, several, in_a_loop, of_views,
+    of_one_of_several_results, of_inputs_and_results, of_what_it_returns_too, removed,
+    with_variables_of_the_frame, bound_methods, in_a_checkpoint, after_a_write, raises,
+    returns_no_gradient,
+]  # fmt: skip
+
+
+def before_a_write(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(named(seen, "hidden", 0.5))
+    return hidden.mul_(2).sin().sum()
+
+
+def before_a_backward_inside(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(named(seen, "hidden", 0.5))
+    made = hidden.sin().sum()
+    made.backward(retain_graph=True)
+    return made
+
+
+def of_a_leaf_before_a_backward(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    w.register_hook(named(seen, "w"))
+    (x @ w).sin().sum().backward()
+    return (x @ w).sum()
+
+
+def where_nothing_requires_grad(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    made = x.detach() * 2
+    try:
+        made.register_hook(named(seen, "made"))
+    except RuntimeError as error:
+        seen.append(str(error))
+    return (made @ w).sum()
+
+
+BROKEN = [
+    before_a_write, before_a_backward_inside, of_a_leaf_before_a_backward,
+    where_nothing_requires_grad,
+]  # fmt: skip
+
+
+# -- ways to differentiate -------------------------------------------------------------------------
+
+
+def once(loss: Tensor, x: Tensor, w: Tensor) -> Any:
+    loss.backward()
+
+
+def twice(loss: Tensor, x: Tensor, w: Tensor) -> Any:
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def with_second_derivatives(loss: Tensor, x: Tensor, w: Tensor) -> Any:
+    first = torch.autograd.grad(loss, (x, w), create_graph=True)
+    sum(one.square().sum() for one in first).backward()
+    return [one.detach() for one in first]
+
+
+def parts(value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        gradient = value.grad if value.is_leaf or value.retains_grad else None
+        return [value.detach().clone(), *parts(gradient)]
+    if isinstance(value, (list, tuple)):
+        return [part for item in value for part in parts(item)]
+    if callable(value):
+        return [value()]
+    return [type(value) if hasattr(value, "remove") else value]
+
+
+def seen_by(function: Callable[..., Any], differentiate: Any, rows: int = 6) -> list[Any]:
+    generator = torch.Generator().manual_seed(rows)
+    x, w = (torch.randn(n, 8, generator=generator, dtype=torch.float64) / 3 for n in (rows, 8))
+    x, w = x.requires_grad_(), w.requires_grad_()
+    seen: Seen = []
+    made = function(x, w, seen)
+    loss, *rest = made if isinstance(made, tuple) else (made,)
+    try:
+        more = differentiate(loss, x, w)
+    except (ValueError, TypeError, RuntimeError) as error:
+        more = str(error)
+    return parts([loss, *rest, more, x, w, seen])
+
+
+def assert_same(found: list[Any], wanted: list[Any]) -> None:
+    assert len(found) == len(wanted)
+    for have, want in zip(found, wanted, strict=True):
+        if isinstance(want, Tensor):
+            torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-6)
+        else:
+            assert have == want
+
+
+def check(program: Any, differentiate: Any, **keywords: Any) -> Callable[..., Any]:
+    tagged = jitmagic.jit(program, **keywords)
+    for rows in (6, 5, 4):
+        want = seen_by(program, differentiate, rows)
+        assert_same(seen_by(tagged, differentiate, rows), want)
+    return tagged
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("differentiate", [once, twice, with_second_derivatives])
+def test_hooks_of_tensors_are_one_graph(program, differentiate):
+    tagged = check(program, differentiate)
+    assert not breaks_of(tagged)
+    assert counts_of(tagged).graphs <= (3 if program is of_one_of_several_results else 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_hooks_of_tensors_under_other_backends(program, backend):
+    assert not breaks_of(check(program, once, backend=backend))
+
+
+@pytest.mark.parametrize("program", BROKEN, ids=lambda p: p.__name__)
+def test_hooks_that_an_exit_cannot_register_break_the_graph(program):
+    assert breaks_of(check(program, once))
+
+
+def test_a_handle_removes_the_hook_after_the_call():
+    seen: Seen = []
+
+    def program(x: Tensor) -> Any:
+        hidden = x * 2
+        return hidden.sin().sum(), hidden.register_hook(seen.append), x.register_hook(seen.append)
+
+    tagged = jitmagic.jit(program)
+    for removes in (False, True):
+        x = torch.ones(3, requires_grad=True)
+        made, *handles = tagged(x)
+        for handle in handles if removes else ():
+            handle.remove()
+        made.backward()
+        assert len(seen) == 2
+    assert not breaks_of(tagged)
+
+
+def test_a_hook_runs_without_a_history_and_only_with_gradients():
+    tagged = jitmagic.jit(scaled)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="doesn't require gradient"):
+        tagged(torch.ones(3, 8), torch.ones(8, 8), [])
+
+
+def test_a_graph_that_cannot_be_split_breaks_at_the_hooked_tensor():
+    def program(x: Tensor, w: Tensor, seen: Seen) -> Tensor:
+        hidden = x @ w
+        hidden.register_hook(named(seen, "hidden", 0.5))
+        (slope,) = torch.autograd.grad(w.square().sum(), w, create_graph=True)
+        return hidden.sin().sum() + slope.sum()
+
+    assert any("has a hook" in why for why in breaks_of(check(program, once)))
+
+
+# -- hooks of modules ------------------------------------------------------------------------------
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.pair = nn.Linear(8, 8), nn.Tanh(), Pair()
+        self.last = nn.Linear(8, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(self.first(x))
+        a, b = self.pair(hidden, 2.0, hidden.sin())
+        return self.last(a * b)
+
+
+class Pair(nn.Module):
+    def forward(self, a: Tensor, factor: float, b: Tensor) -> tuple[Tensor, Tensor]:
+        return a * b * factor, a + b
+
+
+def looks(model: Layers, seen: Seen) -> None:
+    for name, module in model.named_children():
+        module.register_full_backward_hook(
+            lambda module, i, o, name=name: seen.append((name, *(g and g.norm() for g in (*i, *o))))
+        )
+
+
+def changes(model: Layers, seen: Seen) -> None:
+    model.second.register_full_backward_hook(lambda module, i, o: (i[0] * o[0],))
+    model.second.register_full_backward_hook(lambda module, i, o: seen.append(i[0].sum()))
+    model.second.register_full_backward_pre_hook(lambda module, o: (o[0] * 2,))
+    model.pair.register_full_backward_pre_hook(lambda module, o: (o[1], o[0]))
+
+
+def returns_too_much(model: Layers, seen: Seen) -> None:
+    model.second.register_full_backward_hook(lambda module, i, o: (i[0], i[0]))
+
+
+def forwards(model: Layers, seen: Seen) -> None:
+    model.second.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    model.second.register_forward_hook(lambda module, args, made: seen.append(made.detach() + 0))
+
+    def hooked(module: nn.Module, args: Any, made: Tensor) -> None:
+        made.register_hook(lambda gradient: seen.append(gradient + 0))
+
+    model.first.register_forward_hook(hooked)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("on_data", [False, True])
+@pytest.mark.parametrize("hook", [looks, changes, returns_too_much, forwards])
+@pytest.mark.parametrize("differentiate", [once, twice, with_second_derivatives])
+def test_hooks_of_modules_are_one_graph(hook, differentiate, on_data):
+    found = []
+    for compile_ in (jitmagic.jit, lambda model: model):
+        model, seen = Layers(), []
+        hook(model, seen)
+        run, answers = compile_(model), []
+        for scale in (1, 2):
+            x = (torch.ones(3, 8, dtype=torch.float64) * scale).requires_grad_(not on_data)
+            leaf = model.first.weight if on_data else x
+            try:
+                made = differentiate(run(x).square().sum(), leaf, model.last.weight)
+            except RuntimeError as error:
+                made = str(error)
+            answers += [made, x, *model.parameters()]
+        found.append(parts([answers, seen]))
+        assert compile_ is not jitmagic.jit or not breaks_of(run)
+    assert_same(*found)
+
+
+def test_a_result_of_a_hooked_module_refuses_writes_as_in_eager():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    model[1].register_full_backward_hook(lambda module, incoming, outgoing: None)
+    made = jitmagic.jit(model)(torch.ones(3, 8))
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        made.add_(1)
+
+
+@pytest.mark.parametrize("kind", ["forward", "full_backward"])
+def test_handles_of_module_hooks_are_removed_inside_and_outside(kind):
+    model, seen = Layers(), []
+
+    def run(x: Tensor, keeps: bool) -> Any:
+        handle = getattr(model.second, f"register_{kind}_hook")(lambda *_: seen.append(1))
+        made = model(x).sum()
+        if not keeps:
+            handle.remove()
+        return made, handle
+
+    tagged = jitmagic.jit(run)
+    for keeps in (False, True, True):
+        seen.clear()
+        made, handle = tagged(torch.ones(3, 8, dtype=torch.float64, requires_grad=True), keeps)
+        made.backward()
+        assert seen == [1]
+        handle.remove()
+        assert not model.second._forward_hooks and not model.second._backward_hooks
+    assert not breaks_of(tagged)
