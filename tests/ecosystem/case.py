@@ -29,6 +29,7 @@ LIBRARIES = (
     "joblib",
     "torch",
     "torch_objects",
+    "torch_hooks",
 )
 
 
