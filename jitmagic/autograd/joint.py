@@ -30,7 +30,7 @@ from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
 from ..graph.propagate import target_name
-from ..graph.regions import FunctionCall
+from ..graph.regions import FunctionCall, HookCall
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
@@ -219,6 +219,8 @@ def _call(node: Node, env: Env, mode: Functionalizer, saved: SavedTensorHooks) -
             raise CompileFailed(f"{node.op} cannot be part of a traced graph")
     except Exception as error:  # whatever torch raises, eager will raise it for the user
         raise _failed(node, error) from error
+    if isinstance(node.target, HookCall):
+        mode.hooked.add(args[0][0].grad_fn)
     if read_autocast() != OFF:
         _check_cast(node, value)
     if isinstance(value, tuple):
@@ -369,7 +371,7 @@ def _differentiate(
         for i in tangents
     ]
     mode.results = [results[i] for i in tangents]
-    mode.custom = custom_nodes(mode.results)
+    mode.custom = custom_nodes(mode.results, mode.hooked)
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Eager runs the backward outside of autocast regions, so nothing in it is cast.

@@ -22,7 +22,7 @@ from ..symbols.interval import Interval
 from ..symbols.size import Size
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
-from .regions import back_to_entry_mode
+from .regions import HookCall, back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions
 
 __all__ = [
@@ -159,7 +159,7 @@ def is_effectful(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
     acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)
-    return bool(acts) or is_foreign(node.target)
+    return bool(acts) or is_foreign(node.target) or isinstance(node.target, HookCall)
 
 
 def specs_in(node: Node) -> Iterator[TensorSpec]:

@@ -67,6 +67,7 @@ from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trac
 from .state import Frame, GuardBook, Program, Returned, Signal, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
+from .values.autograd.later_hooks import register_at_exit
 from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
 from .values.containers.generators import GeneratorValue
 from .values.containers.mappings import DictValue
@@ -78,7 +79,6 @@ from .values.objects.exceptions import ExceptionValue
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
-from .values.tensors.tensor_hooks import register_at_exit
 from .varying.attempt_symbols import (
     Symbols,
     undecided_reason,
@@ -256,7 +256,7 @@ class Machine:
         try:
             exit_ = make_exit(builder)
             self.effects.describe(builder)
-            register_at_exit(self.notes, builder)
+            register_at_exit(self, builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:

@@ -41,6 +41,48 @@ def reads_other_tensors(x: Tensor, w: Tensor, seen: Seen) -> Any:
     return hidden.sin().sum()
 
 
+def reads_what_it_returns(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    size = hidden.detach().abs().mean()
+    hidden.register_hook(lambda gradient: gradient * size)
+    loss = hidden.sin().sum()
+    size += 1
+    return loss, size
+
+
+BUFFER = torch.ones(8, dtype=torch.float64)
+
+
+def reads_a_buffer(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(lambda gradient: gradient * BUFFER)
+    return hidden.sin().sum()
+
+
+def writes_a_buffer(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(lambda gradient: gradient * BUFFER)
+    BUFFER.mul_(1.5)
+    return hidden.sin().sum()
+
+
+FACTOR = 2.0
+
+
+def reads_a_number(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden = x @ w
+    hidden.register_hook(lambda gradient: gradient * FACTOR)
+    return hidden.sin().sum()
+
+
+def in_many_steps(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    for _ in range(20):
+        x = torch.tanh(x @ w)
+        x.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        x.register_hook(lambda gradient: gradient * 1.1)
+    return x.sum()
+
+
 def after_its_uses(x: Tensor, w: Tensor, seen: Seen) -> Any:
     hidden = x @ w
     made = hidden.sin()
@@ -153,11 +195,18 @@ def returns_no_gradient(x: Tensor, w: Tensor, seen: Seen) -> Any:
 
 
 PROGRAMS = [
-    scaled, reads_other_tensors, after_its_uses, several, in_a_loop, of_views,
+    scaled, reads_other_tensors, reads_what_it_returns, reads_a_buffer, writes_a_buffer,
+    reads_a_number, in_many_steps, after_its_uses, several, in_a_loop, of_views,
     of_one_of_several_results, of_inputs_and_results, of_what_it_returns_too, removed,
     with_variables_of_the_frame, bound_methods, in_a_checkpoint, after_a_write, raises,
     returns_no_gradient,
 ]  # fmt: skip
+
+
+def replaces_one_of_several_gradients_by_zeros(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden, other = x @ w, x * 2
+    hidden.register_hook(torch.zeros_like)
+    return hidden.sin().sum() + other.sum(), (hidden + other).sum(), other
 
 
 def before_a_write(x: Tensor, w: Tensor, seen: Seen) -> Any:
@@ -191,7 +240,7 @@ def where_nothing_requires_grad(x: Tensor, w: Tensor, seen: Seen) -> Any:
 
 BROKEN = [
     before_a_write, before_a_backward_inside, of_a_leaf_before_a_backward,
-    where_nothing_requires_grad,
+    where_nothing_requires_grad, replaces_one_of_several_gradients_by_zeros,
 ]  # fmt: skip
 
 
@@ -229,7 +278,9 @@ def seen_by(function: Callable[..., Any], differentiate: Any, rows: int = 6) -> 
     x, w = (torch.randn(n, 8, generator=generator, dtype=torch.float64) / 3 for n in (rows, 8))
     x, w = x.requires_grad_(), w.requires_grad_()
     seen: Seen = []
+    BUFFER.fill_(rows)
     made = function(x, w, seen)
+    BUFFER.add_(1)
     loss, *rest = made if isinstance(made, tuple) else (made,)
     try:
         more = differentiate(loss, x, w)
@@ -290,6 +341,50 @@ def test_a_handle_removes_the_hook_after_the_call():
         made.backward()
         assert len(seen) == 2
     assert not breaks_of(tagged)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = x * 2
+        hidden.register_hook(lambda gradient: gradient * self.factor * FACTOR)
+        return hidden.sin().sum()
+
+
+def test_a_hook_reads_python_state_when_it_runs(monkeypatch):
+    model = Scaled()
+    tagged, found = jitmagic.jit(model), []
+    for run in (tagged, model):
+        for step in range(6):
+            x = torch.ones(3, requires_grad=True)
+            loss = run(x)
+            model.factor = step + 1.5
+            monkeypatch.setitem(globals(), "FACTOR", step + 0.5)
+            loss.backward()
+            found.append(x.grad)
+    torch.testing.assert_close(found[:6], found[6:])
+    assert counts_of(tagged).graphs == 1 and not breaks_of(tagged)
+
+
+def test_a_hook_that_is_replaced_is_compiled_again():
+    def program(x: Tensor) -> Tensor:
+        hidden = x * 2
+        hidden.register_hook(hooks["one"])
+        return hidden.sin().sum()
+
+    tagged, found = jitmagic.jit(program), []
+    for run in (tagged, program):
+        for hook in (torch.sin, torch.cos, torch.sin):
+            hooks = {"one": hook}
+            x = torch.ones(3, requires_grad=True)
+            loss = run(x)
+            hooks["one"] = torch.exp
+            loss.backward()
+            found.append(x.grad)
+    torch.testing.assert_close(found[:3], found[3:])
 
 
 def test_a_hook_runs_without_a_history_and_only_with_gradients():

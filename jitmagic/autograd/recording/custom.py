@@ -10,7 +10,7 @@ reading the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node as GradNode
@@ -26,9 +26,11 @@ __all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_nod
 TangentsByNode = Mapping[GradNode, tuple[int, ...]]
 
 
-def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
-    """Return the autograd nodes of user-defined functions in the history of the results."""
-    return tangents_by_node(results, _is_programs)
+def custom_nodes(results: Sequence[Traced], hooked: Container[GradNode]) -> TangentsByNode:
+    """Return the autograd nodes of user-defined functions in the history of the results, and the
+    `hooked` ones.
+    """
+    return tangents_by_node(results, lambda node: node in hooked or _is_programs(node))
 
 
 def _is_programs(node: object) -> bool:

@@ -1,10 +1,8 @@
 """Models the hooks that a program registers on tensors, and `retain_grad()`.
 
 If the backward is in the same graph, it runs the hooks where eager does, as traced code, and sets
-`.grad` (trace/builtins/pytorch/differentiation.py). A hook that a later backward may run is
-registered on the live tensor at the exit. A tensor that was computed in the trace becomes an output
-of the graph for that, so that the graph is split after it (graph/subgraphs.py) and its gradient
-passes through it. The autograd engine then runs the program's own function, as in eager.
+`.grad` (trace/builtins/pytorch/differentiation.py). The exit registers the hooks that a later
+backward may run (../autograd/later_hooks.py).
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ import torch
 from torch.fx import Node
 from torch.utils.hooks import RemovableHandle
 
-from ....graph.gradients import has_freed_history
+from ....errors import UserLine
 from ....graph.regions import FunctionCall
 from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.torch_rules import REFUSED_METHODS
 from ...builtins.registry import handles, method
 from ...graph_notes import GraphNotes
-from ...result import Effect, Perform, Recipe
+from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.opaque import WithoutOperators
 
 __all__ = [
-    "TensorHook", "add_hook", "check_hooks", "hooked_output", "hooks_run_by", "is_hooked",
-    "register_at_exit", "retains_gradient",
+    "TensorHook", "TensorHooks", "add_hook", "check_hooks", "hooked_output", "hooks_run_by",
+    "in_engine_order", "is_hooked", "retains_gradient",
 ]  # fmt: skip
 
 _RETAIN, _AFTER = "retain_grad", "register_post_accumulate_grad_hook"
@@ -49,6 +47,7 @@ class TensorHook:
     name: str
     history: Any  # the tensor's grad_fn at the registration; None: a leaf
     created_at_step: int
+    lines: tuple[UserLine, ...]
     registers_itself: bool = False
     handle: HandleValue | None = None
     is_registered: bool = False  # at the exit
@@ -60,6 +59,9 @@ class TensorHook:
         why = written if self.is_written else REFUSED_METHODS[self.name]
         return RefusedTorchCall.of(name=f"Tensor.{self.name}", why=why)
 
+    def lost(self) -> CannotRebuild:
+        return CannotRebuild("a tensor with a hook", self.created_at_step, self.reason)
+
     @property
     def is_written(self) -> bool:
         """Return whether an in-place write has moved the tensor to a new grad_fn since then."""
@@ -68,7 +70,7 @@ class TensorHook:
         )
 
 
-class _TensorHooks(list[TensorHook]):
+class TensorHooks(list[TensorHook]):
     """The hooks of one graph."""
 
 
@@ -95,7 +97,7 @@ class HandleValue(WithoutOperators):
     def recipe(self, builder: Builder) -> Recipe:
         if self.is_removed:
             return builder.invoke(RemovableHandle, (builder.invoke(OrderedDict, ()),))
-        # The registration fills it (`_register_live`), in the order of all registrations.
+        # The registration fills it (later_hooks.py), in the order of all registrations.
         return builder.invoke(object.__new__, (builder.constant(RemovableHandle),))
 
     def describe(self) -> str:
@@ -128,7 +130,7 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     assert isinstance(owner, HandleValue)
     if args or kwargs:
         owner.refuse(machine, "a call with arguments")
-    hooks = machine.notes.of(_TensorHooks)
+    hooks = machine.notes.of(TensorHooks)
     # A second remove() is no error in torch either.
     if owner.registered in hooks:
         hooks.remove(owner.registered)
@@ -148,12 +150,13 @@ def add_hook(
     graph = machine.graph
     meta = getattr(tensor, "meta", None)
     history = getattr(meta, "grad_fn", None)
-    registered = TensorHook(tensor, hook, name, history, machine.step, registers_itself)
+    place = machine.step, machine.lines()
+    registered = TensorHook(tensor, hook, name, history, *place, registers_itself)
     registered.handle = HandleValue(registered)
     inside = graph.root is graph and not graph.modes_vary
     if unsupported or not inside or not _can_register(graph, tensor, registered):
         raise GraphBreak(registered.reason)
-    machine.notes.of(_TensorHooks).append(registered)
+    machine.notes.of(TensorHooks).append(registered)
     return registered.handle
 
 
@@ -170,12 +173,12 @@ def _can_register(graph: Any, tensor: Any, registered: TensorHook) -> bool:
 
 def retains_gradient(machine: Machine, tensor: Any) -> bool:
     """Return whether `retain_grad()` was called for the tensor."""
-    return any(w.tensor is tensor and w.hook is None for w in machine.notes.of(_TensorHooks))
+    return any(w.tensor is tensor and w.hook is None for w in machine.notes.of(TensorHooks))
 
 
 def is_hooked(machine: Machine, tensor: Any) -> bool:
     """Return whether the trace has registered a hook on the tensor."""
-    return any(hook.tensor is tensor for hook in machine.notes.of(_TensorHooks))
+    return any(hook.tensor is tensor for hook in machine.notes.of(TensorHooks))
 
 
 def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
@@ -183,7 +186,7 @@ def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
 
     Hooks of tensors that were computed last come first.
     """
-    hooks = machine.notes.of(_TensorHooks)
+    hooks = machine.notes.of(TensorHooks)
     if not hooks:
         return []
     history = machine.graph.history([output.node for output in outputs])
@@ -192,10 +195,10 @@ def hooks_run_by(machine: Machine, outputs: list[Any]) -> list[TensorHook]:
         # The hooks of a tensor that existed before the call belong to another graph's history.
         if registered.is_written or registered.tensor.live is not None:
             raise GraphBreak(registered.reason)
-    return _in_engine_order(found)
+    return in_engine_order(found)
 
 
-def _in_engine_order(hooks: list[TensorHook]) -> list[TensorHook]:
+def in_engine_order(hooks: list[TensorHook]) -> list[TensorHook]:
     # The engine's ready queue is a heap by sequence number, the highest first.
     def number(registered: TensorHook) -> int:
         history = registered.history
@@ -204,37 +207,15 @@ def _in_engine_order(hooks: list[TensorHook]) -> list[TensorHook]:
     return sorted(hooks, key=number)
 
 
-# -- at the exit -----------------------------------------------------------------------------------
-
-
-def register_at_exit(notes: GraphNotes, builder: Any) -> None:
-    """Register the hooks that a later backward may run on the live tensors, as effects.
-
-    One autograd node of the graph may have several hooked results. It runs their hooks in the order
-    of registration, so that the exit registers them in the order of the engine.
-    """
-    if not (hooks := notes.of(_TensorHooks)):
-        return
-    builder.settle()
-    # An output that is computed first also gets the lower sequence number from the graph.
-    found = _in_engine_order([one for one in hooks if _is_needed(notes, builder, one)])
-    for registered in reversed(found):
-        if registered.is_written:
-            raise _lost(registered)
-        hooked_output(builder, registered.tensor)
-    for registered in found:
-        builder.effect(_registration(builder, registered))
-        registered.is_registered = True
-
-
-def _registration(builder: Builder, registered: TensorHook) -> Effect:
-    handle, hook = registered.handle, registered.hook
-    if registered.registers_itself and hook is not None:
-        return Perform(builder.constant(id), (builder(hook),))
-    parts = [builder(part) for part in (registered.tensor, hook) if part is not None]
-    parts += [builder(handle)] if handle is not None and builder.is_live(handle) else []
-    name = builder.constant(registered.name)
-    return Perform(builder.constant(_register_live), (name, *parts))
+def check_hooks(notes: GraphNotes) -> None:
+    """Raise CannotRebuild if a hook could run, or be missed, that the exit does not register."""
+    graph, hooks = notes.graph, notes.of(TensorHooks)
+    waiting = [registered for registered in hooks if not registered.is_registered]
+    history = graph.history(graph.differentiable_outputs() if waiting else [])
+    for registered in waiting:
+        runs = registered.hook is not None and registered.history in history
+        if runs or graph.is_output(registered.tensor.node):
+            raise registered.lost()
 
 
 def hooked_output(builder: Builder, tensor: Any) -> Recipe:
@@ -251,43 +232,3 @@ def hooked_output(builder: Builder, tensor: Any) -> Recipe:
         if made[node.args[1]] in inputs:  # type: ignore[index, operator]
             call.meta["data_dependent"] = True
     return recipe
-
-
-def _register_live(
-    name: str, tensor: torch.Tensor, hook: object = None, handle: RemovableHandle | None = None
-) -> None:
-    """Call the method of the tensor, and make `handle` the handle that it returns."""
-    if name == _RETAIN:
-        tensor.retain_grad()
-        return
-    made = getattr(tensor, name)(hook)
-    if handle is not None:
-        vars(handle).update(vars(made))
-
-
-def _is_needed(notes: GraphNotes, builder: Builder, registered: TensorHook) -> bool:
-    """Return whether code after the exit can see that the hook is registered."""
-    graph, node = notes.graph, registered.tensor.node
-    if registered.tensor.live is not None or graph.is_output(node):
-        return True
-    if registered.hook is None or has_freed_history(registered.tensor.meta):
-        return False
-    handle = registered.handle
-    if handle is not None and builder.is_live(handle):
-        return True
-    return registered.history in graph.history(graph.differentiable_outputs())
-
-
-def check_hooks(notes: GraphNotes) -> None:
-    """Raise CannotRebuild if a hook could run, or be missed, that the exit does not register."""
-    graph, hooks = notes.graph, notes.of(_TensorHooks)
-    waiting = [registered for registered in hooks if not registered.is_registered]
-    history = graph.history(graph.differentiable_outputs() if waiting else [])
-    for registered in waiting:
-        runs = registered.hook is not None and registered.history in history
-        if runs or graph.is_output(registered.tensor.node):
-            raise _lost(registered)
-
-
-def _lost(registered: TensorHook) -> CannotRebuild:
-    return CannotRebuild("a tensor with a hook", registered.created_at_step, registered.reason)

@@ -1,0 +1,208 @@
+"""Registers the hooks that a backward after the call runs, when an exit is described.
+
+A hook that computes from tensors alone becomes a node of the graph (graph/regions.py: HookCall),
+whose region is traced now, so that the joint graph contains it. Any other hook, and each hook of an
+input or a result, is an effect of the exit: it is registered on the live tensor, whose gradient the
+autograd engine passes to the program's own function. For that a tensor that was computed in the
+trace becomes an output, after which the graph is split (graph/subgraphs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.utils.hooks import RemovableHandle
+
+from ....graph.gradients import has_freed_history
+from ....graph.lazy_module import add_node
+from ....graph.nested import nodes_in
+from ....graph.node_meta import device_of, lines_of_call, spec_on
+from ....graph.regions import HookCall, ProgramBackward, Region
+from ....guards.guard import ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs
+from ...breaks import GraphBreak
+from ...effects import EffectLog
+from ...region import RegionBuilder
+from ...result import Effect, Perform
+from ..base import Builder, Machine, ObservedError, Value
+from ..objects.operators import is_none
+from ..tensors.tensor import TensorValue, lift
+from ..tensors.tensor_hooks import TensorHook, TensorHooks, hooked_output, in_engine_order
+from .backward_facts import BackwardFacts
+from .rebuilt_objects import ObjectRebuilder
+
+__all__ = ["register_at_exit"]
+
+# Facts that code does not change at run time. A hook that reads a number or a container runs as
+# Python, because a graph would have to be compiled again for each value.
+_LASTING = (ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs)
+_Arguments = tuple[tuple[Node, ...], ...]
+
+
+def register_at_exit(machine: Machine, builder: Any) -> None:
+    """Register the hooks that code after the exit can run.
+
+    One autograd node of the graph may have several hooked results. It runs their hooks in the order
+    of registration, so that the exit registers them in the order of the engine.
+    """
+    if not (hooks := machine.notes.of(TensorHooks)):
+        return
+    builder.settle()
+    needed = in_engine_order([one for one in hooks if _is_needed(machine, builder, one)])
+    found = list(_outside_of_graph(machine, builder, needed))
+    # An output that is computed first also gets the lower sequence number from the graph.
+    for registered in reversed(found):
+        hooked_output(builder, registered.tensor)
+    for registered in found:
+        builder.effect(_registration(builder, registered))
+    for registered in needed:
+        registered.is_registered = True
+
+
+def _is_needed(machine: Machine, builder: Builder, registered: TensorHook) -> bool:
+    graph, tensor = machine.graph, registered.tensor
+    if not _is_seen(machine, builder, registered):
+        if registered.hook is None or has_freed_history(tensor.meta):
+            return False
+        if registered.history not in graph.history(graph.differentiable_outputs()):
+            return False
+    if registered.is_written:
+        raise registered.lost()
+    return True
+
+
+def _is_seen(machine: Machine, builder: Builder, registered: TensorHook) -> bool:
+    """Return whether code after the exit can get the tensor or the handle."""
+    tensor, handle = registered.tensor, registered.handle
+    is_held = handle is not None and builder.is_live(handle)
+    return is_held or tensor.live is not None or machine.graph.is_output(tensor.node)
+
+
+def _registration(builder: Builder, registered: TensorHook) -> Effect:
+    handle, hook = registered.handle, registered.hook
+    if registered.registers_itself and hook is not None:
+        return Perform(builder.constant(id), (builder(hook),))
+    parts = [builder(part) for part in (registered.tensor, hook) if part is not None]
+    parts += [builder(handle)] if handle is not None and builder.is_live(handle) else []
+    name = builder.constant(registered.name)
+    return Perform(builder.constant(_register_live), (name, *parts))
+
+
+def _register_live(
+    name: str, tensor: torch.Tensor, hook: object = None, handle: RemovableHandle | None = None
+) -> None:
+    """Call the method of the tensor, and make `handle` the handle that it returns."""
+    register: Callable[..., RemovableHandle | None] = getattr(tensor, name)
+    made = register() if hook is None else register(hook)
+    if handle is not None:
+        vars(handle).update(vars(made))
+
+
+# -- hooks in the graph ----------------------------------------------------------------------------
+
+
+def _outside_of_graph(
+    machine: Machine, builder: Builder, needed: list[TensorHook]
+) -> Iterable[TensorHook]:
+    """Add the hooks that can be in the graph to it, and yield the others."""
+    nodes = machine.graph.graph.nodes
+    # A gradient that the graph computes would run them too. Partitions at data-dependent calls
+    # would separate them from their tensors.
+    inside = not machine.graph.backwards and not any(
+        registered.registers_itself for registered in needed
+    )
+    inside = inside and not any(node.meta.get("data_dependent") for node in nodes)
+    for tensor in dict.fromkeys(registered.tensor for registered in needed):
+        own = [registered for registered in needed if registered.tensor is tensor]
+        plain = inside and not any(_is_seen(machine, builder, one) for one in own)
+        calls = (
+            [_call(machine, builder, one) for one in own]
+            if plain and _has_own_node(tensor)
+            else [None]
+        )
+        if all(calls):
+            for registered, (call, args) in zip(own, filter(None, calls), strict=True):
+                _add(machine.graph.graph, call, args, registered)
+        else:
+            yield from own
+
+
+def _add(graph: Graph, call: HookCall, args: _Arguments, registered: TensorHook) -> None:
+    """Add the node right after what it reads: near the tensor, so that both stay in a subgraph."""
+    earlier = [one for one in args[0][0].users if isinstance(one.target, HookCall)]
+    read = {*nodes_in(args), *earlier}
+    last = [node for node in graph.nodes if node in read][-1]
+    with graph.inserting_after(last):
+        node = add_node(graph, "call_function", call, args, {})
+    node.meta.update(val=(), spec=(), step=registered.created_at_step)
+    node.meta["lines"] = lines_of_call(registered.lines, registered.name)
+
+
+def _has_own_node(tensor: Any) -> bool:
+    """Return whether the hook always gets a gradient. One of several results of a call may have
+    none, for which eager passes None.
+    """
+    whole = tensor.node.args[0] if tensor.node.target is getitem else None
+    return not (isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple))
+
+
+def _call(
+    machine: Machine, builder: Builder, registered: TensorHook
+) -> tuple[HookCall, _Arguments] | None:
+    """Return the target of a node that registers the hook and its arguments; None if the hook has
+    to run as Python.
+    """
+    assert registered.hook is not None
+    name, node = "hook", registered.tensor.node
+    facts = BackwardFacts(machine, name)
+    with facts.followed():
+        try:
+            call = HookCall(name)
+            hook = facts.rebind(registered.hook).realize(machine)
+            call.backward, captured = _traced(machine, facts, hook, node)
+            facts.check_copies()
+            rebuilder = ObjectRebuilder(machine, facts)
+            make, left = rebuilder.rebuilt([registered.hook])
+            lasts = all(isinstance(guard, _LASTING) for guard in facts.known.book.since(0))
+            changes = facts.is_stale or facts.escaping(builder) is not None
+            if changes or not lasts or not all(isinstance(one, Node) for one in left):
+                raise facts.refused("it reads what may change")
+        except (GraphBreak, ObservedError):
+            facts.give_up()
+            return None
+    call.original = ProgramBackward(make, facts.guards)
+    return call, ((node,), (), (), captured, left)
+
+
+def _traced(
+    machine: Machine, facts: BackwardFacts, hook: Value, node: Node
+) -> tuple[Region, tuple[Node, ...]]:
+    """Trace the hook as a region, and return it with the nodes that it captures."""
+    outer = machine.notes
+    region = RegionBuilder(outer, "hook")
+    effects, machine.effects, machine.notes = machine.effects, EffectLog(), region.notes  # type: ignore[misc]
+    try:
+        spec = spec_on(node.meta["val"].detach(), device_of(node))
+        given = region.feed("gradient", 0, replace(spec, requires_grad=True, is_leaf=False))
+        region.unknown_strides.add(given)  # autograd promises no layout
+        version = given.meta["val"]._version
+        answer = hook.call(machine, [lift(machine, given)], {}).realize(machine)
+        if machine.effects.count or given.meta["val"]._version != version:
+            raise facts.refused("it has side effects")
+    finally:
+        machine.notes, machine.effects = outer, effects  # type: ignore[misc]
+    if is_none(answer):
+        return region.close([None])
+    if not isinstance(answer, TensorValue) or not _replaces(answer, given):
+        raise facts.refused("it returns something other than a gradient")
+    return region.close([answer.node])
+
+
+def _replaces(answer: TensorValue, given: Node) -> bool:
+    mine, wanted = answer.meta, given.meta["val"]
+    alike = (mine.shape, mine.dtype) == (wanted.shape, wanted.dtype)
+    return alike and device_of(answer.node) == device_of(given)
