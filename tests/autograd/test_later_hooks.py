@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import jitmagic
 from tests.programs.counts import breaks_of, counts_of
 
-Seen = list[Any]
+from .differentiating import Seen, assert_same, once, parts, twice, with_second_derivatives
+
 pytestmark = pytest.mark.filterwarnings("ignore:.* is differentiated twice")
 
 
@@ -244,33 +245,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-# -- ways to differentiate -------------------------------------------------------------------------
-
-
-def once(loss: Tensor, x: Tensor, w: Tensor) -> Any:
-    loss.backward()
-
-
-def twice(loss: Tensor, x: Tensor, w: Tensor) -> Any:
-    loss.backward(retain_graph=True)
-    loss.backward()
-
-
-def with_second_derivatives(loss: Tensor, x: Tensor, w: Tensor) -> Any:
-    first = torch.autograd.grad(loss, (x, w), create_graph=True)
-    sum(one.square().sum() for one in first).backward()
-    return [one.detach() for one in first]
-
-
-def parts(value: Any) -> list[Any]:
-    if isinstance(value, Tensor):
-        gradient = value.grad if value.is_leaf or value.retains_grad else None
-        return [value.detach().clone(), *parts(gradient)]
-    if isinstance(value, (list, tuple)):
-        return [part for item in value for part in parts(item)]
-    if callable(value):
-        return [value()]
-    return [type(value) if hasattr(value, "remove") else value]
+# -- the tests ------------------------------------------------------------------------------------
 
 
 def seen_by(function: Callable[..., Any], differentiate: Any, rows: int = 6) -> list[Any]:
@@ -287,15 +262,6 @@ def seen_by(function: Callable[..., Any], differentiate: Any, rows: int = 6) -> 
     except (ValueError, TypeError, RuntimeError) as error:
         more = str(error)
     return parts([loss, *rest, more, x, w, seen])
-
-
-def assert_same(found: list[Any], wanted: list[Any]) -> None:
-    assert len(found) == len(wanted)
-    for have, want in zip(found, wanted, strict=True):
-        if isinstance(want, Tensor):
-            torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-6)
-        else:
-            assert have == want
 
 
 def check(program: Any, differentiate: Any, **keywords: Any) -> Callable[..., Any]:
@@ -401,106 +367,3 @@ def test_a_graph_that_cannot_be_split_breaks_at_the_hooked_tensor():
         return hidden.sin().sum() + slope.sum()
 
     assert any("has a hook" in why for why in breaks_of(check(program, once)))
-
-
-# -- hooks of modules ------------------------------------------------------------------------------
-
-
-class Layers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second, self.pair = nn.Linear(8, 8), nn.Tanh(), Pair()
-        self.last = nn.Linear(8, 2)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.second(self.first(x))
-        a, b = self.pair(hidden, 2.0, hidden.sin())
-        return self.last(a * b)
-
-
-class Pair(nn.Module):
-    def forward(self, a: Tensor, factor: float, b: Tensor) -> tuple[Tensor, Tensor]:
-        return a * b * factor, a + b
-
-
-def looks(model: Layers, seen: Seen) -> None:
-    for name, module in model.named_children():
-        module.register_full_backward_hook(
-            lambda module, i, o, name=name: seen.append((name, *(g and g.norm() for g in (*i, *o))))
-        )
-
-
-def changes(model: Layers, seen: Seen) -> None:
-    model.second.register_full_backward_hook(lambda module, i, o: (i[0] * o[0],))
-    model.second.register_full_backward_hook(lambda module, i, o: seen.append(i[0].sum()))
-    model.second.register_full_backward_pre_hook(lambda module, o: (o[0] * 2,))
-    model.pair.register_full_backward_pre_hook(lambda module, o: (o[1], o[0]))
-
-
-def returns_too_much(model: Layers, seen: Seen) -> None:
-    model.second.register_full_backward_hook(lambda module, i, o: (i[0], i[0]))
-
-
-def forwards(model: Layers, seen: Seen) -> None:
-    model.second.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
-    model.second.register_forward_hook(lambda module, args, made: seen.append(made.detach() + 0))
-
-    def hooked(module: nn.Module, args: Any, made: Tensor) -> None:
-        made.register_hook(lambda gradient: seen.append(gradient + 0))
-
-    model.first.register_forward_hook(hooked)
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-@pytest.mark.parametrize("on_data", [False, True])
-@pytest.mark.parametrize("hook", [looks, changes, returns_too_much, forwards])
-@pytest.mark.parametrize("differentiate", [once, twice, with_second_derivatives])
-def test_hooks_of_modules_are_one_graph(hook, differentiate, on_data):
-    found = []
-    for compile_ in (jitmagic.jit, lambda model: model):
-        model, seen = Layers(), []
-        hook(model, seen)
-        run, answers = compile_(model), []
-        for scale in (1, 2):
-            x = (torch.ones(3, 8, dtype=torch.float64) * scale).requires_grad_(not on_data)
-            leaf = model.first.weight if on_data else x
-            try:
-                made = differentiate(run(x).square().sum(), leaf, model.last.weight)
-            except RuntimeError as error:
-                made = str(error)
-            answers += [made, x, *model.parameters()]
-        found.append(parts([answers, seen]))
-        assert compile_ is not jitmagic.jit or not breaks_of(run)
-    assert_same(*found)
-
-
-def test_a_result_of_a_hooked_module_refuses_writes_as_in_eager():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
-    model[1].register_full_backward_hook(lambda module, incoming, outgoing: None)
-    made = jitmagic.jit(model)(torch.ones(3, 8))
-    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
-        made.add_(1)
-
-
-@pytest.mark.parametrize("kind", ["forward", "full_backward"])
-def test_handles_of_module_hooks_are_removed_inside_and_outside(kind):
-    model, seen = Layers(), []
-
-    def run(x: Tensor, keeps: bool) -> Any:
-        handle = getattr(model.second, f"register_{kind}_hook")(lambda *_: seen.append(1))
-        made = model(x).sum()
-        if not keeps:
-            handle.remove()
-        return made, handle
-
-    tagged = jitmagic.jit(run)
-    for keeps in (False, True, True):
-        seen.clear()
-        made, handle = tagged(torch.ones(3, 8, dtype=torch.float64, requires_grad=True), keeps)
-        made.backward()
-        assert seen == [1]
-        handle.remove()
-        assert not model.second._forward_hooks and not model.second._backward_hooks
-    assert not breaks_of(tagged)
