@@ -384,6 +384,7 @@ def _differentiate(
         raise _backward_error(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.tangents = False, None, ()
+        mode.custom.clear()  # hooks of its nodes refer to it
     eager_saved = saved.values()
     apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [

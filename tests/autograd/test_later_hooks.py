@@ -108,11 +108,34 @@ def in_a_loop(x: Tensor, w: Tensor, seen: Seen) -> Any:
 
 
 def of_views(x: Tensor, w: Tensor, seen: Seen) -> Any:
-    hidden, turned = x @ w, x.T
-    part = hidden[:2]
+    hidden = x @ w
+    part, turned = hidden[:2], hidden.T
+    part.register_hook(lambda gradient: gradient.sin())
     part.register_hook(named(seen, "part", 0.5))
     turned.register_hook(named(seen, "turned", 3))
-    return part.sin().sum() + hidden.sum() + (turned.sin().T @ w).sum() + x.sum()
+    return part.sin().sum() + hidden.sum() + (turned.sin().T @ w).sum()
+
+
+def of_a_view_of_an_input(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    turned, other = x.T, x * x
+    turned.register_hook(lambda gradient: gradient.sin())
+    return (turned.sin().T @ w).sum() + other.sum(), other
+
+
+def and_autograd_functions(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    hidden, other = Sine.apply(x), x * x
+    hidden.register_hook(lambda gradient: gradient * gradient)
+    return hidden.sum() + other.sum(), other, hidden * 2
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.sin()
 
 
 def of_one_of_several_results(x: Tensor, w: Tensor, seen: Seen) -> Any:
@@ -198,6 +221,7 @@ def returns_no_gradient(x: Tensor, w: Tensor, seen: Seen) -> Any:
 PROGRAMS = [
     scaled, reads_other_tensors, reads_what_it_returns, reads_a_buffer, writes_a_buffer,
     reads_a_number, in_many_steps, after_its_uses, several, in_a_loop, of_views,
+    of_a_view_of_an_input, and_autograd_functions,
     of_one_of_several_results, of_inputs_and_results, of_what_it_returns_too, removed,
     with_variables_of_the_frame, bound_methods, in_a_checkpoint, after_a_write, raises,
     returns_no_gradient,

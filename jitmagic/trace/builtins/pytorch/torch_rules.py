@@ -115,6 +115,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
 
 REFUSED_MODULES: dict[str, str] = {
     "torch.autograd": _GRAPH,
+    "torch._C._autograd": _GRAPH,
     "torch.func": _OUTER,
     "torch._functorch": _OUTER,
     "torch.utils.checkpoint": "activation checkpointing runs the function again in backward",
@@ -161,6 +162,7 @@ _INLINED = (
     "torch.backends",
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
+    "torch.autograd.graph",
     # Python above torch.utils.checkpoint and other public calls; its collectives are refused.
     "torch.distributed.algorithms",
     "torch.distributed.utils",

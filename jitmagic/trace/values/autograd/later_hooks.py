@@ -9,13 +9,13 @@ trace becomes an output, after which the graph is split (graph/subgraphs.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from operator import getitem
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 from torch.utils.hooks import RemovableHandle
 
 from ....graph.gradients import has_freed_history
@@ -52,8 +52,10 @@ def register_at_exit(machine: Machine, builder: Any) -> None:
     if not (hooks := machine.notes.of(TensorHooks)):
         return
     builder.settle()
-    needed = in_engine_order([one for one in hooks if _is_needed(machine, builder, one)])
+    history = machine.graph.history(machine.graph.differentiable_outputs())
+    needed = in_engine_order([one for one in hooks if _is_needed(machine, builder, one, history)])
     found = list(_outside_of_graph(machine, builder, needed))
+    _check_order(machine, found)
     # An output that is computed first also gets the lower sequence number from the graph.
     for registered in reversed(found):
         hooked_output(builder, registered.tensor)
@@ -63,12 +65,15 @@ def register_at_exit(machine: Machine, builder: Any) -> None:
         registered.is_registered = True
 
 
-def _is_needed(machine: Machine, builder: Builder, registered: TensorHook) -> bool:
-    graph, tensor = machine.graph, registered.tensor
+def _is_needed(
+    machine: Machine, builder: Builder, registered: TensorHook, history: Container[object]
+) -> bool:
+    """Return whether code after the exit can run the hook, or see that it is registered.
+    `history`: of the results.
+    """
     if not _is_seen(machine, builder, registered):
-        if registered.hook is None or has_freed_history(tensor.meta):
-            return False
-        if registered.history not in graph.history(graph.differentiable_outputs()):
+        freed = registered.hook is None or has_freed_history(registered.tensor.meta)
+        if freed or registered.history not in history:
             return False
     if registered.is_written:
         raise registered.lost()
@@ -80,6 +85,17 @@ def _is_seen(machine: Machine, builder: Builder, registered: TensorHook) -> bool
     tensor, handle = registered.tensor, registered.handle
     is_held = handle is not None and builder.is_live(handle)
     return is_held or tensor.live is not None or machine.graph.is_output(tensor.node)
+
+
+def _check_order(machine: Machine, found: list[TensorHook]) -> None:
+    """Raise CannotRebuild if the engine may run the hooks of two tensors in another order than in
+    eager: a view of an input is made after the graph has run, so its autograd node is a later one.
+    """
+    made = [one for one in found if one.tensor.live is None and not one.registers_itself]
+    if len({id(registered.tensor) for registered in made}) > 1:
+        for registered in made:
+            if machine.graph.inputs_sharing(registered.tensor.node):
+                raise registered.lost()
 
 
 def _registration(builder: Builder, registered: TensorHook) -> Effect:
@@ -126,26 +142,34 @@ def _outside_of_graph(
         )
         if all(calls):
             for registered, (call, args) in zip(own, filter(None, calls), strict=True):
-                _add(machine.graph.graph, call, args, registered)
+                _add(machine.graph, call, args, registered)
         else:
             yield from own
 
 
-def _add(graph: Graph, call: HookCall, args: _Arguments, registered: TensorHook) -> None:
-    """Add the node right after what it reads: near the tensor, so that both stay in a subgraph."""
-    earlier = [one for one in args[0][0].users if isinstance(one.target, HookCall)]
-    read = {*nodes_in(args), *earlier}
-    last = [node for node in graph.nodes if node in read][-1]
-    with graph.inserting_after(last):
-        node = add_node(graph, "call_function", call, args, {})
+def _add(graph: Any, call: HookCall, args: _Arguments, registered: TensorHook) -> None:
+    """Add the node right after what it reads, and the tensor's last write: near the tensor, so that
+    both stay in a subgraph.
+    """
+    tensor: Node = registered.tensor.node
+    earlier = [one for one in tensor.users if isinstance(one.target, HookCall)]
+    read = {*nodes_in(args), *earlier, *graph.writes.to(tensor)}
+    last = [node for node in graph.graph.nodes if node in read][-1]
+    with graph.graph.inserting_after(last):
+        node = add_node(graph.graph, "call_function", call, args, {})
     node.meta.update(val=(), spec=(), step=registered.created_at_step)
     node.meta["lines"] = lines_of_call(registered.lines, registered.name)
 
 
 def _has_own_node(tensor: Any) -> bool:
-    """Return whether the hook always gets a gradient. One of several results of a call may have
-    none, for which eager passes None.
+    """Return whether the graph has an autograd node of the tensor alone.
+
+    One of several results of a call may have no gradient, for which eager passes None. Views that
+    are results of the graph, or of a part of it, are views of live tensors: their gradients do not
+    pass through a view in the graph.
     """
+    if tensor.meta._is_view():
+        return False
     whole = tensor.node.args[0] if tensor.node.target is getitem else None
     return not (isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple))
 
