@@ -9,8 +9,8 @@ trace becomes an output, after which the graph is split (graph/subgraphs.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
 
@@ -40,7 +40,7 @@ __all__ = ["register_at_exit"]
 # Facts that code does not change at run time. A hook that reads a number or a container runs as
 # Python, because a graph would have to be compiled again for each value.
 _LASTING = (ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs)
-_Arguments = tuple[tuple[Node, ...], ...]
+_Inside = dict[Any, list[tuple[TensorHook, "_Followed"]]]  # by TensorValue
 
 
 def register_at_exit(machine: Machine, builder: Any) -> None:
@@ -54,15 +54,33 @@ def register_at_exit(machine: Machine, builder: Any) -> None:
     builder.settle()
     history = machine.graph.history(machine.graph.differentiable_outputs())
     needed = in_engine_order([one for one in hooks if _is_needed(machine, builder, one, history)])
-    found = list(_outside_of_graph(machine, builder, needed))
+    inside = _followed(machine, builder, needed)
+    found = [registered for registered in needed if registered.tensor not in inside]
+    effects = _registered_live(builder, found)
+    while escaping := _escaping(machine, builder, inside):
+        for _, traced in (pair for tensor in escaping for pair in inside.pop(tensor)):
+            traced.facts.give_up()
+        # These hooks compute only, so that their order among the others cannot be seen.
+        found += (more := [one for one in needed if one.tensor in escaping])
+        effects += _registered_live(builder, more)
+    # What hooks read has become an output: its gradient can be retained.
+    more = [one for one in hooks if one not in needed and machine.graph.is_output(one.tensor.node)]
+    effects += _registered_live(builder, more)
     _check_order(machine, found)
+    for effect in effects:
+        builder.effect(effect)
+    for registered, traced in (pair for own in inside.values() for pair in own):
+        _add(machine.graph, traced, registered)
+    for registered in (*needed, *more):
+        registered.is_registered = True
+
+
+def _registered_live(builder: Builder, found: list[TensorHook]) -> list[Effect]:
+    """Return the effects that register hooks on live tensors, which become outputs."""
     # An output that is computed first also gets the lower sequence number from the graph.
     for registered in reversed(found):
         hooked_output(builder, registered.tensor)
-    for registered in found:
-        builder.effect(_registration(builder, registered))
-    for registered in needed:
-        registered.is_registered = True
+    return [_registration(builder, registered) for registered in found]
 
 
 def _is_needed(
@@ -121,42 +139,57 @@ def _register_live(
 # -- hooks in the graph ----------------------------------------------------------------------------
 
 
-def _outside_of_graph(
-    machine: Machine, builder: Builder, needed: list[TensorHook]
-) -> Iterable[TensorHook]:
-    """Add the hooks that can be in the graph to it, and yield the others."""
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A hook that was traced: the node that registers it, and the facts that it relies on."""
+
+    call: HookCall
+    args: tuple[tuple[Node, ...], ...]
+    facts: BackwardFacts
+
+
+def _followed(machine: Machine, builder: Builder, needed: list[TensorHook]) -> _Inside:
+    """Return the hooks that can be in the graph, by their tensors: all hooks of these."""
     nodes = machine.graph.graph.nodes
     # A gradient that the graph computes would run them too. Partitions at data-dependent calls
     # would separate them from their tensors.
-    inside = not machine.graph.backwards and not any(
-        registered.registers_itself for registered in needed
-    )
-    inside = inside and not any(node.meta.get("data_dependent") for node in nodes)
+    apart = any(registered.registers_itself for registered in needed)
+    if machine.graph.backwards or apart or any(node.meta.get("data_dependent") for node in nodes):
+        return {}
+    found: _Inside = {}
     for tensor in dict.fromkeys(registered.tensor for registered in needed):
         own = [registered for registered in needed if registered.tensor is tensor]
-        plain = inside and not any(_is_seen(machine, builder, one) for one in own)
-        calls = (
-            [_call(machine, builder, one) for one in own]
-            if plain and _has_own_node(tensor)
-            else [None]
-        )
-        if all(calls):
-            for registered, (call, args) in zip(own, filter(None, calls), strict=True):
-                _add(machine.graph, call, args, registered)
-        else:
-            yield from own
+        if any(_is_seen(machine, builder, one) for one in own) or not _has_own_node(tensor):
+            continue
+        traced = [(one, call) for one in own if (call := _call(machine, one)) is not None]
+        if len(traced) == len(own):
+            found[tensor] = traced
+            continue
+        for _, one in traced:
+            one.facts.give_up()
+    return found
 
 
-def _add(graph: Any, call: HookCall, args: _Arguments, registered: TensorHook) -> None:
+def _escaping(machine: Machine, builder: Builder, inside: _Inside) -> list[Any]:
+    """Return the tensors that the caller gets, and those with a hook that reads what it gets."""
+    found = []
+    for tensor, traced in inside.items():
+        read = any(one.facts.escaping(builder) is not None for _, one in traced)
+        if read or machine.graph.is_output(tensor.node):
+            found.append(tensor)
+    return found
+
+
+def _add(graph: Any, traced: _Followed, registered: TensorHook) -> None:
     """Add the node right after what it reads, and the tensor's last write: near the tensor, so that
     both stay in a subgraph.
     """
     tensor: Node = registered.tensor.node
     earlier = [one for one in tensor.users if isinstance(one.target, HookCall)]
-    read = {*nodes_in(args), *earlier, *graph.writes.to(tensor)}
+    read = {*nodes_in(traced.args), *earlier, *graph.writes.to(tensor)}
     last = [node for node in graph.graph.nodes if node in read][-1]
     with graph.graph.inserting_after(last):
-        node = add_node(graph.graph, "call_function", call, args, {})
+        node = add_node(graph.graph, "call_function", traced.call, traced.args, {})
     node.meta.update(val=(), spec=(), step=registered.created_at_step)
     node.meta["lines"] = lines_of_call(registered.lines, registered.name)
 
@@ -174,12 +207,8 @@ def _has_own_node(tensor: Any) -> bool:
     return not (isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple))
 
 
-def _call(
-    machine: Machine, builder: Builder, registered: TensorHook
-) -> tuple[HookCall, _Arguments] | None:
-    """Return the target of a node that registers the hook and its arguments; None if the hook has
-    to run as Python.
-    """
+def _call(machine: Machine, registered: TensorHook) -> _Followed | None:
+    """Trace a hook; return None if it has to run as Python."""
     assert registered.hook is not None
     name, node = "hook", registered.tensor.node
     facts = BackwardFacts(machine, name)
@@ -192,14 +221,13 @@ def _call(
             rebuilder = ObjectRebuilder(machine, facts)
             make, left = rebuilder.rebuilt([registered.hook])
             lasts = all(isinstance(guard, _LASTING) for guard in facts.known.book.since(0))
-            changes = facts.is_stale or facts.escaping(builder) is not None
-            if changes or not lasts or not all(isinstance(one, Node) for one in left):
+            if facts.is_stale or not lasts or not all(isinstance(one, Node) for one in left):
                 raise facts.refused("it reads what may change")
         except (GraphBreak, ObservedError):
             facts.give_up()
             return None
     call.original = ProgramBackward(make, facts.guards)
-    return call, ((node,), (), (), captured, left)
+    return _Followed(call, ((node,), (), (), captured, left), facts)
 
 
 def _traced(
