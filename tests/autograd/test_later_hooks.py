@@ -228,6 +228,15 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+def keeps_in_a_checkpoint(x: Tensor, w: Tensor, seen: Seen) -> Any:
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        hidden = x @ w
+        hidden.register_hook(named(seen, "hidden", 0.5))
+        return hidden.sin()
+
+    return checkpoint(block, x, w, use_reentrant=False).sum()
+
+
 def replaces_one_of_several_gradients_by_zeros(x: Tensor, w: Tensor, seen: Seen) -> Any:
     hidden, other = x @ w, x * 2
     hidden.register_hook(torch.zeros_like)
@@ -265,7 +274,7 @@ def where_nothing_requires_grad(x: Tensor, w: Tensor, seen: Seen) -> Any:
 
 BROKEN = [
     before_a_write, before_a_backward_inside, of_a_leaf_before_a_backward,
-    where_nothing_requires_grad, replaces_one_of_several_gradients_by_zeros,
+    where_nothing_requires_grad, keeps_in_a_checkpoint, replaces_one_of_several_gradients_by_zeros,
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ trace becomes an output, after which the graph is split (graph/subgraphs.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
@@ -24,6 +24,7 @@ from ....graph.nested import nodes_in
 from ....graph.node_meta import device_of, lines_of_call, spec_on
 from ....graph.regions import HookCall, ProgramBackward, Region
 from ....guards.guard import ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs
+from ....guards.source import SavedRef
 from ...breaks import GraphBreak
 from ...effects import EffectLog
 from ...region import RegionBuilder
@@ -32,7 +33,7 @@ from ..base import Builder, Machine, ObservedError, Value
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue, lift
 from ..tensors.tensor_hooks import TensorHook, TensorHooks, hooked_output, in_engine_order
-from .backward_facts import BackwardFacts
+from .backward_facts import BackwardFacts, SavedObjects
 from .rebuilt_objects import ObjectRebuilder
 
 __all__ = ["register_at_exit"]
@@ -67,6 +68,7 @@ def register_at_exit(machine: Machine, builder: Any) -> None:
     more = [one for one in hooks if one not in needed and machine.graph.is_output(one.tensor.node)]
     effects += _registered_live(builder, more)
     _check_order(machine, found)
+    _check_reruns(machine, needed, found)
     for effect in effects:
         builder.effect(effect)
     for registered, traced in (pair for own in inside.values() for pair in own):
@@ -114,6 +116,18 @@ def _check_order(machine: Machine, found: list[TensorHook]) -> None:
         for registered in made:
             if machine.graph.inputs_sharing(registered.tensor.node):
                 raise registered.lost()
+
+
+def _check_reruns(
+    machine: Machine, needed: list[TensorHook], found: Collection[TensorHook]
+) -> None:
+    """Raise CannotRebuild for a hook in a checkpointed region that is registered on a live tensor,
+    or that reads an object: the exit has no source of it, only the backward has.
+    """
+    held = machine.notes.root.of(SavedObjects)
+    for registered in (one for one in needed if one.in_rerun):
+        if registered in found or any(isinstance(source.root, SavedRef) for source in held):
+            raise registered.lost()
 
 
 def _registration(builder: Builder, registered: TensorHook) -> Effect:

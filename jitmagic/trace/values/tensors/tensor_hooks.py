@@ -39,7 +39,8 @@ _RETAIN, _AFTER = "retain_grad", "register_post_accumulate_grad_hook"
 @dataclass(slots=True, eq=False)
 class TensorHook:
     """A hook of a tensor. `name`: the method that registers it; `hook` is None for retain_grad().
-    `registers_itself`: the live hook does so when it is built.
+    `in_rerun`: it was registered by code that a backward runs again. `registers_itself`: the live
+    hook does so when it is built.
     """
 
     tensor: Any  # TensorValue
@@ -48,6 +49,7 @@ class TensorHook:
     history: Any  # the tensor's grad_fn at the registration; None: a leaf
     created_at_step: int
     lines: tuple[UserLine, ...]
+    in_rerun: bool
     registers_itself: bool = False
     handle: HandleValue | None = None
     is_registered: bool = False  # at the exit
@@ -55,8 +57,11 @@ class TensorHook:
     @property
     def reason(self) -> RefusedTorchCall:
         """Return the reason for a graph break at the registration."""
-        written = "the tensor is written to after it"
-        why = written if self.is_written else REFUSED_METHODS[self.name]
+        why = REFUSED_METHODS[self.name]
+        if self.is_written:
+            why = "the tensor is written to after it"
+        elif self.in_rerun:
+            why = "a backward runs the code around it again"
         return RefusedTorchCall.of(name=f"Tensor.{self.name}", why=why)
 
     def lost(self) -> CannotRebuild:
@@ -150,7 +155,7 @@ def add_hook(
     graph = machine.graph
     meta = getattr(tensor, "meta", None)
     history = getattr(meta, "grad_fn", None)
-    place = machine.step, machine.lines()
+    place = machine.step, machine.lines(), machine.backward_facts is not None
     registered = TensorHook(tensor, hook, name, history, *place, registers_itself)
     registered.handle = HandleValue(registered)
     inside = graph.root is graph and not graph.modes_vary
