@@ -24,8 +24,8 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {
-    "compat", "errors", "figures", "options", "platforms", "target", "spec", "extension", "symbols",
-    "budget", "torch_types", "extend", "operators",
+    "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
+    "symbols", "budget", "torch_types", "extend", "operators",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -37,14 +37,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "compat": {"errors"},
     "figures": set(),
     "budget": set(),
-    "extend": {"compat", "errors", "torch_types", "operators", "late"},
+    "extend": {"compat", "errors", "torch_types", "operators", "devices", "late"},
     "operators": {"errors"},
     "options": {"errors", "torch_types", "extend"},
     "spec": set(),
     "torch_types": {"compat"},
     "symbols": {"extension"},
     "platforms": set(),
-    "target": {"options", "platforms"},
+    "devices": {"platforms"},
     "extension": {"errors", "_runtime"},
     "records": {"errors", "figures", "budget"},
     "progress": {"errors", "records"},
@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "loops": BASE | {"graph"},
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
-    "runtime": BASE | {"codegen"},
+    "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
     "compile": STAGES,
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
@@ -82,12 +82,13 @@ STEPS: dict[str, set[str]] = {
     "lazy_backwards": set(),
     "frozen_weights": set(),
     "backends": set(),
-    "template": {"profiler_names"},
+    "template": {"profiler_names", "graph_passes"},
     "sized_joint": {"template", "graph_passes"},
     "sized_backend": {"sized_joint", "template", "backends"},
     "sizes": {"template", "sized_joint", "sized_backend"},
     "executable": {
         "profiler_names",
+        "graph_passes",
         "tuning",
         "background",
         "lazy_backwards",

@@ -1,12 +1,16 @@
 """extend: adds operators, graph passes and backends to jitmagic, from a notebook or a package.
 
     register_backend(name, compile_fn)   for jit(fn, backend=name)
-    register_pass(stage, fn)             edits the captured, joint, forward or backward graph
+    register_pass(stage, fn)             edits the captured, joint, forward or backward graph, or
+                                         the loops that a graph becomes
+    rewrite_values(program, change)      edits what loops compute, for such a pass
     register_operator(op, shape=...)     facts of an operator of torch.library: shapes, writes, cost
     register_decomposition(op, fn)       computes an operator by other torch operations
     register_lowering(op, fn)            computes an element of a result: part of fused kernels
     register_scalar(name, fn, cpp=...)   a function for lowerings, with its text in each language
     register_call(fn, ...)               how the tracer follows calls of a function
+    register_renderer(name, renderer)    a code generator: kernels of another language
+    register_device(type, ...)           facts of a PrivateUse1 device, and its renderer
     unregister(name)                     removes what is registered under a name
 
 `substitute_in_graph`, `allow_in_graph`, `nonstrict_trace` and `assume_constant_result` are
@@ -20,9 +24,10 @@ compile. docs/pages/extending.md has examples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ExtensionFailed, PassFailed, UsageError
+from ..errors import CannotRender, ExtensionFailed, PassFailed, UsageError
 from ..late import load
 from .backends import backend_names, register_backend
 from .calls import (
@@ -32,17 +37,26 @@ from .calls import (
     register_call,
     substitute_in_graph,
 )
-from .passes import STAGES, GraphPass, PassContext, register_pass
+from .devices import register_device, register_renderer
+from .passes import STAGES, GraphPass, LoopPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
 
 if TYPE_CHECKING:
     from .operators import register_decomposition, register_lowering, register_operator
     from .scalars import Scalar, register_scalar, scalar
 
+    def rewrite_values(program: Any, change: Callable[[Any], Any]) -> Any: ...
+
+
 __all__ = [
     "STAGES",
+    "CannotRender",
     "ExtensionFailed",
     "GraphPass",
+    "KernelSource",
+    "LoopPass",
+    "LoopRenderer",
+    "LoopText",
     "PassContext",
     "PassFailed",
     "Registration",
@@ -53,10 +67,13 @@ __all__ = [
     "register_backend",
     "register_call",
     "register_decomposition",
+    "register_device",
     "register_lowering",
     "register_operator",
     "register_pass",
+    "register_renderer",
     "register_scalar",
+    "rewrite_values",
     "scalar",
     "substitute_in_graph",
     "unregister",
@@ -64,22 +81,26 @@ __all__ = [
 
 
 _LATE = {
-    "Scalar": "scalars",
-    "register_decomposition": "operators",
-    "register_lowering": "operators",
-    "register_operator": "operators",
-    "register_scalar": "scalars",
-    "scalar": "scalars",
+    "KernelSource": "codegen.plan",
+    "LoopRenderer": "codegen.scalar_loops",
+    "LoopText": "codegen.scalar_loops",
+    "Scalar": "extend.scalars",
+    "register_decomposition": "extend.operators",
+    "register_lowering": "extend.operators",
+    "register_operator": "extend.operators",
+    "register_scalar": "extend.scalars",
+    "rewrite_values": "schedule.substitution",
+    "scalar": "extend.scalars",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is about operators at its first use: their rows are a tenth of the time that
-    `import jitmagic` takes.
+    """Import what is about operators or loops at its first use: the rows of operators are a tenth
+    of the time that `import jitmagic` takes.
     """
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(load(f"extend.{_LATE[name]}"), name)
+    return getattr(load(_LATE[name]), name)
 
 
 def __dir__() -> list[str]:
