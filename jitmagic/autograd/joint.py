@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -206,6 +207,10 @@ def _call(node: Node, env: Env, mode: Functionalizer, saved: SavedTensorHooks) -
     try:
         if node.target is gradients:
             value = _gradients(node, args, mode)
+        elif isinstance(node.target, HookCall):
+            handles = mode.hooked.setdefault(args[0][0].grad_fn, [])
+            handles.append(node.target.register(args[0], *args[3:]))
+            value = ()
         elif is_transform(node.target):
             value = transformed(node.target, args, saved)  # type: ignore[arg-type]
         elif node.target in INDEXING and (found := select_by_sizes(args)) is not None:
@@ -219,8 +224,6 @@ def _call(node: Node, env: Env, mode: Functionalizer, saved: SavedTensorHooks) -
             raise CompileFailed(f"{node.op} cannot be part of a traced graph")
     except Exception as error:  # whatever torch raises, eager will raise it for the user
         raise _failed(node, error) from error
-    if isinstance(node.target, HookCall):
-        mode.hooked.add(args[0][0].grad_fn)
     if read_autocast() != OFF:
         _check_cast(node, value)
     if isinstance(value, tuple):
@@ -385,6 +388,9 @@ def _differentiate(
     finally:
         mode.in_backward, mode.origin, recorder.tangents = False, None, ()
         mode.custom.clear()  # hooks of its nodes refer to it
+        # A hook that captures its tensor would keep the tensors of the trace alive.
+        for handle in chain.from_iterable(mode.hooked.values()):
+            handle.remove()
     eager_saved = saved.values()
     apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
+from torch.utils.hooks import RemovableHandle
 
 from ..compat.modes import switch_grad_mode
 from ..torch_types import AnyFunction
@@ -229,11 +230,18 @@ class HookCall(FunctionCall):
         left: Sequence[object] = (),
     ) -> tuple[torch.Tensor | None, ...]:
         """Register the hook; there are no results."""
+        self.register(inputs, captured, left)
+        return ()
+
+    def register(
+        self, inputs: Tensors, captured: Sequence[torch.Tensor], left: Sequence[object]
+    ) -> RemovableHandle:
+        """Register the hook, and return its handle."""
         (tensor,) = inputs
         assert tensor is not None
         call = _Registration(captured, left, _ENTERED.held, _ENTERED.outdated)
-        tensor.register_hook(partial(self._hook, call))
-        return ()
+        handle: RemovableHandle = tensor.register_hook(partial(self._hook, call))
+        return handle
 
     def _hook(self, call: _Registration, gradient: torch.Tensor) -> torch.Tensor | None:
         assert self.backward is not None
