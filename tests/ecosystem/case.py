@@ -30,6 +30,8 @@ LIBRARIES = (
     "torch",
     "torch_objects",
     "torch_hooks",
+    "subclasses",
+    "distributed",
 )
 
 

@@ -186,6 +186,13 @@ def _encoder_layer(
     return fresh_meta(x.shape, x.dtype)
 
 
+def _jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) -> Tensor | None:
+    """Infer the values of a nested tensor of padded rows; their number is known if it is given."""
+    if total is None or len(offsets) != 1 or dense.dim() < 2:
+        return None
+    return fresh_meta((total, *dense.shape[2:]), dense.dtype)
+
+
 # -- quantized and back ----------------------------------------------------------------------------
 
 
@@ -224,5 +231,6 @@ WITHOUT_META: Mapping[OpOverload, AnyFunction] = {
         _fake_quantized_by_tensors
     ),
     aten.geqrf.default: _factors,
+    aten._padded_dense_to_jagged_forward.default: _jagged,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }

@@ -1,8 +1,8 @@
 """Registers the hooks that a backward after the call runs, when an exit is described.
 
-A hook that computes from tensors alone becomes a node of the graph (graph/regions.py: HookCall),
-whose region is traced now, so that the joint graph contains it. Any other hook, and each hook of an
-input or a result, is an effect of the exit: it is registered on the live tensor, whose gradient the
+A hook that computes from tensors alone becomes a node of the graph (HookCall, in
+graph/targets/regions.py), whose region is traced now, so that the joint graph contains it. Any
+other hook, and each hook of an input or a result, is an effect of the exit: it is registered on the live tensor, whose gradient the
 autograd engine passes to the program's own function. For that a tensor that was computed in the
 trace becomes an output, after which the graph is split (graph/subgraphs.py).
 """
@@ -22,7 +22,7 @@ from ....graph.gradients import has_freed_history
 from ....graph.lazy_module import add_node
 from ....graph.nested import nodes_in
 from ....graph.node_meta import device_of, lines_of_call, spec_on
-from ....graph.regions import HookCall, ProgramBackward, Region
+from ....graph.targets.regions import HookCall, ProgramBackward, Region
 from ....guards.guard import ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs
 from ....guards.source import SavedRef
 from ...breaks import GraphBreak

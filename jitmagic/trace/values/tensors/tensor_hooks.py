@@ -17,7 +17,7 @@ from torch.fx import Node
 from torch.utils.hooks import RemovableHandle
 
 from ....errors import UserLine
-from ....graph.regions import FunctionCall
+from ....graph.targets.regions import FunctionCall
 from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.torch_rules import REFUSED_METHODS
@@ -158,7 +158,7 @@ def add_hook(
     place = machine.step, machine.lines(), machine.backward_facts is not None
     registered = TensorHook(tensor, hook, name, history, *place, registers_itself)
     registered.handle = HandleValue(registered)
-    inside = graph.root is graph and not graph.modes_vary
+    inside = graph.root is graph and not graph.modes_vary and not graph.is_transformed
     if unsupported or not inside or not _can_register(graph, tensor, registered):
         raise GraphBreak(registered.reason)
     machine.notes.of(TensorHooks).append(registered)

@@ -25,8 +25,8 @@ from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 from torch.utils.hooks import RemovableHandle
 
-from ..compat.modes import switch_grad_mode
-from ..torch_types import AnyFunction
+from ...compat.modes import switch_grad_mode
+from ...torch_types import AnyFunction
 
 __all__ = [
     "FunctionCall", "HookCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in",
