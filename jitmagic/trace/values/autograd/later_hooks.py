@@ -2,9 +2,10 @@
 
 A hook that computes from tensors alone becomes a node of the graph (HookCall, in
 graph/targets/regions.py), whose region is traced now, so that the joint graph contains it. Any
-other hook, and each hook of an input or a result, is an effect of the exit: it is registered on the live tensor, whose gradient the
-autograd engine passes to the program's own function. For that a tensor that was computed in the
-trace becomes an output, after which the graph is split (graph/subgraphs.py).
+other hook, and each hook of an input or a result, is an effect of the exit: it is registered on the
+live tensor, whose gradient the autograd engine passes to the program's own function. For that a
+tensor that was computed in the trace becomes an output, after which the graph is split
+(graph/subgraphs.py).
 """
 
 from __future__ import annotations
