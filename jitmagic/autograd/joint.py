@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from ..graph.propagate import target_name
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
-from ..graph.targets.regions import FunctionCall
+from ..graph.targets.regions import FunctionCall, HookCall
 from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec, contiguous_strides
@@ -207,6 +208,10 @@ def _call(node: Node, env: Env, mode: Functionalizer, saved: SavedTensorHooks) -
     try:
         if node.target is gradients:
             value = _gradients(node, args, mode)
+        elif isinstance(node.target, HookCall):
+            handles = mode.hooked.setdefault(args[0][0].grad_fn, [])
+            handles.append(node.target.register(args[0], *args[3:]))
+            value = ()
         elif is_transform(node.target):
             value = transformed(node.target, args, saved)  # type: ignore[arg-type]
         elif node.target in INDEXING and (found := select_by_sizes(args)) is not None:
@@ -370,7 +375,7 @@ def _differentiate(
         for i in tangents
     ]
     mode.results = [results[i] for i in tangents]
-    mode.custom = custom_nodes(mode.results)
+    mode.custom = custom_nodes(mode.results, mode.hooked)
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Eager runs the backward outside of autocast regions, so nothing in it is cast.
@@ -383,6 +388,10 @@ def _differentiate(
         raise _backward_error(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.tangents = False, None, ()
+        mode.custom.clear()  # hooks of its nodes refer to it
+        # A hook that captures its tensor would keep the tensors of the trace alive.
+        for handle in chain.from_iterable(mode.hooked.values()):
+            handle.remove()
     eager_saved = saved.values()
     apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [

@@ -15,6 +15,8 @@ import torch
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed, OperationFailed
+from ..graph.node_meta import lines_of
+from ..graph.propagate import call_name
 from ..graph.subgraphs import Split, Subgraph, split_into_subgraphs
 from ..graph.verify import verify
 from ..options import Options
@@ -49,10 +51,20 @@ def compile_subgraphs(
     except OperationFailed:
         raise
     except CompileFailed as failed:  # e.g. outputs share memory: compile one graph
+        _refuse_hooks(gm, failed)
         compiled = compile_(gm, specs, make_inputs)
         _warn_one_autograd_node(record, str(failed))
         return compiled
     return compile_(gm, specs, make_inputs)
+
+
+def _refuse_hooks(gm: GraphModule, failed: CompileFailed) -> None:
+    """Raise OperationFailed if the frame registers hooks on a result, which would then be lost."""
+    for node in gm.graph.nodes:
+        if node.meta.get("hooked"):
+            why = f"its gradient has a hook, and the graph cannot be split there: {failed}"
+            line = next(iter(lines_of(node)), None)
+            raise OperationFailed(call_name(node.target), why, node, line) from failed
 
 
 def _warn_one_autograd_node(record: Recording, why: str) -> None:

@@ -23,7 +23,7 @@ from ..symbols.size import Size
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
 from .symbolic.sym_node import as_dimension, as_dimensions
-from .targets.regions import back_to_entry_mode
+from .targets.regions import HookCall, back_to_entry_mode
 
 __all__ = [
     "KEYS",
@@ -65,6 +65,8 @@ KEYS: dict[str, MetaKey] = {
                     "call is part of"),
     "mutates": MetaKey("trace", tuple, "nodes of arguments that are written in place"),
     "freed": MetaKey("trace", bool, "an output whose history a backward in the graph has freed"),
+    "hooked": MetaKey("trace", bool, "an output on which the exit of the frame registers hooks: "
+                      "the graph must be split after it"),
     "data_dependent": MetaKey("trace", bool, "a new tensor has a data-dependent size, or the call "
                               "has no compiled backward: it runs in eager, between partitions"),
     "functions": MetaKey("joint", tuple, "ATen graphs of functions that the operator takes; each "
@@ -159,7 +161,7 @@ def is_effectful(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
     acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)
-    return bool(acts) or is_foreign(node.target)
+    return bool(acts) or is_foreign(node.target) or isinstance(node.target, HookCall)
 
 
 def specs_in(node: Node) -> Iterator[TensorSpec]:

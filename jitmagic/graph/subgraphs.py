@@ -28,7 +28,7 @@ from .lazy_module import LazyModule, copy_node
 from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .operators.target_traits import makes_new
-from .targets.regions import FunctionCall
+from .targets.regions import FunctionCall, HookCall
 from .wrappers.wrapping import Unwrap, is_wrapper
 
 __all__ = [
@@ -308,6 +308,10 @@ def refuse_crossing(
     if node not in assigned:
         return
     here = assigned[node]
+    if isinstance(node.target, HookCall):
+        tensor = node.all_input_nodes[0]
+        if assigned.get(tensor, here) != here:
+            raise CompileFailed(f"a hook of {tensor.name} reads what is computed after them")
     crosses = any(assigned.get(user, here) != here for user in node.users)
     spec = node.meta["spec"]
     if crosses and (not isinstance(spec, TensorSpec) or is_wrapper(value_of(node))):

@@ -201,6 +201,7 @@ class ExitBuilder:
         self._outputs: dict[int, FromGraph] = {}
         self._unfilled: list[Value] = []  # new objects whose `fill` has not been called yet
         self._effects: list[Effect] = []
+        self._fills: list[Effect] = []
         self._late: list[Effect] = []
         self._active: set[int] = set()
         self._containers: list[Any] = []
@@ -308,15 +309,18 @@ class ExitBuilder:
         """Return all effects: fills of new objects, the program's own, then advances of
         iterators.
         """
-        fills: list[Effect] = []
-        while self._unfilled or self._containers:
-            waiting, self._unfilled = self._unfilled, []
-            fills.extend(effect for value in waiting for effect in value.fill(self))
-            emptied, self._containers = self._containers, []
-            fills.extend(effect for one in emptied for effect in _all_of(one.replace(self)))
+        self.settle()
         # An iterator advances last, since `__setstate__` of a list iterator clips the index to the
         # list's length at that moment.
-        return (*fills, *self._effects, *self._late)
+        return (*self._fills, *self._effects, *self._late)
+
+    def settle(self) -> None:
+        """Describe the contents of all new objects so far."""
+        while self._unfilled or self._containers:
+            waiting, self._unfilled = self._unfilled, []
+            self._fills.extend(effect for value in waiting for effect in value.fill(self))
+            emptied, self._containers = self._containers, []
+            self._fills.extend(effect for one in emptied for effect in _all_of(one.replace(self)))
 
 
 class TooManyRecipes(Exception):

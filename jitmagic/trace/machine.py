@@ -67,6 +67,7 @@ from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trac
 from .state import Frame, GuardBook, Program, Returned, Signal, program_of, user_lines
 from .suspended import suspended
 from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
+from .values.autograd.later_hooks import register_at_exit
 from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
 from .values.containers.generators import GeneratorValue
 from .values.containers.mappings import DictValue
@@ -257,6 +258,7 @@ class Machine:
         try:
             exit_ = make_exit(builder)
             self.effects.describe(builder)
+            register_at_exit(self, builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:

@@ -151,3 +151,29 @@ def test_a_gradient_without_tangents_reads_what_was_saved(name, flat, backend):
             assert (have is None) == (want is None), wanted
             if want is not None:
                 torch.testing.assert_close(have, want, rtol=0, atol=0)
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.sin()
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_a_sum_with_the_gradient_of_an_autograd_function_keeps_its_other_part(backend):
+    def run(x):
+        return Sine.apply(x) * 2, (x * x).sin()
+
+    call = jitmagic.jit(run, backend=backend)
+    for wanted in ([1], [0], [0, 1]):
+        found = []
+        for function in (call, run):
+            x = torch.tensor([1.0, 2.0], requires_grad=True)
+            results = function(x)
+            sum(results[i].square().sum() for i in wanted).backward()
+            found.append(x.grad)
+        torch.testing.assert_close(*found)

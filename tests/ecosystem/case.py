@@ -30,6 +30,7 @@ LIBRARIES = (
     "torch",
     "torch_bodies",
     "torch_objects",
+    "torch_hooks",
     "subclasses",
     "distributed",
 )

@@ -10,12 +10,13 @@ reading the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node as GradNode
 from torch.fx import Node
 
+from ...compat.autograd import current_node
 from ...errors import CompileFailed
 from ...graph.linked_history import history_of
 from ...graph.reach import ancestors
@@ -23,12 +24,14 @@ from .traced import Traced
 
 __all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
 
-TangentsByNode = Mapping[GradNode, tuple[int, ...]]
+TangentsByNode = dict[GradNode, tuple[int, ...]]
 
 
-def custom_nodes(results: Sequence[Traced]) -> TangentsByNode:
-    """Return the autograd nodes of user-defined functions in the history of the results."""
-    return tangents_by_node(results, _is_programs)
+def custom_nodes(results: Sequence[Traced], hooked: Container[GradNode]) -> TangentsByNode:
+    """Return the autograd nodes of user-defined functions in the history of the results, and the
+    `hooked` ones.
+    """
+    return tangents_by_node(results, lambda node: node in hooked or _is_programs(node))
 
 
 def _is_programs(node: object) -> bool:
@@ -54,7 +57,13 @@ def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
     """
     for node, own in nodes.items():
         if len(own) < len(tangents):
-            node.register_hook(lambda made, given: _refuse_independent(made, tangents))
+            node.register_hook(lambda made, given: _finish(nodes, made, tangents))
+
+
+def _finish(nodes: TangentsByNode, made: Sequence[object], tangents: Collection[Node]) -> None:
+    # The engine then adds the gradients to those of other nodes, while this is the current node.
+    nodes.pop(current_node(), None)
+    _refuse_independent(made, tangents)
 
 
 def _refuse_independent(made: Sequence[object], tangents: Collection[Node]) -> None:

@@ -64,6 +64,7 @@ class Functionalizer(DispatchMode):
         self.decomposed: list[OpOverload] = []  # whose registered decompositions run
         self.origin: Node | None = None  # in a backward: the forward operation whose formula runs
         self.custom: TangentsByNode = {}  # autograd nodes of user-defined functions
+        self.hooked: dict[GradNode, list[Any]] = {}  # handles of the program's hooks
         self.results: Sequence[Traced] = ()  # in a backward: results that have a tangent
         self._history: TangentsByNode | None = None  # all autograd nodes, computed at first use
         # The tensors are kept alive because they are keyed by id, which a new object could reuse.

@@ -72,7 +72,7 @@ from jitmagic.diagnostics.checking.scripts import {calls}, random_tensor
 
 
 '''
-_REGIONS = "from jitmagic.graph.targets.regions import FunctionCall, Region\n"
+_REGIONS = "from jitmagic.graph.targets.regions import FunctionCall, HookCall, Region\n"
 _TRANSFORMS = (
     "from torch.utils._pytree import treespec_loads\n\n"
     "from jitmagic.graph.targets.transforms import Pattern, Pull, Slot, Transformed\n"
@@ -155,7 +155,7 @@ def _autograd_function(key: str, call: FunctionCall) -> str:
         f"dirty={call.dirty!r}, constant={call.constant!r}, "
         f"materialize={call.materialize!r}, once={call.once!r}"
     )
-    lines = [_REGIONS, f"call = FunctionCall({name!r}, {flags})"]
+    lines = [_REGIONS, f"call = {type(call).__name__}({name!r}, {flags})"]
     if (region := call.backward) is not None:
         lines.insert(1, _function(region.graph.graph, "backward") + "\n")
         lines.append(f"call.backward = Region(backward, {region.feeds!r}, {region.returns!r})")

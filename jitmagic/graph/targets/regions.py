@@ -17,16 +17,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
+from torch.utils.hooks import RemovableHandle
 
 from ...compat.modes import switch_grad_mode
 from ...torch_types import AnyFunction
 
-__all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
+__all__ = [
+    "FunctionCall", "HookCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in",
+    "holding",
+]  # fmt: skip
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -88,12 +93,13 @@ def holding(held: tuple[object, ...] | None, outdated: bool = False) -> Iterator
 
 @dataclass(slots=True)
 class ProgramBackward:
-    """The backward that the program wrote. `make` gives its class and the attributes of `ctx`, from
-    the tensors and numbers that the forward left there and the objects that the call holds.
+    """The backward that the program wrote. `make` gives its class and the attributes of `ctx`, or
+    the hook, from the tensors and numbers that the forward left there and the objects that the call
+    holds.
     `guards` are the facts that the region relies on; `holds` checks them, once they are lowered.
     """
 
-    make: Callable[[Sequence[Any], tuple[Any, ...]], tuple[Any, dict[str, object]]]
+    make: Callable[[Sequence[Any], tuple[Any, ...]], Any]
     guards: tuple[object, ...]
     holds: Callable[[tuple[Any, ...]], bool] | None = None
 
@@ -206,6 +212,55 @@ class FunctionCall:
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+class HookCall(FunctionCall):
+    """The target of a node that registers a hook of its only input, whose region is the hook.
+
+    Run on tensors of any kind it calls `register_hook`, so that the autograd engine decides when
+    the hook runs, and with which gradient.
+    """
+
+    def __call__(
+        self,
+        inputs: Tensors,
+        made: Tensors,
+        saved: Tensors,
+        captured: Sequence[torch.Tensor],
+        left: Sequence[object] = (),
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Register the hook; there are no results."""
+        self.register(inputs, captured, left)
+        return ()
+
+    def register(
+        self, inputs: Tensors, captured: Sequence[torch.Tensor], left: Sequence[object]
+    ) -> RemovableHandle:
+        """Register the hook, and return its handle."""
+        (tensor,) = inputs
+        assert tensor is not None
+        call = _Registration(captured, left, _ENTERED.held, _ENTERED.outdated)
+        handle: RemovableHandle = tensor.register_hook(partial(self._hook, call))
+        return handle
+
+    def _hook(self, call: _Registration, gradient: torch.Tensor) -> torch.Tensor | None:
+        assert self.backward is not None
+        if (original := self.original) is not None and original.is_wanted(call):
+            assert call.held is not None
+            (hook,) = original.make(call.left, call.held)
+            changed: torch.Tensor | None = hook(gradient)
+            return changed
+        return self.backward.run({"gradient": (gradient,), "captured": call.captured})[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """The state that a hook needs when it runs."""
+
+    captured: Sequence[torch.Tensor]
+    left: Sequence[object]
+    held: tuple[Any, ...] | None
+    outdated: bool
 
 
 def calls_in(graph: GraphModule) -> Iterator[tuple[Node, FunctionCall]]:

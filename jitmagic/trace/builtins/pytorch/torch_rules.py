@@ -32,7 +32,7 @@ DATA_METHODS = frozenset(
 
 _GRAPH = "it works on the autograd graph of live tensors"
 _STORAGE = "it shows or changes the storage of a live tensor"
-_HOOKS = "hooks run Python code during backward"
+_HOOKS = "no exit of a graph can register such a hook"
 _LAYOUT = "it leaves the strided layout"
 _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
@@ -115,6 +115,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
 
 REFUSED_MODULES: dict[str, str] = {
     "torch.autograd": _GRAPH,
+    "torch._C._autograd": _GRAPH,
     "torch.func": _OUTER,
     "torch._functorch": _OUTER,
     "torch.utils.checkpoint": "activation checkpointing runs the function again in backward",
@@ -175,6 +176,10 @@ _INLINED = (
     "torch.backends",
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
+    "torch.autograd.graph",
+    # Python above torch.utils.checkpoint and other public calls; its collectives are refused.
+    "torch.distributed.algorithms",
+    "torch.distributed.utils",
     "torch.utils.data.dataset",
     "torch.utils.data.sampler",
 )

@@ -295,16 +295,26 @@ class BackwardFacts:
         if any(isinstance(entry.source.root, SavedRef) for entry in inputs):
             raise self.refused("it reads the memory of an array")
 
+    def give_up(self) -> None:
+        """Forget the facts of a backward that is not traced after all."""
+        self.known = Knowledge()
+        self._own.clear()
+        self._copies.clear()
+
     def refused(self, why: str) -> GraphBreak:
         return GraphBreak(BackwardRefused.of(name=self._name, why=why))
 
     def _check_exit(self, builder: Builder) -> None:
         """Raise CannotRebuild if an object created by the frame has changed since, or escapes."""
-        for value, contents in self._own:
-            if _has_changed(value, contents) or builder.is_live(value):
-                why = f"the forward saves a {value.describe()} for it, which may change later"
-                reason = BackwardRefused.of(name=self._name, why=why)
-                raise CannotRebuild("what a backward reads", self._born, reason)
+        if (value := self.escaping(builder)) is not None:
+            why = f"the forward saves a {value.describe()} for it, which may change later"
+            reason = BackwardRefused.of(name=self._name, why=why)
+            raise CannotRebuild("what a backward reads", self._born, reason)
+
+    def escaping(self, builder: Builder) -> Value | None:
+        """Return an object created by the frame that has changed since, or that escapes."""
+        pairs = ((v, c) for v, c in self._own if _has_changed(v, c) or builder.is_live(v))
+        return next((value for value, _ in pairs), None)
 
     @property
     def is_stale(self) -> bool:

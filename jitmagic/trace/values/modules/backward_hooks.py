@@ -1,9 +1,11 @@
-"""Traces full backward hooks of modules when the backward runs in the same graph.
+"""Traces full backward hooks of modules.
 
 Input: a module with such hooks, the arguments of its call and the result. Output: the same tensors
-after torch's BackwardHookFunction, with tensor hooks on them (tensor_hooks.py). If the backward
-runs outside the graph, the call breaks the graph. So does a call with several arguments or results
-that require gradients: only the autograd engine knows when all of their gradients have arrived.
+after torch's BackwardHookFunction, with tensor hooks on them (tensor_hooks.py), which call the
+module's hooks as traced code in a backward of the same graph. Such a backward breaks the graph if
+several arguments or results require gradients: only the autograd engine knows when all of their
+gradients have arrived. A backward outside of the graph calls the hooks through torch's own
+BackwardHook, on the autograd nodes of BackwardHookFunction, which then runs between two graphs.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import torch
+from torch.utils.hooks import BackwardHook
+
 from ....compat.autograd import BackwardHookFunction
 from ...breaks import GraphBreak, UnsupportedOperation
 from ...builtins.registry import handler_of
-from ..base import Args, Kwargs, Machine, Value
+from ...result import BuildTuple, Recipe
+from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.sequences import TupleValue
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
-from ..tensors.tensor_hooks import add_hook
+from ..tensors.tensor_hooks import add_hook, hooked_output
 
 __all__ = ["BACKWARD_HOOKS", "BackwardHooks", "backward_hooks"]
 
@@ -52,37 +58,37 @@ def _values(machine: Machine, module: Value, name: str) -> list[Value]:
     return [hook.realize(machine) for _, hook in list(table.pairs.values())]
 
 
-_Hook = Callable[[Machine, Value], Value]
-
-
-class BackwardHooks:
+class BackwardHooks(Value):
     """The backward hooks of one call of a module."""
 
+    __slots__ = ("_before", "_full", "_inputs", "_module", "_outgoing", "_results")
+
     def __init__(self, module: Value, full: list[Value], before: list[Value]) -> None:
-        self._module, self._full, self._before = module, full, before
-        self._count = 0  # number of arguments
-        self._at: int | None = None  # index of the argument that requires a gradient
+        super().__init__()
+        self._module, self._full, self._before = module, TupleValue(full), TupleValue(before)
+        self._inputs, self._results = _Tensors([]), _Tensors([])
         self._outgoing: TupleValue | None = None  # gradients of the results until inputs' arrive
 
     def arguments(self, machine: Machine, args: TupleValue) -> TupleValue:
         items = args.realized(machine)
-        self._count, self._at = len(items), self._differentiable_index(items)
-        if self._at is None:
+        self._inputs = _Tensors(items)
+        if self._inputs.at is None:
             return args
-        return TupleValue(self._hooked(machine, items, self._at, self._at_inputs))
+        return TupleValue(self._hooked(machine, items, self._inputs, "at_inputs"))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        parts = map(builder, (self._module, self._full, self._before))
+        sides = (self._inputs.recipe(builder), self._results.recipe(builder))
+        return builder.invoke(_LiveHooks, (*parts, *sides))
 
     def result(self, machine: Machine, result: Value) -> Value:
         items = result.realized(machine) if isinstance(result, TupleValue) else [result]
-        at = self._differentiable_index(items)
-        if at is None:
+        self._results = _Tensors(items)
+        if self._results.at is None:
             if not isinstance(result, TupleValue | TensorValue):
                 _refuse(self._module, "backward hooks and such a result")
             return result
-
-        def at_results(machine: Machine, gradient: Value) -> Value:
-            return self._at_results(machine, gradient, at, len(items))
-
-        hooked = self._hooked(machine, items, at, at_results)
+        hooked = self._hooked(machine, items, self._results, "at_results")
         if not isinstance(result, TupleValue):
             return hooked[0]
         kind = result.python_type(machine)
@@ -92,34 +98,31 @@ class BackwardHooks:
         made: Value = machine.class_of(kind, None).call(machine, hooked, {}).realize(machine)
         return made
 
-    def _differentiable_index(self, items: Sequence[Value]) -> int | None:
-        """Return the index of the only tensor that requires a gradient, or None."""
-        tensors = [n for n, item in enumerate(items) if isinstance(item, TensorValue)]
-        found = [n for n in tensors if _requires_grad(items[n])]
-        if len(found) > 1:
-            _refuse(self._module, "backward hooks and several tensors with gradients")
-        return found[0] if found else None
-
-    def _hooked(self, machine: Machine, items: list[Value], at: int, hook: _Hook) -> list[Value]:
-        """Apply BackwardHookFunction to the tensors and register `hook` on one of the results."""
+    def _hooked(
+        self, machine: Machine, items: list[Value], side: _Tensors, name: str
+    ) -> list[Value]:
+        """Apply BackwardHookFunction to the tensors, and register the method of this name as a hook
+        of the first one that requires a gradient.
+        """
         # All tensors, as in torch: each result is a new object, also where it requires no gradient.
         tensors = [item for item in items if isinstance(item, TensorValue)]
         function = machine.class_of(BackwardHookFunction, None)
         applied = function.get_attr(machine, "apply").call(machine, tensors, {}).realize(machine)
         results = iter(applied.realized(machine) if isinstance(applied, TupleValue) else [applied])
         hooked = [next(results) if isinstance(item, TensorValue) else item for item in items]
-        add_hook(machine, hooked[at], _GradientHook(hook), False)
+        assert side.at is not None
+        side.hooked = hooked[side.at]
+        add_hook(machine, side.hooked, _GradientHook(self, name), registers_itself=True)
         return hooked
 
     # -- in the backward -------------------------------------------------------------------------
 
-    def _at_results(self, machine: Machine, gradient: Value, at: int, count: int) -> Value:
-        nothing = machine.constant(None)
-        seen = TupleValue([gradient if n == at else nothing for n in range(count)])
-        for hook in self._before:
+    def at_results(self, machine: Machine, gradient: Value) -> Value:
+        seen, at = self._seen(machine, gradient, self._results)
+        for hook in self._before.items:
             seen = self._call_hook(machine, hook, [self._module, seen], seen)
         self._outgoing = seen
-        if self._at is None:
+        if self._inputs.at is None:
             self._call_without_inputs(machine, seen)
         return seen.items[at]
 
@@ -129,22 +132,29 @@ class BackwardHooks:
         warn(machine, [machine.constant(_NO_INPUT)], {})
         # torch's BackwardHook calls the full hooks at the results in this case, with None for the
         # gradient of each argument, and raises if a hook returns a gradient.
-        none = TupleValue([machine.constant(None)] * self._count)
-        for hook in self._full:
+        none = TupleValue([machine.constant(None)] * self._inputs.count)
+        for hook in self._full.items:
             if self._call_hook(machine, hook, [self._module, none, seen], none) is not none:
                 _refuse(self._module, "a backward hook that changes no gradient of an input")
         self._outgoing = None
 
-    def _at_inputs(self, machine: Machine, gradient: Value) -> Value:
+    def at_inputs(self, machine: Machine, gradient: Value) -> Value:
         if self._outgoing is None:  # the gradient did not come through the module's results
             return gradient
-        nothing = machine.constant(None)
-        seen = TupleValue([gradient if n == self._at else nothing for n in range(self._count)])
-        for hook in self._full:
+        seen, at = self._seen(machine, gradient, self._inputs)
+        for hook in self._full.items:
             seen = self._call_hook(machine, hook, [self._module, seen, self._outgoing], seen)
         self._outgoing = None
-        assert self._at is not None
-        return seen.items[self._at]
+        return seen.items[at]
+
+    def _seen(self, machine: Machine, gradient: Value, side: _Tensors) -> tuple[TupleValue, int]:
+        """Return the gradients that hooks get, and the index of the only one."""
+        assert side.at is not None
+        if side.is_several:
+            _refuse(self._module, "backward hooks and several tensors with gradients")
+        nothing = machine.constant(None)
+        items = [gradient if n == side.at else nothing for n in range(side.count)]
+        return TupleValue(items), side.at
 
     def _call_hook(
         self, machine: Machine, hook: Value, args: list[Value], seen: TupleValue
@@ -157,17 +167,78 @@ class BackwardHooks:
         return TupleValue(changed.realized(machine))
 
 
+class _Tensors:
+    """The arguments or the results of a call: their number, where the tensors are, and the index of
+    the first one that requires a gradient.
+    """
+
+    def __init__(self, items: Sequence[Value]) -> None:
+        self.count = len(items)
+        self.places = tuple(n for n, item in enumerate(items) if isinstance(item, TensorValue))
+        found = [n for n in self.places if _requires_grad(items[n])]
+        self.at, self.is_several = (found[0] if found else None), len(found) > 1
+        self.hooked: Value | None = None  # that tensor, after BackwardHookFunction
+
+    def recipe(self, builder: Builder) -> Recipe:
+        if self.hooked is None:
+            return builder.constant((self.count, (), None))
+        count, places = builder.constant(self.count), builder.constant(self.places)
+        return BuildTuple((count, places, hooked_output(builder, self.hooked)))
+
+
 class _GradientHook(Value):
-    """A tensor hook implemented by a Python function of the tracer, which gets the gradient."""
+    """A tensor hook that calls the hooks of a module: its method of this name."""
 
-    __slots__ = ("function",)
+    __slots__ = ("name", "owner")
 
-    def __init__(self, function: _Hook) -> None:
+    def __init__(self, owner: BackwardHooks, name: str) -> None:
         super().__init__()
-        self.function = function
+        self.owner, self.name = owner, name
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return self.function(machine, args[0])
+        made: Value = getattr(self.owner, self.name)(machine, args[0])
+        return made
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder(self.owner)
+
+
+class _LiveHooks(BackwardHook):
+    """Torch's own object for the hooks of one call, on the live results of BackwardHookFunction.
+
+    Of the inputs and of the results it gets their number, the indices of the tensors, and one
+    tensor with a history, whose grad_fn is the node of all of them.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        full: tuple[object, ...],
+        before: tuple[object, ...],
+        inputs: _Side,
+        results: _Side,
+    ) -> None:
+        super().__init__(module, full, before)
+        self.setup_input_hook(_alike(*inputs))
+        self.setup_output_hook(_alike(*results))
+
+    def _apply_on_tensors(
+        self, fn: Callable[[object], None], args: tuple[torch.Tensor | None, ...]
+    ) -> tuple[object, list[int] | None]:
+        places = [n for n, tensor in enumerate(args) if tensor is not None]
+        if not places:
+            return args, None
+        fn(args[places[0]].grad_fn)  # type: ignore[union-attr]
+        return args, places
+
+
+_Side = tuple[int, tuple[int, ...], torch.Tensor | None]
+
+
+def _alike(
+    count: int, places: tuple[int, ...], tensor: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
+    return tuple(tensor if n in places else None for n in range(count))
 
 
 def _requires_grad(value: Value) -> bool:

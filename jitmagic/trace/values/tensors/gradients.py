@@ -17,7 +17,7 @@ from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine, Value
 from ..objects.operators import is_none
 from ..tensor_base import TensorBase
-from .tensor_hooks import retains_gradient
+from .tensor_hooks import is_hooked, retains_gradient
 
 __all__ = [
     "GRADIENTS_GONE",
@@ -76,7 +76,7 @@ def rely_on_no_hooks(machine: Machine, leaf: TensorBase) -> None:
     live: torch.Tensor | None = leaf.live
     if live is None:
         return
-    if runtime_module().has_gradient_hooks(live):
+    if is_hooked(machine, leaf) or runtime_module().has_gradient_hooks(live):
         why = "hooks of a tensor run Python code during backward"
         raise GraphBreak(RefusedTorchCall.of(name="torch.autograd.backward", why=why))
     assert leaf.source is not None
