@@ -64,19 +64,6 @@ def test_lists_of_scalar_operations_are_recognised(code: str) -> None:
     assert list(names_of_scalars(ast.parse(code)))
 
 
-# Lists of torch operations that are left in graph/, by file: number of names. Facts of operations
-# are in their rows (jitmagic/operators); arguments of calls register rules under names.
-LEFT = {
-    "graph/operators/factories.py": 3,
-    "graph/operators/overlap.py": 4,
-    "graph/operators/pointwise.py": 3,
-    "graph/operators/shapes.py": 31,
-    "graph/propagate.py": 6,
-    "graph/symbolic/python_numbers.py": 8,
-    "graph/symbolic/size_nodes.py": 5,
-}
-
-
 def lists_of_operations(tree: ast.Module) -> Iterator[str]:
     """Find collections, and texts of several words, that name ATen operations alone."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -100,8 +87,8 @@ def _is_operation(word: str) -> bool:
 def test_facts_of_operations_are_in_their_rows(path: Path) -> Iterator[str]:
     here = path.relative_to(PACKAGE)
     found = list(lists_of_operations(tree_of(path))) if here.parts[0] == "graph" else []
-    if len(found) != LEFT.get(str(here), 0):
-        yield f"{len(found)} names, not {LEFT.get(str(here), 0)}: {found}"
+    if found:
+        yield f"{len(found)} names: {found}"
 
 
 @pytest.mark.parametrize("code", ['X = "gather index_add take".split()', 'X = {"mm", "bmm", "mv"}'])

@@ -24,7 +24,7 @@ from torch.fx import Graph, Node
 from ..errors import CompileFailed
 from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
-from ..graph.operators.pointwise import is_pointwise, is_transcendental
+from ..graph.operators.pointwise import work_of
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
@@ -44,6 +44,7 @@ _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
 _COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
+_TRANSCENDENTAL = 10  # additions, from which on the cost is that of `_COSTLY`
 _REDUCED = 6  # per element read by a reduction
 
 _NOT_SAVED = EagerSaved(0)
@@ -328,12 +329,12 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
     spec: TensorSpec | None = node.meta.get("spec")
     if spec is None:
         return INFINITE
-    if is_pointwise(node.target):
+    if work := work_of(node.target):
         # Saving costs traffic, recomputing costs arithmetic: on a GPU most of that hides behind
         # memory.
         costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
-        work = costly if is_transcendental(node.target) else _CHEAP
-        cost = work * spec_elements(spec)
+        each = costly if work >= _TRANSCENDENTAL else _CHEAP
+        cost = each * spec_elements(spec)
         return cost + spec_bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:
         argument = node.all_input_nodes[0].meta["spec"]
@@ -353,7 +354,7 @@ def _read_whole(node: Node, parts: _Parts) -> bool:
 
 
 def _fusible(node: Node) -> bool:
-    return is_pointwise(node.target) or node.target in _REDUCTIONS
+    return bool(work_of(node.target)) or node.target in _REDUCTIONS
 
 
 def _is_own_effect(node: Node) -> bool:

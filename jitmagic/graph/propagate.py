@@ -21,7 +21,7 @@ import torch
 from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import UserLine
-from ..operators.operation import operation
+from ..operators.operation import operation, overloads_named
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
@@ -358,12 +358,10 @@ def _storages_written(func: OpOverload, args: tuple[object, ...], kwargs: Kwargs
 
 _SHAPES = _Shapes()
 
-_VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
-
 
 def is_view_in_place(target: Target) -> bool:
     """Return whether the call only changes the view that its tensor is."""
-    return target_name(target) in _VIEWS_IN_PLACE
+    return any(torch.Tag.inplace_view in op.tags for op in overloads_named(target_name(target)))
 
 
 def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:

@@ -24,7 +24,8 @@ define("normal_ uniform_ native_dropout", draws=_ALWAYS, takes=FRACTIONS)
 define("bernoulli_", draws=_ALWAYS, raises="data")
 define("bernoulli multinomial", draws=_ALWAYS, takes=FRACTIONS, raises="data")
 define("svd_lowrank", draws=_ALWAYS, can_be_probed=False, kernel_strides=True)
-define("dropout dropout1d dropout2d dropout3d", draws=_IN_TRAINING, takes=FRACTIONS)
+define("dropout", draws=_IN_TRAINING, takes=FRACTIONS, floats_are_data=True)
+define("dropout1d dropout2d dropout3d", draws=_IN_TRAINING, takes=FRACTIONS)
 define("alpha_dropout feature_alpha_dropout", draws=_IF_TRAINING, takes=FRACTIONS)
 define("feature_dropout", draws=_ALWAYS, takes=FRACTIONS)
 define("rrelu", draws=_ALWAYS, takes=FRACTIONS, is_elementwise=False)
@@ -35,6 +36,7 @@ define(
     "scaled_dot_product_attention",
     draws=Draws(Flag("dropout_p", 4, default=False)),
     operands="one kind",
+    floats_are_data=True,
     kernel_strides=True,
 )
 define(

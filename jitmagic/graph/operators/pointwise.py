@@ -1,75 +1,37 @@
-"""The pointwise ATen operations, by how they choose the dtype of their result.
-
-Names are packets; `overloads` gives each functional overload with the number of its operands. Used
-for shape rules and by the partitioner, to find operations that are cheap to recompute.
-"""
+"""The pointwise ATen operations: their overloads, their cost, and how operands are promoted."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
-from ...operators.scalar import SCALARS
+from ...operators.operation import overloads_named, rows
 from ...torch_types import Args, OpOverload
 
 __all__ = [
-    "BOOLEAN",
-    "FLOATING",
-    "KEEPING",
-    "PROMOTING",
-    "is_pointwise",
-    "is_transcendental",
-    "overloads",
     "promoted_categories",
     "takes_wrapped_number",
+    "tensor_first",
+    "work_of",
 ]
 
-aten = torch.ops.aten
-
-
-def _packets(rules: Container[str], unary: bool | None = None) -> dict[str, int]:
-    """Return the packets whose rows have these rules, each with the number of its operands, which
-    take part in broadcasting and promotion.
-    """
-    rows = [row for row in SCALARS.values() if row.packet and row.rule in rules]
-    return {str(row.packet): row.arity for row in rows if unary in (None, row.arity == 1)}
-
-
-_PROMOTING = ("arith", "arith_wide", "integral")
-PROMOTING: Mapping[str, int] = {
-    **_packets(_PROMOTING, unary=False),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), 3),
-}
-FLOATING: Mapping[str, int] = _packets(("float", "float_wide"))
-BOOLEAN: Mapping[str, int] = _packets(("compare", "logic", "predicate"))
-KEEPING: Mapping[str, int] = _packets(_PROMOTING, unary=True)
 _OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")
 
 
-def overloads(names: Mapping[str, int]) -> Iterator[tuple[OpOverload, int]]:
-    """Yield the functional tensor-first overloads of the named packets."""
-    for name, operands in names.items():
-        packet = getattr(aten, name)
-        for overload in packet.overloads():
-            if overload in _OVERLOADS:
-                yield getattr(packet, overload), operands
+def tensor_first(name: str) -> list[OpOverload]:
+    """Return the functional overloads of a packet whose first operand is a tensor."""
+    return [op for op in overloads_named(name) if op._overloadname in _OVERLOADS]
 
 
-_POINTWISE = {op for table in (PROMOTING, FLOATING, BOOLEAN, KEEPING) for op, _ in overloads(table)}
-_POINTWISE |= {aten.where.self, aten._to_copy.default, aten.clone.default}
-# A transcendental function costs at least as much as exp, ten additions.
-_COSTLY = {str(row.packet): row.arity for row in SCALARS.values() if row.packet and row.cost >= 10}
-_TRANSCENDENTAL = {op for op, _ in overloads(_COSTLY)}
+_WORK: Mapping[object, int] = {
+    op: row.work for name, row in rows() if row.work for op in tensor_first(name)
+}
 
 
-def is_pointwise(op: object) -> bool:
-    return op in _POINTWISE
-
-
-def is_transcendental(op: object) -> bool:
-    """Return whether it costs tens of instructions an element rather than one or two."""
-    return op in _TRANSCENDENTAL
+def work_of(op: object) -> int:
+    """Return the additions that an element of a pointwise operation costs; 0 for all others."""
+    return _WORK.get(op, 0)
 
 
 def promoted_categories(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
 from ...extend.operators import OPERATORS, row_of
-from ...operators.operation import Operation, operation
+from ...operators.operation import Operation, operation, overloads_named
 from ..nested import nodes_in
 from ..propagate import Target, target_name
 from .foreign import is_random_op, overloads_of
@@ -56,8 +55,7 @@ def _makes_new(name: str) -> bool:
     """Decide by the schemas: a factory takes `pin_memory`, and reads at most `self`, the tensor
     that its result is like; private operators (_to_copy) may read more of it.
     """
-    packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
-    overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    overloads = [] if name.startswith("_") else overloads_named(name)
     functional = [op for op in overloads if not any(a.is_out for a in op._schema.arguments)]
     return bool(functional) and all(map(_is_factory, functional))
 

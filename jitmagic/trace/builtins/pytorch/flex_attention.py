@@ -18,8 +18,8 @@ from torch.fx import Node
 
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
-from ....graph.operators.pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING
 from ....graph.propagate import target_name
+from ....operators.operation import is_elementwise
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import TupleValue
@@ -34,9 +34,7 @@ _NAME = "torch.nn.attention.flex_attention.flex_attention"
 _TENSORS = ("query", "key", "value")
 _NOT_GIVEN = ("return_lse", "return_aux")
 _MODULE, _WHOLE = "_operator", 1 << 30  # the block size of a mask without blocks
-_ELEMENTWISE = frozenset(
-    {*BOOLEAN, *FLOATING, *KEEPING, *PROMOTING, "where", "to", "float", "int", "bool", "clone"}
-)
+_CONVERSIONS = ("to", "float", "int", "bool", "clone")
 _MOVING = ("getitem", "matmul", "setitem")
 
 
@@ -173,7 +171,9 @@ def _check_elementwise(node: Node) -> None:
         index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         if all(isinstance(each, Node | int) for each in index):
             return
-    if not (is_operator or name in _ELEMENTWISE or not node.all_input_nodes):
+    if not (
+        is_operator or name in _CONVERSIONS or is_elementwise(name) or not node.all_input_nodes
+    ):
         _refuse(f"{name}(), which is not elementwise")
 
 
