@@ -16,6 +16,7 @@ from torch.fx import Node
 from ..errors import UserLine
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
+from .node_meta import tensors_in
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
 from .operators.foreign import is_random_op
 from .operators.kernel_refusals import check_dtypes
@@ -131,6 +132,12 @@ def _run(call: MetaCall) -> None:
     ]
 
 
+def _refuse_layouts(call: MetaCall) -> None:
+    made = (t for t in tensors_in(call.value) if not is_wrapper(t))
+    if any(t.layout is not torch.strided for t in made):
+        raise NotFollowed("its result leaves the strided layout")
+
+
 def _copy_moved(call: MetaCall) -> None:
     """Copy a result that is an argument: between meta tensors, a change of device moves nothing."""
     value = call.value
@@ -175,6 +182,7 @@ _STEPS: Rules[None] = Rules(
     _check_before,  # first: running such a call would end the process
     _refuse_cast,
     _run,
+    _refuse_layouts,  # the next ones ask for the memory of the result
     _copy_moved,
     _check_kernels,  # these three compare the call with its result and its writes
     _check_out,

@@ -62,7 +62,7 @@ def inner_tensors(tensor: Any) -> list[torch.Tensor]:
 
 
 class NotFollowed(Exception):
-    """Raised for a call on wrapper subclasses that no graph can hold."""
+    """Raised for a call that no graph can hold, such as some on wrapper subclasses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
