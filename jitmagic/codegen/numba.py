@@ -170,7 +170,7 @@ class _Accumulator:
                 f"    {acc}_at = {position}",
             ]
         if self.boolean:
-            both = op in ("all", "min", "prod")
+            both = identity(op, torch.bool)
             return [f"{acc} = {acc} {'and' if both else 'or'} {value}"]
         if self.compensated:
             return [

@@ -41,7 +41,7 @@ from .arithmetic import Scalar, is_nonzero, require_within
 from .clamping import clamp
 from .number_arguments import call_with_numbers, refuse_numbers
 
-__all__ = ["call_with_scalars", "takes_number"]
+__all__ = ["FORMS", "call_with_scalars", "takes_number"]
 
 _CPU = torch.device("cpu")
 _NARROW = (torch.float16, torch.bfloat16)
