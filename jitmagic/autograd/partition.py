@@ -24,11 +24,11 @@ from torch.fx import Graph, Node
 from ..errors import CompileFailed
 from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
-from ..graph.operators.pointwise import work_of
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
+from ..operators.operation import work_of
 from ..spec import TensorSpec
 from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork

@@ -42,6 +42,8 @@ __all__ = [
     "operation",
     "overloads_named",
     "rows",
+    "tensor_first",
+    "work_of",
 ]
 
 ALL = frozenset(("bool", "integer", "float", "complex"))
@@ -198,6 +200,24 @@ def overloads_named(name: str) -> list[OpOverload]:
     if not isinstance(packet, OpOverloadPacket):
         return []
     return [getattr(packet, each) for each in packet.overloads()]
+
+
+_TENSOR_FIRST = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")
+
+
+def tensor_first(name: str) -> list[OpOverload]:
+    """Return the functional overloads of a packet whose first operand is a tensor."""
+    return [op for op in overloads_named(name) if op._overloadname in _TENSOR_FIRST]
+
+
+@cache
+def _work() -> dict[object, int]:
+    return {op: row.work for name, row in rows() if row.work for op in tensor_first(name)}
+
+
+def work_of(op: object) -> int:
+    """Return the additions that an element of a cheap elementwise overload costs, else 0."""
+    return _work().get(op, 0)
 
 
 _OF_LISTS = "_foreach_"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from jitmagic.graph.operators.pointwise import tensor_first
 from jitmagic.graph.operators.shapes import infer_accepted
-from jitmagic.operators.operation import is_elementwise, operation, rows
+from jitmagic.operators.operation import is_elementwise, operation, rows, tensor_first
 from jitmagic.torch_types import OpOverload
 
 DTYPES = (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64)

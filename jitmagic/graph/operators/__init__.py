@@ -8,7 +8,7 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     shape_rules       the table of shape rules
     shapes            asks the table; shape rules of common operations
     tensor_iterator   layouts of elementwise results
-    pointwise         overloads and costs of elementwise operations, promotion of operands
+    reductions        sums, extremes, truth, statistics
     fallback_shapes   scans, sorting, pooling, indexing, attention
     network           normalisations, adaptive pools, padding, losses
     convolution       convolutions

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
+from ..fresh_meta import broadcast, fresh_meta, has_elements, same_shape
 from ..symbolic.sym_node import expected_to_hold, is_dense_in
+from .reductions import refuse_repeated
 from .shape_rules import infers
 
-__all__ = ["refuse_repeated"]
+__all__: list[str] = []
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -28,12 +29,6 @@ def _usual(*tensors: Tensor) -> bool:
 
 def _in_range(dim: int, x: Tensor) -> bool:
     return -x.dim() <= dim < x.dim()
-
-
-def refuse_repeated(dims: Sequence[int]) -> None:
-    """Raise as eager does if a (non-negative) dimension is named twice."""
-    if len(set(dims)) < len(dims):
-        raise RuntimeError("a dimension appears multiple times in the list of dims")
 
 
 @infers(aten.softshrink.default, aten.sgn.default)
@@ -120,33 +115,6 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: object) -> tuple[Tensor, Tenso
     shape = list(x.shape)
     shape[dim] = k
     return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
-
-
-@infers(aten.max.dim, aten.min.dim)
-def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
-    """Infer max.dim, min.dim; torch's meta functions accept empty tensors, eager does not."""
-    refuse_empty(x.shape, dim)
-    shape = _without(x, dim, keepdim)
-    if shape is None:
-        return None
-    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
-
-
-@infers(aten.prod.dim_int)
-def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: object) -> Tensor | None:
-    shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
-    if shape is None or not expected_to_hold("!=", x.shape[dim], 0):
-        return None
-    return fresh_meta(shape, x.dtype)
-
-
-def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
-    """Return the shape after reducing the dimension."""
-    if not _usual(x) or not _in_range(dim, x):
-        return None
-    shape = list(x.shape)
-    shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
-    return shape
 
 
 # -- indexing --------------------------------------------------------------------------------------

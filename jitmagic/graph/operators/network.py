@@ -140,45 +140,6 @@ def _group_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
 
 
-def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
-    """Infer statistics over some dimensions; over all of them if none are named."""
-    wanted = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
-    if not _usual(x) or not has_elements(x) or any(not -x.dim() <= d < x.dim() for d in wanted):
-        return None
-    gone = {d % x.dim() for d in wanted}
-    if len(gone) != len(wanted):
-        return None
-    kept = [1 if i in gone else e for i, e in enumerate(x.shape) if keepdim or i not in gone]
-    return fresh_meta(kept, x.dtype)
-
-
-@infers(aten.var.correction, aten.std.correction)
-def _variance(
-    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
-) -> Tensor | None:
-    return _reduced(x, dims, keepdim)
-
-
-@infers(aten.var_mean.correction)
-def _variance_and_mean(
-    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor] | None:
-    variance, mean = _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
-    return None if variance is None or mean is None else (variance, mean)
-
-
-@infers(aten.logsumexp.default)
-def _logsumexp(x: Tensor, dims: object, keepdim: bool = False) -> Tensor | None:
-    return _reduced(x, dims, keepdim) if dims else None
-
-
-@infers(aten.linalg_vector_norm.default)
-def _vector_norm(
-    x: Tensor, order: object = 2, dims: object = None, keepdim: bool = False, **kwargs: object
-) -> Tensor | None:
-    return None if kwargs.get("dtype") is not None else _reduced(x, dims, keepdim)
-
-
 # -- pooling, padding, resizing --------------------------------------------------------------------
 
 

@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 
-from ...operators.operation import ALL, overloads_named, rows
+from ...operators.operation import ALL, overloads_named, rows, tensor_first
 from ...symbols.size import Size
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
-from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
+from ..fresh_meta import fresh_meta, joins_to_rows, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
-from . import convolution, factories, fallback_shapes, network, recurrent, without_meta
-from .fallback_shapes import refuse_repeated
-from .pointwise import promoted_categories, takes_wrapped_number, tensor_first
+from . import convolution, factories, fallback_shapes, network, recurrent, reductions, without_meta
+from .reductions import wrapped
 from .registered import infer_registered
 from .shape_rules import SHAPE_RULES, infers
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
@@ -37,13 +36,13 @@ __all__ = [
     "is_integer",
     "number_dtype",
     "promoted",
+    "promoted_categories",
     "tensors_of",
 ]
 
-FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, without_meta)
+FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, reductions, without_meta)
 """Modules of rules: importing them fills SHAPE_RULES."""
 aten = torch.ops.aten
-_MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
 Rule = AnyFunction
 
 
@@ -52,11 +51,24 @@ def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     rule = SHAPE_RULES.get(op)
     if (registered := infer_registered(op, args, kwargs)) is not None:
         return registered
-    if rule is None or takes_wrapped_number(op, args):
+    if rule is None or _takes_wrapped_number(op, args):
         return None
     made = rule.run(*args, **kwargs)
     hangs_on_kernel = rule.by_strides and any(map(has_insignificant_strides, tensors_in(args)))
     return None if hangs_on_kernel else made
+
+
+def _takes_wrapped_number(op: OpOverload, args: Args) -> bool:
+    """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
+
+    jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.
+    """
+    return (
+        bool(args)
+        and isinstance(args[0], int | float | complex | torch.SymInt)
+        and isinstance(op._schema.arguments[0].type, torch.TensorType)
+        and not any(isinstance(arg, torch.Tensor) for arg in args)
+    )
 
 
 def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -122,6 +134,26 @@ def promoted(values: Sequence[object]) -> torch.dtype:
     result = promoted_categories(sized, scalar, number)
     assert result is not None
     return result
+
+
+def promoted_categories(
+    sized: torch.dtype | None, scalar: torch.dtype | None, number: torch.dtype | None
+) -> torch.dtype | None:
+    """Return the common dtype of c10's categories: tensors with dimensions, 0-dim tensors, Python
+    numbers; None for those without operands.
+    """
+    return _over(sized, _over(scalar, number))
+
+
+def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
 
 
 def number_dtype(value: object) -> torch.dtype:
@@ -221,63 +253,6 @@ def _where(condition: Any, then: object, other: object) -> torch.Tensor | None:
     return elementwise([condition, then, other], promoted((then, other)))
 
 
-def _wrapped(dim: int, rank: int) -> int:
-    bound = max(rank, 1)
-    if not -bound <= dim < bound:
-        raise IndexError(f"Dimension out of range: {dim} for {rank} dimensions")
-    return dim % bound
-
-
-def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
-    rank = len(shape)
-    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
-        gone = set(range(rank))
-    else:
-        listed = [_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
-        refuse_repeated(listed)
-        gone = set(listed)
-    if rank > _MOST_DIMS:
-        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
-    if keepdim:
-        return [1 if i in gone else extent for i, extent in enumerate(shape)]
-    return [extent for i, extent in enumerate(shape) if i not in gone]
-
-
-def _reduction(kind: str) -> Rule:
-    def rule(
-        x: torch.Tensor,
-        dims: object = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-    ) -> torch.Tensor:
-        result_dtype = dtype or x.dtype
-        if kind == "mean" and not (result_dtype.is_floating_point or result_dtype.is_complex):
-            raise RuntimeError(f"mean() of {result_dtype}: floating-point numbers are needed")
-        if (
-            kind == "sum"
-            and dtype is None
-            and not (result_dtype.is_floating_point or result_dtype.is_complex)
-        ):
-            result_dtype = torch.int64
-        if kind == "bool":
-            result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
-        if kind in ("same", "place"):
-            refuse_empty(x.shape, dims)
-        if kind == "place":
-            result_dtype = torch.int64
-        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
-
-    return rule
-
-
-infers(aten.sum.dim_IntList, aten.sum.default)(_reduction("sum"))
-infers(aten.mean.dim, aten.mean.default)(_reduction("mean"))
-infers(aten.amax.default, aten.amin.default)(_reduction("same"))
-infers(aten.argmax.default, aten.argmin.default)(_reduction("place"))
-infers(aten.any.dim, aten.any.default, aten.all.dim, aten.all.default)(_reduction("bool"))
-
-
 def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
     """Return the rule of mm, bmm: rows of one argument, columns of the other."""
 
@@ -332,7 +307,7 @@ def _gathered(
 ) -> torch.Tensor | None:
     if index.dim() != x.dim() or not x.dim():
         return None
-    dim = _wrapped(dim, x.dim())
+    dim = wrapped(dim, x.dim())
     if any(i > e for d, (i, e) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         return None
     return fresh_meta(index.shape, x.dtype)
@@ -351,7 +326,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     if not kept or not _real(kept) or not joins_to_rows(kept):
         return None
     shape = list(kept[0].shape)
-    dim = _wrapped(dim, len(shape))
+    dim = wrapped(dim, len(shape))
     for t in kept[1:]:
         if t.dim() != len(shape) or any(
             a != b for i, (a, b) in enumerate(zip(t.shape, shape, strict=True)) if i != dim
@@ -372,7 +347,7 @@ def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
 @infers(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
 def _contiguous(x: torch.Tensor, dim: int, *args: object) -> torch.Tensor | None:
     """Infer softmax and similar: a contiguous result."""
-    _wrapped(dim, x.dim())
+    wrapped(dim, x.dim())
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return None if True in args else fresh_meta(x.shape, dtype)
 
