@@ -21,7 +21,7 @@ import torch
 from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import UserLine
-from ..operators.operation import operation, overloads_named
+from ..operators.operation import operation, overloads_named, takes_device
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
@@ -31,7 +31,7 @@ from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.meta_functions import infer_without_rule, takes_device
+from .operators.meta_functions import infer_without_rule
 from .operators.recurrent import by_one_step
 from .operators.registered import infer_registered
 from .operators.shapes import infer_accepted, tensors_of

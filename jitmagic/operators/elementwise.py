@@ -26,20 +26,14 @@ _define_mixing("where", is_elementwise=True, work=1)
 define("clamp", promotion="common", arity=3, work=1)
 define("clamp_min clamp_max", promotion="common", arity=2, work=1)
 define(
-    "complex elu_backward full_like hardshrink_backward hardtanh_backward leaky_relu_backward "
-    "polar real softplus_backward softshrink_backward positive",
+    "complex elu_backward full_like hardshrink_backward leaky_relu_backward polar real "
+    "softshrink_backward positive",
     is_elementwise=True,
 )
 define("copy fill zero", is_elementwise=True, mixes="any")
 define("expand_as view_as reshape_as broadcast_to", mixes="any")
-define(
-    "tensor zeros ones empty arange eye range scalar_tensor as_tensor "
-    "empty_strided tril_indices triu_indices hann_window hamming_window blackman_window "
-    "bartlett_window kaiser_window complex_window empty_permuted asarray vander",
-    makes_tensor=True,
-)
-define("linspace logspace", makes_tensor=True, floats_are_data=True)
-define("full", is_elementwise=True, size_at=0, makes_tensor=True, floats_are_data=True)
+define("linspace logspace", floats_are_data=True)
+define("full", is_elementwise=True, size_at=0, floats_are_data=True)
 define("new_full", is_elementwise=True, size_at=1)
 define("clone", is_elementwise=False, work=1)
 define("_to_copy", work=1)

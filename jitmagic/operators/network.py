@@ -9,7 +9,7 @@ from .operation import FLOATS, FRACTIONS, NO_BOOLS, Flag, define
 __all__: list[str] = []
 
 define(
-    "softmax log_softmax softmin selu log_sigmoid glu normalize hardshrink softshrink prelu "
+    "softmax log_softmax softmin selu log_sigmoid glu normalize hardshrink prelu "
     "logcumsumexp std var std_mean var_mean igamma igammac mse_loss smooth_l1_loss kl_div "
     "hardtanh_",
     takes=FRACTIONS,
@@ -19,6 +19,13 @@ _define_activation("gelu silu mish elu celu leaky_relu hardsigmoid softplus", ta
 _define_activation("hardswish", takes=FRACTIONS, is_elementwise=True)
 _define_activation("hardtanh")
 _define_activation("_prelu_kernel", is_elementwise=True)
+_define_activation("softshrink", takes=FRACTIONS)
+_define_activation("sgn")
+_define_gradient = partial(define, promotion="equal", arity=2, is_elementwise=True)
+_define_gradient(
+    "gelu_backward silu_backward mish_backward hardtanh_backward hardswish_backward "
+    "hardsigmoid_backward softplus_backward sigmoid_backward tanh_backward"
+)
 define("logsigmoid", takes=FRACTIONS, is_elementwise=True)
 define("relu relu6 threshold _threshold trace neg", takes=NO_BOOLS)
 define("layer_norm group_norm rms_norm", takes=FRACTIONS, operands="floats")

@@ -42,6 +42,7 @@ __all__ = [
     "operation",
     "overloads_named",
     "rows",
+    "takes_device",
     "tensor_first",
     "work_of",
 ]
@@ -82,15 +83,16 @@ class Operation:
 
     raises: "data": kernels refuse some values; "often": values that occur in practice, so that
         programs catch the error; "zero": an integer divisor of 0
-    draws: whether and when it draws random numbers
+    draws: whether and when it draws random numbers; None means as the tags say
     statistics: the flag that makes it update running statistics, which its schema hides
     takes: kinds of numbers that kernels take in the first tensor
     operands: "one kind" (of one dtype, no bools), "one dtype", "floats", or "any"
     index: dtypes that kernels take in the second tensor, an index or a mask; empty: any
     has_labels: the second tensor may have class numbers
     is_elementwise: None means as the tags say
-    promotion: the dtype of an elementwise result: "common" to its operands, "floating" (the common
-        one, or the default dtype for integers), "bool", or that of the "first" operand
+    promotion: the dtype of an elementwise result: "common" to its operands, "equal" (operands have
+        one dtype), "floating" (the common one, or the default dtype for integers), "bool", or that
+        of the "first" operand
     arity: the number of arguments that take part in that promotion
     accepts: kinds of numbers that kernels are known to take in all operands
     work: additions that one element costs, if an elementwise result is cheap to compute again
@@ -103,7 +105,6 @@ class Operation:
     scatters: it writes other elements than it reads
     mixes: tensors of other devices that it takes: "scalars" (0-dim CPU tensors as numbers),
         "indexes" on the CPU, "any", or none
-    makes_tensor: a call without tensors makes one, on `device=`
     kernel_strides: whether kernels choose the strides of results, so that meta kernels may differ
     shape, writes, cost, is_pure: as `jitmagic.extend.register_operator` takes them
     """
@@ -127,7 +128,6 @@ class Operation:
     size_at: int | None = None
     scatters: bool = False
     mixes: str = ""
-    makes_tensor: bool = False
     kernel_strides: bool = False
     shape: Callable[..., Any] | None = None
     writes: tuple[str, ...] = ()
@@ -200,6 +200,14 @@ def overloads_named(name: str) -> list[OpOverload]:
     if not isinstance(packet, OpOverloadPacket):
         return []
     return [getattr(packet, each) for each in packet.overloads()]
+
+
+@cache
+def takes_device(op: str | OpOverload) -> bool:
+    """Return whether an overload, or any overload of a name, has an option `device`."""
+    overloads = overloads_named(op) if isinstance(op, str) else [op]
+    arguments = (argument for each in overloads for argument in each._schema.arguments)
+    return any(argument.name == "device" and argument.kwarg_only for argument in arguments)
 
 
 _TENSOR_FIRST = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")

@@ -27,7 +27,8 @@ def _operands(op: OpOverload, dtypes: tuple[torch.dtype, ...]) -> list[Any] | No
     required = [a for a in arguments[len(dtypes) :] if not a.has_default_value()]
     made: list[Any] = []
     for argument, dtype in zip(arguments, (*dtypes, *dtypes[:1] * len(required)), strict=False):
-        shape = (2, 1, 3) if len(made) == 1 < len(dtypes) else (4, 3)
+        is_broadcast = len(made) == 1 < len(dtypes) and "backward" not in op._opname
+        shape = (2, 1, 3) if is_broadcast else (4, 3)
         is_tensor = "Tensor" in str(argument.type)
         made.append(torch.ones(shape, dtype=dtype) if is_tensor else dtype.is_floating_point + 1)
     return made

@@ -31,7 +31,6 @@ def _in_range(dim: int, x: Tensor) -> bool:
     return -x.dim() <= dim < x.dim()
 
 
-@infers(aten.softshrink.default, aten.sgn.default)
 def _same(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
     """Return a result of the first argument's shape and dtype."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None

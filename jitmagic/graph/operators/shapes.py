@@ -178,7 +178,7 @@ def _real(values: Sequence[object]) -> bool:
 #  rules -------------------------------------------------------------------------------------------
 
 
-def _pointwise(dtype_of: Callable[[Sequence[object]], torch.dtype], operands: int) -> Rule:
+def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype | None], operands: int) -> Rule:
     """Return the elementwise rule over the first `operands` arguments (tensors or numbers)."""
 
     def rule(*args: object, **kwargs: object) -> torch.Tensor | None:
@@ -187,33 +187,18 @@ def _pointwise(dtype_of: Callable[[Sequence[object]], torch.dtype], operands: in
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors or not _real(values):
             return None
-        return elementwise(tensors, dtype_of(values))
+        dtype = dtype_of(values)
+        return None if dtype is None else elementwise(tensors, dtype)
 
     return rule
 
 
-def _gradient(values_first: bool) -> Rule:
-    """Return the rule of an activation's (grad, values, numbers); kernels differ in whose strides
-    win.
-    """
-
-    def rule(
-        grad: torch.Tensor, values: torch.Tensor, *args: object, **kwargs: object
-    ) -> torch.Tensor | None:
-        if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
-            return None
-        return elementwise([values, grad] if values_first else [grad, values], grad.dtype)
-
-    return rule
-
-
-infers(aten.threshold_backward.default, aten.leaky_relu_backward.default)(_gradient(True))
-infers(
-    *(aten.gelu_backward.default, aten.silu_backward.default, aten.mish_backward.default),
-    *(aten.hardtanh_backward.default, aten.hardswish_backward.default),
-    *(aten.hardsigmoid_backward.default, aten.softplus_backward.default),
-    *(aten.sigmoid_backward.default, aten.tanh_backward.default),
-)(_gradient(False))
+@infers(aten.threshold_backward.default, aten.leaky_relu_backward.default)
+def _gradient(grad: torch.Tensor, values: torch.Tensor, *args: object) -> torch.Tensor | None:
+    """Infer the gradients for which the strides of the values win over those of `grad`."""
+    if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
+        return None
+    return elementwise([values, grad], grad.dtype)
 
 
 def _floating(values: Sequence[object]) -> torch.dtype:
@@ -231,6 +216,11 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
 
 
 @infers(aten.div.Tensor_mode)
+def _equal(values: Sequence[Any]) -> torch.dtype | None:
+    dtypes = {value.dtype for value in values}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
 def _divided(a: object, b: object, *, rounding_mode: str | None = None) -> torch.Tensor | None:
     made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
     return made
@@ -377,7 +367,13 @@ def _layer_norm(
 
 def _register_elementwise() -> None:
     """Add the rules of elementwise operations whose rows say how they promote."""
-    dtypes = {"common": promoted, "floating": _floating, "bool": _boolean, "first": _kept}
+    dtypes: dict[str, Callable[[Sequence[Any]], torch.dtype | None]] = {
+        "common": promoted,
+        "equal": _equal,
+        "floating": _floating,
+        "bool": _boolean,
+        "first": _kept,
+    }
     for name, row in rows():
         for op in tensor_first(name) if row.promotion else ():
             if op not in SHAPE_RULES:

@@ -40,7 +40,15 @@ def _registered(target: Target) -> tuple[OpOverload, Operation] | None:
 def draws(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call may draw random numbers."""
     known = operation_of(target).draws
-    return is_random_op(target) if known is None else known.in_call(args, kwargs)
+    if known is not None:
+        return known.in_call(args, kwargs)
+    is_operator = isinstance(target, OpOverload | OpOverloadPacket)
+    return is_random_op(target) if is_operator else _draws_by_tag(target_name(target))
+
+
+@cache
+def _draws_by_tag(name: str) -> bool:
+    return any(map(is_random_op, overloads_named(name)))
 
 
 def makes_new(target: Target) -> bool:
