@@ -24,6 +24,7 @@ from typing import Any
 
 from .errors import OptionError
 from .extend.backends import backend_names, find_backend
+from .extend.devices import RENDERERS
 from .torch_types import AnyFunction
 
 __all__ = [
@@ -225,7 +226,7 @@ def _check(options: Options) -> None:
     _one_of("on_error", options.on_error, ON_ERROR)
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
-    _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
+    _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
     for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):

@@ -16,6 +16,7 @@ import torch
 
 from jitmagic.bytecode import Instruction
 from jitmagic.codegen import render
+from jitmagic.devices import Target
 from jitmagic.late import collector_paused
 from jitmagic.loops.ir import run_time_values
 from jitmagic.loops.lower import lower
@@ -23,7 +24,6 @@ from jitmagic.options import Options
 from jitmagic.records import watchers
 from jitmagic.schedule import schedule
 from jitmagic.symbols.expr import bounds, leaves
-from jitmagic.target import Target
 from tests.bench import growth
 from tests.processes import ROOT, run_forked
 

@@ -24,8 +24,8 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 BASE = {
-    "compat", "errors", "figures", "options", "platforms", "target", "spec", "extension", "symbols",
-    "budget", "torch_types", "extend", "operators",
+    "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
+    "symbols", "budget", "torch_types", "extend", "operators",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -37,14 +37,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "compat": {"errors"},
     "figures": set(),
     "budget": set(),
-    "extend": {"compat", "errors", "torch_types", "operators", "late"},
+    "extend": {"compat", "errors", "torch_types", "operators", "devices", "late"},
     "operators": {"compat", "errors"},
     "options": {"errors", "torch_types", "extend"},
     "spec": set(),
     "torch_types": {"compat"},
     "symbols": {"extension"},
     "platforms": set(),
-    "target": {"options", "platforms"},
+    "devices": {"platforms"},
     "extension": {"errors", "_runtime"},
     "records": {"errors", "figures", "budget"},
     "progress": {"errors", "records"},

@@ -122,7 +122,9 @@ FunctionModes function_modes() {
 
 bool torch_is_observed() {
   const auto keys = c10::impl::tls_local_dispatch_key_set();
-  return keys.included_.has_any(kWatching) || function_modes().watching != 0 ||
+  return keys.included_.has_any(kWatching) ||
+         !keys.excluded_.has(c10::DispatchKey::AutocastPrivateUse1) ||  // the trace has no rules for its casts
+         function_modes().watching != 0 ||
          Functions::get_disabled_state() != at::impl::ENABLED || fx_traces() || forces_eager() ||
          saved_tensors_change();
 }

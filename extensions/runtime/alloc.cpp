@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ATen/ops/copy.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/to_dense.h>
 #include <c10/core/CPUAllocator.h>
@@ -94,6 +95,10 @@ c10::Storage make_storage(size_t nbytes, c10::Device device) {
           /*resizable=*/true);
     }
   }
+  if (device.is_privateuseone()) {  // its kernels may be Python's, without an allocator
+    const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
+    return at::empty({int64_t(nbytes)}, bytes).storage();
+  }
   auto* allocator = c10::GetAllocator(device.type());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, allocator, /*resizable=*/true);
@@ -126,7 +131,10 @@ size_t release_memory() {
 
 at::Tensor tensor_over(
     const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset) {
-  const auto key = storage.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  const c10::Device device = storage.device();
+  const auto key = device.is_cuda()             ? c10::DispatchKey::CUDA
+                   : device.is_privateuseone() ? c10::DispatchKey::PrivateUse1
+                                               : c10::DispatchKey::CPU;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides, offset);

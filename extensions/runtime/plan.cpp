@@ -196,7 +196,7 @@ void run_steps(const Program& program, Frame& frame) {
   // The autograd node around the graph provides the history; views inside are not visible to the user.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Allocators and the driver act on the current device.
-  const bool elsewhere = program.device.is_cuda() && program.device.has_index();
+  const bool elsewhere = !program.device.is_cpu() && program.device.has_index();
   const c10::OptionalDeviceGuard on_device(elsewhere ? std::optional(program.device) : std::nullopt);
   if (program.pool_bytes) frame.pool = make_storage(program.pool_bytes, program.device);
   for (const Step& step : program.steps) {

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Graph, Node
 
+from ..devices import row_of
 from ..errors import CompileFailed
 from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
@@ -43,8 +44,7 @@ aten = torch.ops.aten
 _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
-_COSTLY = {"cpu": 16, "cuda": 4}  # per element: exp, erf, tanh; GPUs are bound by memory
-_TRANSCENDENTAL = 10  # additions, from which on the cost is that of `_COSTLY`
+_TRANSCENDENTAL = 10  # additions, from which on an element costs a device its `costly`
 _REDUCED = 6  # per element read by a reduction
 
 _NOT_SAVED = EagerSaved(0)
@@ -330,10 +330,7 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
     if spec is None:
         return INFINITE
     if work := work_of(node.target):
-        # Saving costs traffic, recomputing costs arithmetic: on a GPU most of that hides behind
-        # memory.
-        costly = _COSTLY.get(spec.device.type, _COSTLY["cpu"])
-        each = costly if work >= _TRANSCENDENTAL else _CHEAP
+        each = row_of(spec.device).costly if work >= _TRANSCENDENTAL else _CHEAP
         cost = each * spec_elements(spec)
         return cost + spec_bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:

@@ -12,7 +12,7 @@ RENDERERS maps each tier to its renderer. `choices` lists the variants of each k
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_text   C++, from the file down to the expression;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
-    numba, numba_values, numba_ops   numba, scalar loops
+    scalar_loops      scalar loops in any language; numba and numba_ops have that of numba
     config            what tuning may override
 
 Scalar operations are rows of operators/scalar.py; each renderer has one module with their lines.
@@ -20,15 +20,18 @@ Scalar operations are rows of operators/scalar.py; each renderer has one module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, cast
 
+from ..devices import Target
 from ..errors import CompileFailed
+from ..extend.devices import RENDERERS as REGISTERED
+from ..extend.devices import RegisteredRenderer
 from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
-from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
@@ -73,11 +76,43 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "triton": TritonRenderer,
 }
 
-# The size arguments of a tier's kernels: one int64 array, or one argument per symbol.
-SIZE_ARGUMENTS: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
-    **dict.fromkeys(("cpp", "numba"), lambda symbols: (SizeVector(symbols),)),
-    "triton": lambda symbols: tuple(SizeVector((symbol,)) for symbol in symbols),
-}
+
+class _Registered:
+    """Calls a renderer of `extend.register_renderer`, which has no variants to measure."""
+
+    def __init__(self, row: RegisteredRenderer) -> None:
+        self.row, self.language = row, row.name
+
+    def render(
+        self,
+        nests: Sequence[Nest],
+        buffers: Mapping[str, Buffer],
+        target: Target,
+        configs: Configs = MappingProxyType({}),
+    ) -> KernelSource:
+        made = self.row.call("renderer", self.row.renderer.render, nests, buffers, target, configs)
+        return replace(cast(KernelSource, made), language=self.language)
+
+    def candidates(
+        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+    ) -> tuple[Config, ...]:
+        return ()
+
+
+def renderer_of(tier: str) -> Renderer:
+    """Return the renderer of a tier. Raises CompileFailed if it has none."""
+    if tier in RENDERERS:
+        return RENDERERS[tier]()
+    if tier in REGISTERED.rows:
+        return _Registered(REGISTERED.rows[tier])
+    raise CompileFailed(f"no code generator writes kernels for tier {tier!r}")
+
+
+def _size_arguments(tier: str, symbols: tuple[Symbol, ...]) -> tuple[SizeVector, ...]:
+    """Return the size arguments of a kernel: one int64 array, or one argument per symbol."""
+    if tier == "triton":
+        return tuple(SizeVector((symbol,)) for symbol in symbols)
+    return (SizeVector(symbols),)
 
 
 def render(
@@ -87,8 +122,6 @@ def render(
     kernel).
     """
     distinct = _distinct(schedule)
-    if distinct.nests and target.tier not in RENDERERS:
-        raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
     return build_plan(schedule, distinct), _source(schedule, distinct, target, configs)
 
 
@@ -97,11 +130,9 @@ def render_template(
 ) -> tuple[PlanTemplate, KernelSource | None]:
     """Render for all sizes: the plan and the size arguments are filled in at each call."""
     program, distinct = schedule.program, _distinct(schedule)
-    if distinct.nests and target.tier not in SIZE_ARGUMENTS:
-        raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
     nests = [step for step in program.steps if isinstance(step, Nest)]
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
-    sizes = {name: SIZE_ARGUMENTS[target.tier](found) for name, found in taken.items() if found}
+    sizes = {name: _size_arguments(target.tier, found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
     return template, _source(schedule, distinct, target)
 
@@ -119,13 +150,14 @@ def _source(
 ) -> KernelSource | None:
     if not distinct.nests:
         return None
-    renderer = RENDERERS[target.tier]()
-    return renderer.render(distinct.nests, schedule.program.buffers, target, configs)
+    return renderer_of(target.tier).render(
+        distinct.nests, schedule.program.buffers, target, configs
+    )
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
     """Return the distinct source texts that each kernel may have, for autotuning."""
-    program, renderer = schedule.program, RENDERERS[target.tier]()
+    program, renderer = schedule.program, renderer_of(target.tier)
     made = []
     for nest in _distinct(schedule).nests:
         texts: dict[object, tuple[Config, KernelSource]] = {}

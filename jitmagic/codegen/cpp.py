@@ -16,9 +16,9 @@ from types import MappingProxyType
 import torch
 
 from ..budget import check
+from ..devices import Target
 from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
-from ..target import Target
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter

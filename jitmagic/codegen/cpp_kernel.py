@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ..devices import Target
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, run_time_values, walk
 from ..platforms import is_clang
 from ..schedule.products import Product
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
-from ..target import Target
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -228,7 +228,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     return f"{TYPES[dtype]}({exact!r})"
 
 
-def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
+def compute_text(op: str, args: Sequence[str], dtype: torch.dtype, operand: torch.dtype) -> str:
     """Return `op` on operands of dtype `operand`, with a result of `dtype`."""
     kind, chooses = TYPES[operand], SCALARS[op].conditional
     text = line_of(op, "numba", *_TABLES[kind]).format(*args, t=kind, w=operand.itemsize * 8)

@@ -14,13 +14,13 @@ from types import MappingProxyType
 import torch
 
 from ..budget import check
+from ..devices import Target
 from ..errors import ToolchainError
 from ..loops.expr import linear
 from ..loops.ir import Buffer, Expr, Nest
 from ..schedule.score import extent_of
 from ..symbols.size import Size, expr_of, hint_of, may_assume
 from ..symbols.symbolic_numbers import Symbol, symbols_of
-from ..target import Target
 from .config import TritonConfig
 from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from .plan import Config, KernelSource, LaunchGrid

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..devices import Target
 from ..loops.expr import Axis, Expr, bounds, magnitude_bound
 from ..loops.ir import IndexValue, Load, walk
 from ..schedule.score import extent_of, extent_product
 from ..symbols.size import Dimension, Size, hint_of, is_same, may_assume
-from ..target import Target
 from .config import TritonConfig
 from .loop_structure import Structure, coefficient, offsets_in
 

@@ -14,11 +14,11 @@ from math import prod
 
 import torch
 
+from ..devices import Target
 from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, may_assume
-from ..target import Target
 from .cpp_reduce import lanes_of_product
 from .loop_structure import Pass, Structure, coefficient
 

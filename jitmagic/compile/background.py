@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..codegen.plan import KernelSource
+from ..devices import Target
 from ..options import Options
 from ..records import BUILDING, PendingBuild, Recording
 from ..runtime.background_builds import build_ahead, missing_units
-from ..target import Target
 
 __all__ = ["build_in_background", "left_to_background", "may_wait"]
 

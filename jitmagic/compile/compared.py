@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from ..devices import row_of
 from ..frame.handle import Handle
 from ..frame.ledger import Comparable
 from ..graph.node_meta import devices_in
@@ -45,7 +46,9 @@ def comparable(handle: Handle, traced: Trace) -> Comparable | None:
         return None
     (device,) = accelerators
     return (
-        Comparable(device, _EAGER_KEEPS * _result_bytes(traced)) if device.type == "cuda" else None
+        Comparable(device, _EAGER_KEEPS * _result_bytes(traced))
+        if row_of(device).runs_cuda
+        else None
     )
 
 

@@ -144,7 +144,7 @@ def trace_of_body(traced: Trace, body: Body) -> Trace:
 
 
 def _is_on_gpu(gm: GraphModule) -> bool:
-    return any(device.type == "cuda" for device in devices_in(gm))
+    return any(device.type != "cpu" for device in devices_in(gm))
 
 
 def trace_of(traced: Trace, piece: DataPartition, specs: Sequence[TensorSpec]) -> Trace:

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
 from ..codegen import render
+from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, warn
 from ..loops.lower import device_of_kernels, lower
 from ..loops.verify import verify
@@ -25,7 +26,6 @@ from ..options import Options
 from ..records import Recording
 from ..runtime.load import load
 from ..schedule import schedule, turned_outputs
-from ..target import Target, find_target, weaker_target
 from ..torch_types import Executable
 from .background import left_to_background
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay

@@ -34,6 +34,7 @@ from ..autograd.partition import partition
 from ..autograd.result import Joint, Partition, output_specs
 from ..autograd.symbolic_joint import trace_sized_joint
 from ..autograd.verify import verify_joint
+from ..devices import Target
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
@@ -45,7 +46,6 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.predicates import Predicates, checks, fresh_sizes
 from ..symbols.symbolic_numbers import Symbol
-from ..target import Target
 from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes

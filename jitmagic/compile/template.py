@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan
 from ..codegen.plan_template import PlanTemplate
+from ..devices import Target
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
@@ -31,7 +32,6 @@ from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
-from ..target import Target
 from ..torch_types import Executable
 from .profiler_names import call_places, titles_of
 

@@ -13,6 +13,7 @@ import torch
 
 from ..codegen import choices, render
 from ..codegen.plan import Config, Plan
+from ..devices import Target
 from ..loops.ir import LoopProgram
 from ..loops.show import show
 from ..options import Options
@@ -20,7 +21,6 @@ from ..records import Recording
 from ..runtime.load import load
 from ..runtime.tune import tune, tune_products
 from ..schedule import Schedule, product_choices, schedule
-from ..target import Target
 from ..torch_types import Executable
 
 __all__ = ["best_kernels", "best_products"]

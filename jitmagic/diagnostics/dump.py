@@ -28,7 +28,7 @@ def dump(found: Explanation, folder: str | Path) -> Path:
         write_text(root / f"graph_{number}.py", _graph_text(graph))
     texts = dict.fromkeys((kernel.text, kernel.language) for kernel in found.kernels)
     for number, (text, language) in enumerate(texts):
-        write_text(root / f"kernels_{number}{_SUFFIX[language]}", text)
+        write_text(root / f"kernels_{number}{_SUFFIX.get(language, '.txt')}", text)
     return root
 
 

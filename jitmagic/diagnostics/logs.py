@@ -16,6 +16,7 @@ from typing import Any
 
 from ..codegen.plan import Plan
 from ..compat.torch_compile import LOGS
+from ..devices import row_of
 from ..errors import OptionError, UserLine
 from ..graph.triton.launches import kernel_name
 from ..guards.check import show_guard
@@ -206,7 +207,8 @@ def _cudagraphs(recording: Recording, stage: RunningStage) -> Messages:
     if not isinstance(stage.result, tuple):
         return
     plan: Plan = stage.result[0]
-    why = recording_refusal(plan, ()) if plan.device.type == "cuda" else f"it runs on {plan.device}"
+    on_cuda = row_of(plan.device).runs_cuda
+    why = recording_refusal(plan, ()) if on_cuda else f"it runs on {plan.device}"
     may = f"no CUDA graph: {why}" if why else "may be recorded as a CUDA graph"
     yield f"{recording.name}, {plan.name}: {may}", None
 

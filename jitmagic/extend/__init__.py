@@ -7,6 +7,8 @@
     register_lowering(op, fn)            computes an element of a result: part of fused kernels
     register_scalar(name, fn, cpp=...)   a function for lowerings, with its text in each language
     register_call(fn, ...)               how the tracer follows calls of a function
+    register_renderer(name, renderer)    a code generator: kernels of another language
+    register_device(type, ...)           facts of a PrivateUse1 device, and its renderer
     unregister(name)                     removes what is registered under a name
 
 `substitute_in_graph`, `allow_in_graph`, `nonstrict_trace` and `assume_constant_result` are
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ExtensionFailed, PassFailed, UsageError
+from ..errors import CannotRender, ExtensionFailed, PassFailed, UsageError
 from ..late import load
 from .backends import backend_names, register_backend
 from .calls import (
@@ -32,6 +34,7 @@ from .calls import (
     register_call,
     substitute_in_graph,
 )
+from .devices import register_device, register_renderer
 from .passes import STAGES, GraphPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
 
@@ -41,8 +44,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STAGES",
+    "CannotRender",
     "ExtensionFailed",
     "GraphPass",
+    "KernelSource",
+    "LoopRenderer",
+    "LoopText",
     "PassContext",
     "PassFailed",
     "Registration",
@@ -53,9 +60,11 @@ __all__ = [
     "register_backend",
     "register_call",
     "register_decomposition",
+    "register_device",
     "register_lowering",
     "register_operator",
     "register_pass",
+    "register_renderer",
     "register_scalar",
     "scalar",
     "substitute_in_graph",
@@ -64,12 +73,15 @@ __all__ = [
 
 
 _LATE = {
-    "Scalar": "scalars",
-    "register_decomposition": "operators",
-    "register_lowering": "operators",
-    "register_operator": "operators",
-    "register_scalar": "scalars",
-    "scalar": "scalars",
+    "KernelSource": "codegen.plan",
+    "LoopRenderer": "codegen.scalar_loops",
+    "LoopText": "codegen.scalar_loops",
+    "Scalar": "extend.scalars",
+    "register_decomposition": "extend.operators",
+    "register_lowering": "extend.operators",
+    "register_operator": "extend.operators",
+    "register_scalar": "extend.scalars",
+    "scalar": "extend.scalars",
 }
 
 
@@ -79,7 +91,7 @@ def __getattr__(name: str) -> Any:
     """
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(load(f"extend.{_LATE[name]}"), name)
+    return getattr(load(_LATE[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -6,9 +6,12 @@ Entry. Other calls can still be compiled: one unusual first call does not leave 
 
 from __future__ import annotations
 
+import torch
+
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..compat.tensors import transform_of_thread
+from ..devices import all_rows
 from ..errors import UserLine
 from ..guards.guard import Guard
 from ..guards.state import read_state
@@ -75,6 +78,9 @@ def reason_for_eager() -> Eager | None:
         return Eager(
             "hooks of saved tensors are active and may change the tensors that eager saves"
         )
+    for row in all_rows():
+        if not row.traces_autocast and torch.is_autocast_enabled(row.type):
+            return Eager(f"autocast is on for {row.type!r}, a device of an extension")
     if not (state.function_modes or state.dispatch_modes):
         return None
     return Eager("a torch function mode or dispatch mode is active")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..devices import row_of
 from ..operators.operation import is_in_place, operation, takes_device
 from ..torch_types import Kwargs
 from .node_meta import tensors_in
@@ -68,10 +69,11 @@ def kernel_device() -> torch.device:
 
 def as_device(given: Any) -> torch.device:
     """Convert a device argument, filling in the current index as torch does."""
-    device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
+    if isinstance(given, int):
+        accelerator = torch.accelerator.current_accelerator()
+        return torch.device("cuda" if accelerator is None else accelerator.type, given)
+    device = torch.device(given)
+    return row_of(device).indexed(device)
 
 
 def place(

@@ -20,6 +20,7 @@ import torch
 
 from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
+from ..devices import row_of
 from ..errors import UserLine
 from ..operators.operation import operation, overloads_named, takes_device
 from ..spec import TensorSpec
@@ -367,7 +368,7 @@ def is_view_in_place(target: Target) -> bool:
 def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:
     """Return whether the meta run gives the strides of the device's real kernels."""
     name = target_name(target)
-    if device is not None and device.type != "cpu" and differs_by_device(name):
+    if device is not None and row_of(device).kernels != "cpu" and differs_by_device(name):
         return False
     return not operation(name).kernel_strides
 

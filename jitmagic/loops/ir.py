@@ -42,6 +42,7 @@ from typing import Any
 
 import torch
 
+from ..devices import is_compiled
 from ..graph.nested import map_leaves
 from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, leaves
 from ..symbols.interned import Interned
@@ -310,9 +311,11 @@ class Alias(Step):
 
 
 def kernel_device(devices: Iterable[torch.device]) -> torch.device:
-    """Return the device on which nests over tensors of these devices run: a GPU if there is one."""
-    on_gpu = {device for device in devices if device.type == "cuda"}
-    return min(on_gpu, key=str, default=torch.device("cpu"))
+    """Return the device on which nests over tensors of these devices run: not the CPU if there is
+    another.
+    """
+    others = {device for device in devices if device.type != "cpu" and is_compiled(device)}
+    return min(others, key=str, default=torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True)

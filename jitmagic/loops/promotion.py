@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ..devices import row_of
 from ..graph.operators.shapes import promoted_categories
 from ..symbols.size import Size, SizeFloat
 from .builder import Decline
@@ -105,7 +106,7 @@ def _float_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 def _on_gpu(operands: Sequence[Operand], common: torch.dtype) -> Casts:
     """Return the casts of numbers next to tensors."""
     # CUDA kernels take them in opmath precision; CPU kernels round them to the common dtype first.
-    gpu = any(isinstance(x, TensorView) and x.device.type == "cuda" for x in operands)
+    gpu = any(isinstance(x, TensorView) and row_of(x.device).kernels == "cuda" for x in operands)
     wide, narrow = (opmath(common),), (common, opmath(common))
     return tuple(narrow if isinstance(x, TensorView) or not gpu else wide for x in operands)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..devices.cpu import aten_vector_bytes
 from ..symbols.size import Dimension, expr_of, hint_of, is_same
-from ..target import aten_vector_bytes
 from .builder import LoopBuilder, Out
 from .expr import position
 from .ir import IndexValue, Value

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..codegen.plan import KernelSource, Unit
+from ..devices import Target
 from ..options import Options
-from ..target import Target
 from .store import open_store
 from .toolchain import SECONDS, is_built
 from .translation_units import build_units

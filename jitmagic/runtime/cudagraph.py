@@ -30,6 +30,7 @@ from ..codegen.plan import Alloc, Call, Plan, PlanStep, Pool, Reuse, Slot, View
 from ..compat.functions import foreach_copy_
 from ..compat.modules import end_allocation_to_pool, release_pool
 from ..compat.tensors import storage_use_count
+from ..devices import row_of
 from ..errors import warn
 from ..torch_types import Executable
 from .graph_pool import GraphPool
@@ -69,7 +70,7 @@ _GENERATOR_STATE = ("philox_seed", "philox_offset")
 
 def can_replay(plan: Plan) -> bool:
     """Return whether the plan has anything to record."""
-    return plan.device.type == "cuda" and bool(plan.steps)
+    return row_of(plan.device).runs_cuda and bool(plan.steps)
 
 
 def with_cuda_graphs(run: Executable, plan: Plan, pool: GraphPool | None = None) -> Executable:

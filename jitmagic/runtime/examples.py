@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from ..devices import row_of
 from ..spec import TensorSpec
 
 __all__ = ["example", "examples"]
@@ -27,10 +28,11 @@ def example(
     valid as indices.
     """
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else -1
-    memory = torch.zeros(last + 1, dtype=dtype, device=device)
+    drawn_on = device if row_of(device).runs_cuda else torch.device("cpu")
+    memory = torch.zeros(last + 1, dtype=dtype, device=drawn_on)
     if dtype.is_floating_point or dtype.is_complex:
-        generator = torch.Generator(device=device).manual_seed(0)
+        generator = torch.Generator(device=drawn_on).manual_seed(0)
         memory.uniform_(0.5, 1.5, generator=generator) if dtype.is_floating_point else memory.add_(
             1
         )
-    return memory.as_strided(shape, stride)
+    return memory.to(device).as_strided(shape, stride)

@@ -7,6 +7,7 @@ extension raises NativeMissing, a compiler error ToolchainError; executable.py h
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +15,11 @@ from types import MappingProxyType
 
 from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
-from ..errors import ToolchainError
+from ..devices import Target
+from ..errors import ExtensionFailed, ToolchainError
+from ..extend.devices import RENDERERS
 from ..options import Options
 from ..symbols.symbolic_numbers import Symbol
-from ..target import Target
 from ..torch_types import Executable
 from .alignment import aligned_arguments, inputs_of_kernels
 from .background_builds import was_built_ahead
@@ -94,7 +96,8 @@ def load(
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     else:
-        loaded = _LOADERS[source.language](plan, source, target, options, report, others)
+        build = _LOADERS.get(source.language, _load_registered)
+        loaded = build(plan, source, target, options, report, others)
     return (
         replace(loaded, run=with_cuda_graphs(loaded.run, plan)) if options.cuda_graphs else loaded
     )
@@ -128,8 +131,10 @@ def _loaded_template(
         return _triton_template(plan, source, symbols, target, options, report)
     if source.language == "numba":
         kernels = _numba_kernels(source, report)
-    else:
+    elif source.language == "cpp":
         kernels = _cpp_kernels(source, target, options, report)
+    else:
+        kernels = _registered_kernels(source, target, report)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
@@ -182,6 +187,35 @@ def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(function.address, function) for name, function in functions.items()
     }
+    return _Kernels(entries, cached=False)
+
+
+def _load_registered(
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    report: Report,
+    others: Others,
+) -> Loaded:
+    kernels = _registered_kernels(source, target, report)
+    run = make_executable(plan, {**kernels.entries, **others})
+    return Loaded(run, kernels.cached, len(kernels.entries))
+
+
+def _registered_kernels(source: KernelSource, target: Target, report: Report) -> _Kernels:
+    """Load kernels by the function that was registered with their renderer."""
+    row = RENDERERS.rows[source.language]
+    report(row.name)
+    functions = row.call("loader", row.load, source, target)
+    entries: dict[str, KernelEntry] = {}
+    for name in source.symbols:
+        try:
+            address = ctypes.cast(functions[name], ctypes.c_void_p).value or 0
+        except (LookupError, TypeError, ctypes.ArgumentError) as error:
+            why = f"returned no ctypes function for {name!r}"
+            raise ExtensionFailed("loader", repr(row.name), row.load, why) from error
+        entries[name] = CpuEntry(address, functions[name])
     return _Kernels(entries, cached=False)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..codegen.plan import Call, KernelSource, Launch, Plan, PlanStep
+from ..devices import Target
 from ..options import Options
-from ..target import Target
 from .load import load
 from .native import CpuEntry
 

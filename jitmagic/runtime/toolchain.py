@@ -21,8 +21,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from .. import platforms
+from ..devices import Target
+from ..devices.cpu import distrust_compiler
 from ..errors import ToolchainError
-from ..target import Target, distrust_compiler
 from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, link_commands

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from ..codegen.plan import Unit
+from ..devices import Target
 from ..platforms import usable_processors
-from ..target import Target
 from .store import Store
 from .toolchain import Library, build_library, build_object, missing_objects
 

@@ -29,8 +29,8 @@ import torch
 
 from ..budget import check
 from ..codegen.plan import KernelSource
+from ..devices import Target
 from ..errors import ToolchainError
-from ..target import Target
 from .store import Store, content_key
 
 __all__ = ["Cubin", "build_cubins"]

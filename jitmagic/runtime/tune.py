@@ -27,9 +27,9 @@ from functools import partial
 import torch
 
 from ..codegen.plan import Call, Config, KernelChoice, KernelSource, Launch, Plan
+from ..devices import Target, row_of
 from ..errors import CompileFailed
 from ..options import Options
-from ..target import Target
 from ..torch_types import Executable
 from .load import load
 from .native import slots_in
@@ -81,7 +81,7 @@ class Tuned:
 
 def clock(run: Executable, device: torch.device) -> float:
     """Return the seconds of one call, averaged over a batch."""
-    if device.type == "cuda":
+    if row_of(device).runs_cuda:
         return _clock_cuda(run, device)
     started = time.perf_counter()
     run()
@@ -455,8 +455,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _same_random_numbers(device: torch.device) -> Iterator[None]:
     """Restore random generators afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    with torch.random.fork_rng([device] if row_of(device).runs_cuda else []), torch.no_grad():
         yield
 
 
@@ -476,7 +475,8 @@ def decision_key(target: Target, *parts: str) -> str:
 
 
 def _device(target: Target) -> str:
-    return torch.cuda.get_device_name() if target.device == "cuda" else torch.__config__.show()
+    on_cuda = row_of(torch.device(target.device)).runs_cuda
+    return torch.cuda.get_device_name() if on_cuda else torch.__config__.show()
 
 
 def _recall(key: str, store: Store, known: Container[tuple[str, str]]) -> tuple[Trial, ...] | None:

@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from ..devices import Target
 from ..loops.ir import LoopProgram, Nest
 from ..loops.sizes import is_dynamic
 from ..options import Options
-from ..target import Target
 from .aligned_products import with_aligned_rows
 from .convolution_biases import with_separate_biases
 from .dependencies import analyse

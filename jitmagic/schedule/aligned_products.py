@@ -22,6 +22,7 @@ from math import prod
 
 import torch
 
+from ..devices import row_of
 from ..loops.ir import (
     Alias,
     Axis,
@@ -47,7 +48,6 @@ from .precision import on_tensor_cores
 
 __all__ = ["with_aligned_rows"]
 
-_DEVICES = frozenset({"cuda"})
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # position of the left operand
 _ROW_BYTES = 16  # the required alignment of rows
@@ -62,7 +62,7 @@ _PART_ROWS = 256  # a part consists of whole tiles
 
 def with_aligned_rows(program: LoopProgram) -> LoopProgram:
     """Pad the products of a program where it pays; see the module docstring."""
-    if program.device.type not in _DEVICES:
+    if not row_of(program.device).has_tensor_cores:
         return program
     if not any(_is_product(step, program) for step in program.steps):
         return program

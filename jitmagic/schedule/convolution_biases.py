@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from ..devices import row_of
 from ..loops.ir import (
     Axis,
     AxisVar,
@@ -30,7 +31,6 @@ from .dependencies import reads_of
 
 __all__ = ["with_separate_biases"]
 
-_DEVICES = frozenset({"cuda"})
 _CONVOLUTION = torch.ops.aten.convolution.default
 _BIAS = 2  # its position among the arguments
 
@@ -39,7 +39,7 @@ def with_separate_biases(program: LoopProgram) -> LoopProgram:
     """Separate the biases of convolutions that nests read; see the module docstring."""
     # ConvNeXt's 18 depthwise convolutions each added their bias in a pass: 357 of 4,467 us of
     # kernels on an H200, in bf16.
-    if program.device.type not in _DEVICES:
+    if not row_of(program.device).has_tensor_cores:
         return program
     read = {name for step in program.steps if isinstance(step, Nest) for name in reads_of(step)}
     buffers = dict(program.buffers)

@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..budget import check
+from ..devices import Target
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..symbols.size import hint_of, is_same
-from ..target import Target
 from .dependencies import Graph, loads_of
 from .groups import Group, Groups, bits
 from .index_checks import lost_check

@@ -19,6 +19,7 @@ from math import prod
 
 import torch
 
+from ..devices import row_of
 from ..loops.expr import Integer, axes_of
 from ..loops.ir import (
     Alias,
@@ -38,7 +39,6 @@ from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
 
-_DEVICES = frozenset({"cuda"})
 # cuDNN has TF32 kernels for both memory orders from 32 channels on, in multiples of 16 bytes, with
 # windows up to 7x7. Of 108 convolutions tried on an H200, 39 with fewer channels had a TF32 kernel
 # for channels_last alone; of those with 30 channels or more, only two had, both with 11x11 windows.
@@ -73,7 +73,7 @@ def with_images_channels_last(
     """Lay out images as channels_last; see the module docstring. `fast`: even if cuDNN then
     computes in TF32, unlike eager's call.
     """
-    if program.device.type not in _DEVICES:
+    if not row_of(program.device).has_tensor_cores:
         return program
     free = _free_to_choose(program, saved)
     # A nest that reads images in both orders would read one of them across memory.

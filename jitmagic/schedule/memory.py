@@ -18,6 +18,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from ..devices import row_of
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
 from ..symbols.size import Dimension, is_same
 from .dependencies import reads_of, storages, store_values, writes_of
@@ -30,7 +31,6 @@ __all__ = [
 Bytes_contra = TypeVar("Bytes_contra", bound=Dimension, contravariant=True)
 # A cache line, and the widest vector register.
 ALIGNMENT = 64
-_QUICK = frozenset({"cuda"})  # devices whose caching allocator makes allocation cheap
 # bf16 inference of 10 models on an H200: eager's peak memory over jitmagic's was 0.81 with all
 # temporaries in one pool, and is 1.29 with large ones allocated separately.
 _LARGE = 1 << 20  # that allocator has separate pools for small and for large blocks
@@ -160,7 +160,7 @@ def _separate(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) 
     """Return the temporaries allocated outside the pool: on a GPU large ones, ATen results
     included.
     """
-    if program.device.type not in _QUICK:
+    if not row_of(program.device).caches_memory:
         return set()
     external = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
     made = set(pooled)

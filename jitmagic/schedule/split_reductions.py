@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import check
+from ..devices import Target
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.free_axes import value_axes
 from ..loops.ir import (
@@ -40,7 +41,6 @@ from ..loops.ir import (
 )
 from ..loops.values import compute, constant, identity, where
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, may_assume
-from ..target import Target
 from .dependencies import loads_of, storages, store_values
 from .legality import overwrites_reads
 from .score import ROW, extent_of, extent_product

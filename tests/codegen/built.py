@@ -8,13 +8,13 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource
+from jitmagic.devices import Target, find_target
 from jitmagic.loops.ir import LoopProgram
 from jitmagic.options import Options
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.runtime.store import open_store
 from jitmagic.runtime.toolchain import build_library
 from jitmagic.schedule import schedule
-from jitmagic.target import Target, find_target
 
 __all__ = ["compiled", "kernels"]
 

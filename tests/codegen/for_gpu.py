@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import Call, KernelSource, Plan
+from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 from tests.loops.recording import record
 
 H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
+from jitmagic.devices import Target
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 from tests.kernel.building import ARM, ISAS, emulated, pointer
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs

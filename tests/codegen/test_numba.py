@@ -10,6 +10,7 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource
+from jitmagic.devices import find_target
 from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Buffer, Compute, Load, LoopProgram, Nest, Store
@@ -18,7 +19,6 @@ from jitmagic.options import Options
 from jitmagic.runtime.numba_kernels import build_functions
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.schedule import schedule
-from jitmagic.target import find_target
 from tests.loops.recording import clone, record
 from tests.processes import run_forked
 from tests.schedule.programs import PROGRAMS, made_inputs

@@ -16,6 +16,7 @@ from jitmagic.codegen.plan import KernelSource, Plan
 from jitmagic.codegen.scoped_text import argument_names
 from jitmagic.codegen.triton import is_reserved
 from jitmagic.codegen.triton_ops import TL_DTYPES
+from jitmagic.devices import Target
 from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Buffer, Load, LoopProgram, Nest, Store
@@ -27,7 +28,6 @@ from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store as Cache
 from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs
 

@@ -11,10 +11,10 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.triton_ops import HELPERS, cast_text, closed, literal, typed
+from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 from tests.loops.recording import record
 from tests.schedule.programs import PROGRAMS, made_inputs
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from jitmagic.codegen import render
+from jitmagic.devices import find_target
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import LoopProgram
 from jitmagic.loops.lower import lower
 from jitmagic.options import make_options
 from jitmagic.runtime.load import Loaded, load
 from jitmagic.schedule import schedule
-from jitmagic.target import find_target
 from tests.codegen import accuracy
 from tests.loops.recording import record
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.codegen import render
+from jitmagic.devices import Target, find_target
 from jitmagic.diagnostics.builds import partitions_of
 from jitmagic.diagnostics.checking.passport import Passport
 from jitmagic.diagnostics.explanation.explain import explanation_of
@@ -25,7 +26,6 @@ from jitmagic.notebook.display import CellPart, DimLine, cell_line
 from jitmagic.notice import dim
 from jitmagic.options import Options, make_options
 from jitmagic.schedule import schedule
-from jitmagic.target import Target, find_target
 from tests.codegen.test_triton_text import H200
 from tests.diagnostics.hostile import HOSTILE
 

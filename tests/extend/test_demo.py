@@ -7,7 +7,7 @@ import runpy
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, run_forked
 
 
 def test_demo_fuses_attention_with_the_gradients_of_eager(
@@ -32,3 +32,15 @@ def test_demo_fuses_operators_of_a_library(capsys: pytest.CaptureFixture[str]) -
 def test_demo_follows_calls_in_one_graph(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "demos" / "extend_calls.py"), run_name="__main__")
     assert capsys.readouterr().out == "as eager: True\ngraphs: 1\n"
+
+
+def test_demo_trains_on_its_device_by_its_renderer() -> None:
+    path = str(ROOT / "demos" / "extend_device.py")
+    done = run_forked(
+        f"import runpy; runpy.run_path({path!r}, run_name='__main__')", imported="torch"
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = map(float, re.findall(r"0\.\d+|1\.\d+", done.stdout.splitlines()[0]))
+    assert first == pytest.approx(second, rel=1e-5)
+    assert "graph break" not in done.stdout
+    assert len(re.findall("[①-⑳]", done.stdout)) >= 3  # kernels of the device

@@ -41,6 +41,20 @@ ran.clear()
 jitmagic.jit(program, backend="outside")(*[torch.ones(2, 3, 8, 4)] * 3)
 print("outside" in ran)
 """
+DEVICE = """
+import sys
+sys.path.insert(0, {folder!r})
+import torch
+import jitmagic
+from jitmagic_toy import on_host, on_toy
+
+def program(x):
+    return (x * 2 + 1).exp().sum(-1)
+
+fast, x = jitmagic.jit(program, fullgraph=True), torch.randn(4, 8)
+torch.testing.assert_close(on_host(fast(on_toy(x))), program(x))
+print(torch.device("toy").type, *jitmagic.extend.devices.RENDERERS.rows)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +62,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder where the package is installed."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     copy = shutil.copytree(ROOT / "tests" / "extend" / "outside", source / "outside")
+    shutil.copy(ROOT / "demos" / "extend_device.py", copy / "jitmagic_toy.py")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target"]
     command = [sys.executable, "-m", "pip", "install", *options, str(target), str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,3 +74,9 @@ def test_installed_package_extends_jitmagic_by_its_entry_points(installed: Path)
     done = run_forked(PROGRAM.format(folder=str(installed)), imported="torch")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["['fuse_attention']", "True"]
+
+
+def test_installed_package_brings_a_device_with_its_renderer(installed: Path) -> None:
+    done = run_forked(DEVICE.format(folder=str(installed)), imported="torch")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["toy c"]

@@ -25,11 +25,11 @@ import torch
 import jitmagic
 from jitmagic.codegen import render
 from jitmagic.compile import executable
+from jitmagic.devices import Target
 from jitmagic.loops import interp
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 
 __all__ = ["GENERATED", "TIERS", "compiled_by"]
 

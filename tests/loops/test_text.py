@@ -6,13 +6,13 @@ import pytest
 import torch
 from recording import check, record
 
+from jitmagic.devices import Target
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
 from jitmagic.loops.python_form import from_python, to_python
 from jitmagic.loops.show import show, show_step
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 
 aten = torch.ops.aten
 TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitmagic.devices import find_target
 from jitmagic.options import make_options
-from jitmagic.target import find_target
 
 
 @pytest.fixture

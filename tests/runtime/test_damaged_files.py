@@ -15,6 +15,7 @@ import torch
 
 from jitmagic.codegen import choices, render
 from jitmagic.codegen.plan import KernelSource, Plan
+from jitmagic.devices import Target, find_target
 from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
@@ -24,7 +25,6 @@ from jitmagic.runtime.store import Store, open_store
 from jitmagic.runtime.triton_kernels import Cubin, build_cubins
 from jitmagic.runtime.tune import tune
 from jitmagic.schedule import schedule
-from jitmagic.target import Target, find_target
 from tests.loops.recording import record
 
 H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)

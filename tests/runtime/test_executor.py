@@ -21,13 +21,13 @@ from jitmagic.codegen.plan import (
     Slot,
     View,
 )
+from jitmagic.devices import find_target
 from jitmagic.extension import runtime_module
 from jitmagic.options import make_options
 from jitmagic.runtime.native import CpuEntry, lower_plan, make_executable
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library
-from jitmagic.target import find_target
 
 CPU = torch.device("cpu")
 KERNEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -180,7 +180,7 @@ def test_a_process_that_ends_leaves_no_compiler_and_no_folder(target, tmp_path):
         from jitmagic.options import make_options
         from jitmagic.runtime.store import Store
         from jitmagic.runtime.toolchain import build_library
-        from jitmagic.target import find_target
+        from jitmagic.devices import find_target
         store = Store(pathlib.Path(sys.argv[1]))
         for number in range(4):
             text = sys.argv[2].replace("kernel_", f"kernel_{number}")

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.devices.cpu import _compilers
 from jitmagic.errors import ToolchainError
 from jitmagic.runtime.compilers import run
 from jitmagic.runtime.memory_loading import load_image
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library, header_folder
-from jitmagic.target import _compilers
 
 from .processes import is_alive
 

@@ -13,6 +13,7 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import Alloc, Call, KernelSource, Launch, Plan, Pool, View
+from jitmagic.devices import Target
 from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
@@ -22,7 +23,6 @@ from jitmagic.runtime.native import make_executable
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
-from jitmagic.target import Target
 from tests.loops.recording import record
 from tests.processes import run_forked
 from tests.schedule.programs import PROGRAMS, made_inputs

@@ -14,6 +14,7 @@ from jitmagic.api import handle_of
 from jitmagic.codegen import choices, render
 from jitmagic.codegen.config import CppConfig
 from jitmagic.codegen.plan import Config, KernelSource, Plan
+from jitmagic.devices import Target, find_target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
 from jitmagic.runtime import tune as tuning
@@ -21,7 +22,6 @@ from jitmagic.runtime.examples import example
 from jitmagic.runtime.load import load
 from jitmagic.runtime.tune import Trial, Tuned, pick, tune
 from jitmagic.schedule import Schedule, product_choices, schedule
-from jitmagic.target import Target, find_target
 from tests.codegen.interpreted import run_interpreted
 from tests.loops.recording import record
 from tests.schedule.programs import PROGRAMS, made_inputs

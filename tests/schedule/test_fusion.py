@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jitmagic.devices import Target
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Cast, Extern, Load, LoopProgram, Nest, walk
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import Schedule, schedule
-from jitmagic.target import Target
 from tests.loops.recording import clone, record
 
 from .programs import PROGRAMS, made_inputs

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from jitmagic.devices import find_target
 from jitmagic.loops.lower import lower
 from jitmagic.loops.sizes import with_sizes
 from jitmagic.options import Options
@@ -14,7 +15,6 @@ from jitmagic.schedule import schedule
 from jitmagic.schedule.memory import storage_bytes
 from jitmagic.symbols.expr import Expr
 from jitmagic.symbols.size import value_of
-from jitmagic.target import find_target
 from tests.symbolic.sized import EDGES, symbolic_graph
 
 from .test_memory import lifetimes, overlapping

@@ -9,6 +9,7 @@ from math import prod
 import pytest
 import torch
 
+from jitmagic.devices import Target
 from jitmagic.loops.free_axes import value_axes
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import LoopProgram, Nest, Reduction, walk
@@ -17,7 +18,6 @@ from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
 from jitmagic.schedule.dependencies import store_values
-from jitmagic.target import Target
 from tests.loops.recording import clone, record
 
 H200 = Target("cuda", "triton", "a test", "sm_90", 1, 0, 50 << 20, "", 132)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from jitmagic.devices import find_target
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import find_target
 
 from .sized import EDGES, symbolic_graph
 

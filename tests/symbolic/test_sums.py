@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from jitmagic.codegen import render_template
+from jitmagic.devices import find_target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
-from jitmagic.target import find_target
 
 from .sized import symbolic_graph
 from .test_template import compiled

@@ -13,12 +13,12 @@ import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.compile import template as templates_module
 from jitmagic.compile.template import Template, Templates
+from jitmagic.devices import find_target
 from jitmagic.options import Options
 from jitmagic.records import Journal, Recording
 from jitmagic.symbols.interval import INT64, Interval
 from jitmagic.symbols.predicates import Predicates
 from jitmagic.symbols.symbolic_numbers import Symbol
-from jitmagic.target import find_target
 
 from .sized import symbolic_graph
 from .test_data_sizes import COLUMNS, OF_NUMBERS, ROWS

@@ -10,6 +10,7 @@ import torch
 from jitmagic.codegen import render_template
 from jitmagic.codegen.plan import KernelSource
 from jitmagic.codegen.plan_template import PlanTemplate
+from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
@@ -18,7 +19,6 @@ from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
 from jitmagic.symbols.predicates import Predicates
 from jitmagic.symbols.size import hint_of, value_of
-from jitmagic.target import Target
 from tests.codegen.interpreted import run_interpreted
 
 from .sized import symbolic_graph

@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from ...devices import row_of
 from ..recording.recorder import Recorder, Sym
 from .registry import rule, up
 
@@ -82,7 +83,7 @@ _SIXTH_IN_FLOAT = 0.1666666716337204  # 1.0f / 6.0f
 
 def _sixth(x: Sym) -> Sym:
     """Divide by 6 as eager's kernels do: on CUDA they multiply by a float, for doubles too."""
-    return x * _SIXTH_IN_FLOAT if x.device.type == "cuda" else x / 6
+    return x * _SIXTH_IN_FLOAT if row_of(x.device).kernels == "cuda" else x / 6
 
 
 @rule(aten.hardswish.default, opmath=True)
@@ -117,7 +118,7 @@ def _hardtanh(r: Recorder, x: Sym, low: float = -1, high: float = 1) -> Sym:
 @rule(aten.hardtanh_backward.default, opmath=True)  # 16-bit inputs meet unrounded bounds
 def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) -> Sym:
     # NaN gives 0 in the CPU kernel's vector loop, but not in its scalar remainder.
-    if x.device.type == "cpu":
+    if row_of(x.device).kernels == "cpu":
         return r.where((x > low).both(x < high), grad, 0.0)
     return r.where((x <= low).either(x >= high), 0.0, grad)
 
@@ -126,7 +127,7 @@ def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) 
 def _elu(r: Recorder, x: Sym, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Sym:
     below = (x * input_scale).one(aten.expm1.default) * (alpha * scale)
     # The side that 0 falls on matters where alpha is infinite or NaN; both backwards agree.
-    is_below = x < 0 if x.device.type == "cpu" else x <= 0
+    is_below = x < 0 if row_of(x.device).kernels == "cpu" else x <= 0
     return r.where(is_below, below, x * scale)
 
 
@@ -210,7 +211,7 @@ def _log_sigmoid_value(r: Recorder, x: Sym) -> Sym:
 @rule(opmath=True)
 def _log_sigmoid_buffer(r: Recorder, x: Sym) -> Sym:
     """Return the buffer that the CPU kernel saves for the backward; CUDA saves nothing."""
-    if x.device.type != "cpu":
+    if row_of(x.device).kernels != "cpu":
         return r.full((0,), 0.0, x.dtype, x.device)
     return (-x.abs()).exp()
 
@@ -245,7 +246,7 @@ def _at_most(x: Sym, threshold: float) -> Sym:
     """
     if not x.dtype.is_floating_point:
         return x <= int(threshold)
-    return (up(x) if x.device.type == "cpu" else x) <= threshold
+    return (up(x) if row_of(x.device).kernels == "cpu" else x) <= threshold
 
 
 @rule(aten.tanh_backward.default, opmath=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...devices import row_of
 from ...operators import SCALARS
 from ...operators.operation import operation, rows
 from ...torch_types import OpOverload
@@ -49,7 +50,7 @@ def _has_own_kernel(x: list[Sym]) -> bool:
     """Return whether the lists hold complex numbers on a GPU. The foreach kernels there treat
     infinities differently from the kernels of single tensors.
     """
-    return any(part.dtype.is_complex and part.device.type == "cuda" for part in x)
+    return any(part.dtype.is_complex and row_of(part.device).kernels == "cuda" for part in x)
 
 
 def _always(op: OpOverload) -> Choice:

@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from ...devices import row_of
 from ...symbols.size import Size
 from ..recording.recorder import Recorder, Sym
 from .moments import mean_of
@@ -281,7 +282,7 @@ def _folds_parameters(x: Sym, *parameters: Sym | None) -> bool:
     on the CPU for dense memory in a known format. For 16-bit numbers it rounds both to 16 bits,
     which is not reproduced.
     """
-    if x.device.type != "cpu" or is_half(x.dtype):
+    if row_of(x.device).kernels != "cpu" or is_half(x.dtype):
         return False
     formats = [torch.contiguous_format]
     formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(len(x.shape), [])

@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 
 import torch
 
+from ...devices import row_of
 from ...graph.operators.shapes import promoted
 from ...torch_types import OpOverload
 from ..recording.recorder import Decomposition, Recorder, Result, Sym
@@ -42,7 +43,7 @@ def moments_dtype(x: Sym) -> torch.dtype | None:
     """Return the dtype in which eager accumulates variances and sums of batch norm, None for x's
     own. It is double for fp32 on the CPU (acc_type in ATen's cpu kernels) and float on a GPU.
     """
-    return torch.float64 if x.device.type == "cpu" and x.dtype == torch.float32 else None
+    return torch.float64 if x.dtype == torch.float32 and row_of(x.device).kernels == "cpu" else None
 
 
 def rule(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ...compat.modes import BelowAutograd
+from ...devices import row_of
 from ...errors import ASSERTION
 from ...graph.node_meta import tensors_in
 from ...graph.operators.recurrent import RECURRENT
@@ -85,7 +86,7 @@ def _fill_mask(
         return None
     if value.dim() or value.dtype != x.dtype or index.dtype != torch.long or index.dim() > 1:
         return None
-    if {x.device.type, index.device.type, value.device.type} != {"cpu"}:
+    if any(row_of(part.device).kernels != "cpu" for part in (x, index, value)):
         return None
     # torch's gradient raises for a 0-dim tensor and an empty index, so index_fill has to raise it.
     if not x.dim() and not index.numel():

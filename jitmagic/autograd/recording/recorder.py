@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...budget import check
+from ...devices import row_of
 from ...errors import CompileFailed, UserLine
 from ...graph.devices import kernels_on
 from ...graph.fresh_meta import Metas, fresh_meta, sharing
@@ -445,7 +446,8 @@ def _device_of(op: OpOverload, args: Values, kwargs: Kwargs) -> torch.device:
     """Return the result's device; refuses the mixtures that eager refuses (0-dim CPU may join)."""
     named = kwargs.get("device")
     if isinstance(named, torch.device | str | int):
-        return _indexed(torch.device(named))
+        asked = torch.device(named)
+        return row_of(asked).indexed(asked)
     device: torch.device | None = None
     for sym in _syms(args, kwargs.values()):
         if sym.device == CPU and not sym.shape:
@@ -464,10 +466,3 @@ def _syms(*groups: Iterable[object]) -> Iterator[Sym]:
                 yield value
             elif isinstance(value, (list, tuple)):
                 yield from _syms(value)
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """Resolve cuda to cuda:current, as tensors report it."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

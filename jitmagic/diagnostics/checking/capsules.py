@@ -235,7 +235,7 @@ def _generated(
         files[f"{name}_loops.txt"] = show(build.schedule.program)
         if build.source is None:
             continue
-        file = f"{name}{_SUFFIX[build.source.language]}"
+        file = f"{name}{_SUFFIX.get(build.source.language, '.txt')}"
         files[file] = build.source.text
         if build.source.language == "cpp":
             cxx = options.cxx or "c++"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ...autograd.result import Partition
+from ...devices import find_target, weaker_target
 from ...errors import ModulePath, UserLine
 from ...graph.node_meta import lines_of
 from ...graph.propagate import target_name
@@ -22,7 +23,6 @@ from ...graph.targets.control_flow import control_flow_in
 from ...options import Options
 from ...records import CompileRecord
 from ...runtime.examples import examples
-from ...target import find_target, weaker_target
 from ..builds import (
     Build,
     MeasuredFrame,

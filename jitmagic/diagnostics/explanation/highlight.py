@@ -35,7 +35,7 @@ _LEXERS = {"python": PythonLexer, "triton": PythonLexer, "numba": PythonLexer, "
 @lru_cache(maxsize=64)
 def highlighted(text: str, language: str = "python") -> tuple[tuple[Piece, ...], ...]:
     """Return the tokens of each line, without line ends."""
-    lexer = _LEXERS[language](stripnl=False, ensurenl=False)
+    lexer = _LEXERS.get(language, CppLexer)(stripnl=False, ensurenl=False)
     lines: list[list[Piece]] = [[]]
     for kind, piece in _pieces(text, lexer):
         first, *rest = piece.split("\n")

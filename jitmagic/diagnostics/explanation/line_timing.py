@@ -25,6 +25,7 @@ from ...autograd.nodes import copy_graph
 from ...autograd.recording.origins import mark_new
 from ...codegen.plan import KernelSource, Plan
 from ...compat.autograd import run_backward
+from ...devices import Target
 from ...frame.sandbox import sandbox
 from ...graph.gradients import gradients
 from ...graph.node_meta import tensors_in
@@ -34,7 +35,6 @@ from ...runtime.examples import example
 from ...runtime.load import load
 from ...runtime.step_timing import timed_calls, with_laps
 from ...spec import TensorSpec
-from ...target import Target
 from ...torch_types import AnyFunction
 from ..builds import operations_of
 from ..checking.cases import same_random_numbers

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...devices import row_of
 from ...torch_types import Args, OpOverload
 from .convolution import convolution_layout
 
@@ -35,7 +36,7 @@ _NAMES = frozenset(op._opname for op in _LAYOUTS)
 
 def laid_out_on(device: torch.device, op: OpOverload, args: Args, made: object) -> object:
     """Return the meta results `made` of an operator in the layout of the device's kernel."""
-    layout = None if device.type == "cpu" else _LAYOUTS.get(op)
+    layout = None if row_of(device).kernels == "cpu" else _LAYOUTS.get(op)
     return made if layout is None else layout(device, args, made)
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ...devices import row_of
 from ...operators.operation import is_elementwise, kind_of, operation, overloads_named
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
@@ -163,7 +164,7 @@ class _Trial:
         kernel: a failed device assertion would cost its context. While a CUDA graph is captured,
         nothing else may run on it.
         """
-        here = device.type == "cuda" and torch.cuda.is_available()
+        here = row_of(device).runs_cuda and torch.cuda.is_available()
         here = here and not torch.cuda.is_current_stream_capturing()
         # cuBLAS and cuDNN have no integer products, the CPU has. No value of an input makes their
         # kernels fail a device assertion.

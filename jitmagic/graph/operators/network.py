@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...devices import row_of
 from ...torch_types import AnyFunction
 from ..devices import kernel_device
 from ..fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
@@ -79,7 +80,7 @@ def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | No
     """
     kinds = {t.dtype for t in given} or {x.dtype}
     wide = x.dtype in (torch.float32, torch.float64)
-    narrow = x.dtype in (torch.bfloat16, torch.float16) and kernel_device().type == "cpu"
+    narrow = x.dtype in (torch.bfloat16, torch.float16) and row_of(kernel_device()).kernels == "cpu"
     if kinds == {x.dtype} and (wide or narrow):
         return x.dtype
     return torch.float32 if kinds == {torch.float32} and narrow else None

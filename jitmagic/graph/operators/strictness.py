@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ...devices import row_of
 from ...operators.operation import overloads_named
 from ...torch_types import Args
 from ..fresh_meta import broadcast, has_elements, refuse_empty
@@ -110,7 +111,7 @@ def _check_arguments(
     strides = given.get("stride")
     if isinstance(strides, (list, tuple)) and any(type(s) is int and s < 0 for s in strides):
         _reject("a negative stride")
-    if given.get("half_to_float") and device.type == "cpu":
+    if given.get("half_to_float") and row_of(device).kernels == "cpu":
         _reject("the CPU's softmax does not convert")
     dtype = given.get("input_dtype")
     if isinstance(dtype, torch.dtype) and tensors and dtype is not tensors[0].dtype:
@@ -126,7 +127,7 @@ def _check_arguments(
     if isinstance(divisor, int | float) and abs(divisor) < 1 and not inexact:
         _reject("an integer kernel truncates beta to 0 and divides by it")
     graded = tensors and not (tensors[0].is_floating_point() or tensors[0].is_complex())
-    if graded and device.type == "cuda" and name.endswith("_backward"):
+    if graded and row_of(device).kernels == "cuda" and name.endswith("_backward"):
         _reject("GPU kernels of gradients are hardly ever implemented for integers")
 
 
@@ -172,7 +173,7 @@ def _check_channels(call: _Call) -> None:
         return
     if first.dim() < 2:
         _reject("there is no channel dimension", IndexError)
-    if is_batch_norm and call.device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
+    if is_batch_norm and row_of(call.device).kernels == "cpu" and first.dtype in _WHOLE_FLOATS:
         return  # the result is always row-major (graph/operators/network.py)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
     if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
@@ -205,7 +206,7 @@ def _check_addend(call: _Call) -> None:
 
 @_checks("max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices")
 def _check_pooled(call: _Call) -> None:
-    if call.device.type == "cuda" and not call.first.is_floating_point():
+    if row_of(call.device).kernels == "cuda" and not call.first.is_floating_point():
         _reject(f"its GPU kernel is not implemented for {call.first.dtype}")
 
 
@@ -288,7 +289,7 @@ def _check_vectors(call: _Call) -> None:
 
 @_checks("dropout native_dropout rrelu rrelu_with_noise")
 def _check_drawn_in_order(call: _Call) -> None:
-    if call.device.type == "cuda" and not call.is_kept and call.first._version:
+    if row_of(call.device).kernels == "cuda" and not call.is_kept and call.first._version:
         _reject("a GPU draws in memory order, whose gaps a write may have removed")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...devices import row_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import Integer
 from ..ir import Value
@@ -28,7 +29,7 @@ _ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))
 
 
 def _require_atomics(builder: LoopBuilder, out: Out) -> None:
-    if builder.kernel_device.type != "cuda":
+    if not row_of(builder.kernel_device).has_atomics:
         raise Decline("eager writes duplicate run-time indexes in order")
     if out.spec.dtype not in _ATOMIC:
         raise Decline(f"sums of {out.spec.dtype} accumulate in another dtype")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...devices import row_of
 from ..builder import LoopBuilder, Out
 from ..ir import Value
 from ..registry import lowers, pointwise, pointwise_lowering
@@ -55,7 +56,8 @@ def logit(x: Value, eps: float | None = None) -> Value:
 
 @lowers("logit_backward.default")
 def logit_backward(builder: LoopBuilder, out: Out, *args: Any, **kwargs: object) -> TensorView:
-    lowering = _SLOPE_OF_LOGIT_ON_GPU if args[0].device.type == "cuda" else _SLOPE_OF_LOGIT
+    on_gpu = row_of(args[0].device).kernels == "cuda"
+    lowering = _SLOPE_OF_LOGIT_ON_GPU if on_gpu else _SLOPE_OF_LOGIT
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made
 

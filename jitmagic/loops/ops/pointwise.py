@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...devices import row_of
 from ...operators.scalar import SCALARS
 from ...symbols.symbolic_numbers import interval_of
 from ..builder import Decline, LoopBuilder, Out
@@ -158,7 +159,7 @@ def div_mode(
 
 @lowers("pow.Tensor_Scalar")
 def pow_scalar(builder: LoopBuilder, out: Out, *args: Any, **kwargs: object) -> TensorView:
-    lowering = _POWER_ON_GPU if args[0].device.type == "cuda" else _POWER
+    lowering = _POWER_ON_GPU if row_of(args[0].device).kernels == "cuda" else _POWER
     made: TensorView = lowering(builder, out, *args, **kwargs)
     return made
 

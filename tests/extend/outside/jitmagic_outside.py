@@ -1,4 +1,5 @@
-"""An extension package: an operator with a fused lowering, a pass, and a backend.
+"""An extension package: an operator with a fused lowering, a pass, and a backend. Its device is
+demos/extend_device.py, which the test copies beside it as jitmagic_toy.
 
 Programs import it for `soft_cap`. jitmagic loads its entry points by itself, before the first
 compile, so that the operator is part of kernels, and attention that is written out is replaced.

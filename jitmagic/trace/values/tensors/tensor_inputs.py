@@ -12,6 +12,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ....compat.tensors import dispatch_keys, is_transformed
+from ....devices import is_compiled
 from ....graph.wrappers.wrapping import is_wrapper
 from ....guards.guard import TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
@@ -46,7 +47,7 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return f"its layout is {'nested' if tensor.is_nested else tensor.layout}"
     if tensor.is_quantized:
         return "it is quantized"
-    if tensor.device.type not in ("cpu", "cuda"):
+    if not is_compiled(tensor.device):
         return f"it is on device {tensor.device}"
     if _is_lazy(tensor):
         return "it is a conjugate or negative view, or known to be zero and without memory"

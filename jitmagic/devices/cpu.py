@@ -1,8 +1,6 @@
-"""Describes the machine by the facts that scheduling and code generation depend on.
+"""Describes the CPU: its vector registers, and the compilers of the tiers that it has.
 
-`find_target` turns options into one hashable record. Equal records give equal kernels, and the
-record is part of every cache key. Triton and numba are looked up without importing them.
-`weaker_target` returns the tier to try after one that failed.
+C++ is the first choice, then numba, then ATen. numba is looked up without importing it.
 """
 
 from __future__ import annotations
@@ -10,33 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
 
-from . import platforms
-from .options import Options
+from .. import platforms
+from .device import Device, Target, TargetOptions, add
 
-__all__ = ["Target", "aten_vector_bytes", "distrust_compiler", "find_target", "weaker_target"]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Holds the facts of one device. `tier` names the code generator: triton, cpp, numba or
-    aten.
-    """
-
-    device: str  # "cpu" or "cuda"
-    tier: str
-    why: str  # the sentence that explains the tier
-    isa: str  # cpu: "avx512" | "avx2" | "neon" | "scalar"; cuda: "sm_90"
-    lanes: int  # float32 lanes of one vector register (cpu)
-    threads: int  # cores that parallel loops use; 0 on cuda
-    l2_bytes: int
-    cxx: str = ""  # path of the C++ compiler, empty when there is none
-    multiprocessors: int = 0
+__all__ = ["CPU_ROW", "aten_vector_bytes", "distrust_compiler"]
 
 
 @lru_cache(maxsize=1)
@@ -97,7 +78,7 @@ def _has(module: str) -> bool:
 _NO_NUMBA = "numba is not installed (python -m pip install numba)"
 
 
-def _cpu_tier(options: Options, cxx: str, without: str) -> tuple[str, str]:
+def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
     if options.cpu_tier != "auto":
         return options.cpu_tier, f"options.cpu_tier={options.cpu_tier!r}"
     if cxx:
@@ -107,28 +88,17 @@ def _cpu_tier(options: Options, cxx: str, without: str) -> tuple[str, str]:
     return "aten", f"{without}, and {_NO_NUMBA}"
 
 
-def find_target(device: torch.device, options: Options) -> Target:
-    """Return the facts of `device`; cheap after the first call for the same arguments."""
-    if device.type == "cuda":
-        return _cuda_target(device)
+def _target(device: torch.device, options: TargetOptions) -> Target:
     cxx, without = _find_cxx(options.cxx)
-    tier, why = _cpu_tier(options, cxx, without)
+    tier, why = _tier(options, cxx, without)
     isa, lanes = _cpu_isa()
-    return Target(
-        "cpu",
-        tier,
-        why,
-        isa,
-        lanes,
-        torch.get_num_threads(),
-        _l2_bytes(1 << 20),
-        cxx,
-    )
+    threads = torch.get_num_threads()
+    return Target("cpu", tier, why, isa, lanes, threads, _l2_bytes(1 << 20), cxx)
 
 
-def weaker_target(failed: Target, options: Options) -> Target:
-    """Return the fastest tier that is left after `failed` could not build a graph. If a C++
-    compiler is broken (`distrust_compiler`), another one is tried before numba.
+def _weaker(failed: Target, options: TargetOptions) -> Target:
+    """Return the tier after `failed`. If a C++ compiler is broken (`distrust_compiler`), another
+    one is tried before numba.
     """
     if failed.tier != "cpp":
         return replace(failed, tier="aten", why=f"{failed.tier} failed")
@@ -140,10 +110,4 @@ def weaker_target(failed: Target, options: Options) -> Target:
     return replace(failed, tier="aten", why=_NO_NUMBA)
 
 
-def _cuda_target(device: torch.device) -> Target:
-    facts = torch.cuda.get_device_properties(device)
-    tier, why = ("triton", "triton is installed") if _has("triton") else ("aten", "no triton")
-    isa = f"sm_{facts.major}{facts.minor}"
-    l2 = int(getattr(facts, "L2_cache_size", 32 << 20))
-    sms = int(facts.multi_processor_count)
-    return Target("cuda", tier, why, isa, 1, 0, l2, "", sms)
+CPU_ROW = add(Device(type="cpu", target=_target, weaker=_weaker, costly=16, traces_autocast=True))

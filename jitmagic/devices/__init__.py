@@ -1,0 +1,36 @@
+"""Describes types of devices by rows, which every stage asks instead of comparing names.
+
+device   the row, the table of them, and `Target`: the facts of one machine that kernels depend on
+cpu      the CPU, and the search for C++ compilers
+cuda     NVIDIA GPUs
+
+`extend.register_device` adds a row for the device that a package gives to torch (PrivateUse1).
+"""
+
+from .cpu import CPU_ROW
+from .cuda import CUDA_ROW
+from .device import (
+    Device,
+    Target,
+    add,
+    all_rows,
+    find_target,
+    is_compiled,
+    remove,
+    row_of,
+    weaker_target,
+)
+
+__all__ = [
+    "CPU_ROW",
+    "CUDA_ROW",
+    "Device",
+    "Target",
+    "add",
+    "all_rows",
+    "find_target",
+    "is_compiled",
+    "remove",
+    "row_of",
+    "weaker_target",
+]
