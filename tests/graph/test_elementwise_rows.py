@@ -82,3 +82,13 @@ def test_is_elementwise_differs_between_overloads() -> None:
     assert is_elementwise(aten.max.other)
     assert not is_elementwise(aten.max.dim)
     assert is_elementwise(aten._foreach_mul.Scalar)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+def test_the_rule_of_division_follows_its_rounding(mode: str | None) -> None:
+    op = torch.ops.aten.div.Tensor_mode
+    for dtypes in itertools.product((torch.float16, torch.float32), repeat=2):
+        given = [torch.ones(4, 3, dtype=dtype) for dtype in dtypes]
+        meta = tuple(one.to("meta") for one in given)
+        made: Any = infer_accepted(op, meta, {"rounding_mode": mode})
+        assert made.dtype is op(*given, rounding_mode=mode).dtype

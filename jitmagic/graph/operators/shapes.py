@@ -215,12 +215,12 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
     return dtype
 
 
-@infers(aten.div.Tensor_mode)
 def _equal(values: Sequence[Any]) -> torch.dtype | None:
     dtypes = {value.dtype for value in values}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
+@infers(aten.div.Tensor_mode)
 def _divided(a: object, b: object, *, rounding_mode: str | None = None) -> torch.Tensor | None:
     made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
     return made
