@@ -254,7 +254,8 @@ class PassFailed(CompileFailed):
 
     def __init__(self, name: str, stage: str, why: str) -> None:
         self.name, self.stage = name, stage
-        super().__init__(f"the pass {name!r} on the {stage} graph {why}")
+        where = stage if stage == "loops" else f"{stage} graph"
+        super().__init__(f"the pass {name!r} on the {where} {why}")
 
 
 class ExtensionFailed(CompileFailed):

@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "loops": BASE | {"graph"},
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
-    "runtime": BASE | {"codegen"},
+    "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
     "compile": STAGES,
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
@@ -82,12 +82,13 @@ STEPS: dict[str, set[str]] = {
     "lazy_backwards": set(),
     "frozen_weights": set(),
     "backends": set(),
-    "template": {"profiler_names"},
+    "template": {"profiler_names", "graph_passes"},
     "sized_joint": {"template", "graph_passes"},
     "sized_backend": {"sized_joint", "template", "backends"},
     "sizes": {"template", "sized_joint", "sized_backend"},
     "executable": {
         "profiler_names",
+        "graph_passes",
         "tuning",
         "background",
         "lazy_backwards",

@@ -16,7 +16,9 @@ from .test_layering import FILES, PACKAGE, by_type, each_file, tree_of
 
 # Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
 OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
-LINES = {f"codegen/{name}.py" for name in ("cpp_text", "numba_ops", "triton_ops")}  # of renderers
+LINES = {
+    f"codegen/{name}.py" for name in ("cpp_ops", "cpp_text", "numba_ops", "triton_ops")
+}  # of renderers
 
 
 # Where one operation is applied, looked up or matched: compute("add", x, y), SCALARS["add"],

@@ -1,13 +1,12 @@
 // The PEP 523 hook: replaces the code of callees reached from tagged code by a call stub.
 //
-// The evaluator function is replaced only while some thread is inside an extent (a residual with
-// Python callees, or an original that runs as plain Python), and considers frames of that thread
-// only. For the first fresh frame of a code object it calls the Python callback, which returns a
-// stub with the same parameters (bytecode/stub.py), False (not for this family) or None (for no
-// family). The answer is stored in the code's co_extra, stubs per family, because each tagged
-// function compiles its callees with its own options. The hook then replaces the frame's code,
-// resets its position, resizes its stack space, and runs the default evaluator. In unusual cases
-// (tracing, generators, other globals, no stack space, deep recursion) the frame runs unchanged.
+// The evaluator function is replaced only while some thread is inside an extent (a residual with Python callees, or
+// an original that runs as plain Python), and considers frames of that thread only. For the first fresh frame of a
+// code object it calls the Python callback, which returns a stub with the same parameters (bytecode/stub.py), False
+// (not for this family) or None (for no family). The answer is stored in the code's co_extra, stubs per family,
+// because each tagged function compiles its callees with its own options. The hook then replaces the frame's code,
+// resets its position, resizes its stack space, and runs the default evaluator. In unusual cases (tracing,
+// generators, other globals, no stack space, deep recursion) the frame runs unchanged.
 
 #include "cpython/layout.h"
 
@@ -223,11 +222,9 @@ static bool fits(PyCodeObject* code, PyObject* stub) {
   const int stars = CO_VARARGS | CO_VARKEYWORDS;
   int parameters = code->co_argcount + code->co_kwonlyargcount +
                    !!(code->co_flags & CO_VARARGS) + !!(code->co_flags & CO_VARKEYWORDS);
-  return code->co_argcount == other->co_argcount &&
-         code->co_kwonlyargcount == other->co_kwonlyargcount &&
-         (code->co_flags & stars) == (other->co_flags & stars) &&
-         code->co_nfreevars == other->co_nfreevars && other->co_nlocalsplus >= parameters &&
-         other->co_nlocalsplus <= code->co_nlocalsplus;
+  return code->co_argcount == other->co_argcount && code->co_kwonlyargcount == other->co_kwonlyargcount &&
+         (code->co_flags & stars) == (other->co_flags & stars) && code->co_nfreevars == other->co_nfreevars &&
+         other->co_nlocalsplus >= parameters && other->co_nlocalsplus <= code->co_nlocalsplus;
 }
 
 static bool remember(Decision* decision, PyObject* family, PyObject* globals, PyObject* code) {
@@ -238,8 +235,7 @@ static bool remember(Decision* decision, PyObject* family, PyObject* globals, Py
   return true;
 }
 
-// Calls the Python callback. The code counts as "never" meanwhile, because the callback may call
-// it.
+// Calls the Python callback. The code counts as "never" meanwhile, because the callback may call it.
 static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   PyObject* family = here.family;
   decision->never = true;
@@ -248,14 +244,10 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   here.paused--;
   if (!answer) return PyErr_WriteUnraisable(callback), NULL;
   decision->is_jitmagic = answer == Py_True;
-  if (answer == Py_False && remember(decision, family, globals, NULL)) {
+  PyObject* stub = answer == Py_False ? NULL : answer;
+  if ((!stub || fits(code, stub)) && remember(decision, family, globals, stub)) {
     decision->never = false;
-    Py_DECREF(answer);
-    return NULL;
-  }
-  if (fits(code, answer) && remember(decision, family, globals, answer)) {
-    decision->never = false;
-    return decision->stubs;
+    if (stub) return decision->stubs;
   }
   Py_DECREF(answer);
   return NULL;
@@ -301,9 +293,17 @@ static bool replace_code_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFra
   return decision->is_jitmagic;
 }
 
+// Returns the evaluator to which the hook passes frames on. An evaluator that was there before the hook may be installed
+// a second time, on top of it: torch.compile's stays in place after an error, and the next torch.compile then takes the
+// hook for the one below. It has seen the frame already, and would pass it back for ever.
+static _PyFrameEvalFunction next_evaluator(PyThreadState* tstate) {
+  if (previous == _PyEval_EvalFrameDefault) return previous;
+  return _PyInterpreterState_GetEvalFrameFunc(tstate->interp) == previous ? _PyEval_EvalFrameDefault : previous;
+}
+
 // Uninstalls the hook while one frame runs, so that everything below runs at full speed.
 static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
-  _PyFrameEvalFunction run = previous;
+  _PyFrameEvalFunction run = next_evaluator(tstate);
   jm_begin_uninstalled();
   PyObject* result = run(tstate, frame, throwing);
   jm_end_uninstalled();
@@ -311,13 +311,13 @@ static PyObject* evaluate_uninstalled(PyThreadState* tstate, _PyInterpreterFrame
 }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
-  if (!here.extents || here.paused) return previous(tstate, frame, throwing);
+  if (!here.extents || here.paused) return next_evaluator(tstate)(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
                        replace_code_or_is_jitmagic(tstate, frame, throwing);
   here.paused += plainly;  // and all its callees
   here.depth++;
-  PyObject* result = previous(tstate, frame, throwing);
+  PyObject* result = next_evaluator(tstate)(tstate, frame, throwing);
   here.depth--;
   here.paused -= plainly;
   return result;

@@ -67,15 +67,13 @@ void adopt_context(const Driver& api, c10::DeviceIndex device) {
 
 }  // namespace
 
-void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device) {
-  if (launch.grid[0] == 0) return;  // size 0: the driver rejects an empty grid
+void launch_cuda(const CudaLaunch& launch, c10::SmallVectorImpl<void*>& arguments, c10::DeviceIndex device) {
+  for (unsigned blocks : launch.grid) {
+    if (blocks == 0) return;  // size 0: the driver rejects an empty grid
+  }
   const Driver& api = driver();
-  // cuLaunchKernel takes the address of each argument; Triton's trailing scratch pointers are null.
-  c10::SmallVector<void*, 24> arguments;
   void* null = nullptr;
-  for (size_t i = 0; i < count; ++i) arguments.push_back(&pointers[i]);
-  for (int i : launch.by_value) arguments[size_t(i)] = pointers[i];
-  for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);
+  for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);  // Triton's trailing scratch pointers
   const c10::cuda::CUDAStream stream = api.current_stream(device);
   const auto start = [&] {
     return api.launch(

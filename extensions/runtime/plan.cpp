@@ -92,7 +92,18 @@ c10::IValue number_in(const at::Tensor& held, bool is_tensor) {
   return made;
 }
 
+bool launched_natively(const Call& call, const Frame& frame) {
+  c10::SmallVector<const at::Tensor*, 16> given;
+  for (const CallArgument& argument : call.arguments) {
+    given.push_back(argument.slots.empty() ? nullptr : frame.slots[argument.slots[0]].seen);
+  }
+  std::optional<ProfiledBlock> block;
+  if (frame.titles) [[unlikely]] block.emplace(call.op.operator_name().name, at::RecordScope::FUNCTION);
+  return launch_user_kernel(call, given);
+}
+
 void run_call(const Call& call, Frame& frame) {
+  if (call.kernel && launched_natively(call, frame)) return;
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
   for (const CallArgument& argument : call.arguments) {
@@ -151,7 +162,10 @@ void run_launch(const Step& step, Frame& frame) {
   c10::SmallVector<void*, 24> pointers(step.args.size());  // on the stack for most kernels
   for (size_t i = 0; i < step.args.size(); ++i) pointers[i] = frame.slots[step.args[i]].pointer;
   if (step.kind == Kind::LaunchCuda) {
-    launch_cuda(step.cuda, pointers.data(), pointers.size(), step.layout.device.index());
+    c10::SmallVector<void*, 24> arguments;
+    for (void*& pointer : pointers) arguments.push_back(&pointer);
+    for (int i : step.by_value) arguments[size_t(i)] = pointers[size_t(i)];
+    launch_cuda(step.cuda, arguments, step.layout.device.index());
     return;
   }
   // Kernels continue after a bad index and report it at the end, which keeps branches out of their loops. Eager then

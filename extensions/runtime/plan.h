@@ -31,6 +31,8 @@ struct Expected {
   TensorLayout layout;
 };
 
+struct UserKernel;
+
 struct Call {
   c10::OperatorHandle op;
   std::vector<CallArgument> arguments;
@@ -38,6 +40,7 @@ struct Call {
   bool out = false;
   std::vector<Expected> expected;  // per result; empty: any result is accepted
   bool foreign = false;  // an operator outside torch: its results are checked
+  std::shared_ptr<UserKernel> kernel;  // the operator launches a Triton kernel of the user
   std::string file;  // its position in the user's source
   int line = 0;  // 0: unknown
 };
@@ -53,6 +56,7 @@ struct Step {
   std::vector<int> args;
   int number = 0;  // Launch, LaunchCuda: index among the program's launches
   CudaLaunch cuda;
+  std::vector<int> by_value;  // LaunchCuda: CPU scalars, of which the kernel takes the value
   std::shared_ptr<Call> call;
 };
 
@@ -99,6 +103,13 @@ std::unique_ptr<Program> read_program(
     PyObject* tuple, PyObject* constants, PyObject* aligned, SizedFields* sizing = nullptr);
 void set_nbytes(TensorLayout& layout);
 c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
+
+// user_kernels.cpp: `specialise` is called once the numbers among the arguments of a Call are known.
+std::shared_ptr<UserKernel> read_user_kernel(PyObject* tuple);
+void specialise(Call& call);
+// Returns false if the caller has to call the operator. `given` has the tensor of each argument that is one, or a
+// number that varies.
+bool launch_user_kernel(const Call& call, c10::ArrayRef<const at::Tensor*> given);
 
 // plan.cpp: the Executable, a new reference. `otherwise` is called for unaligned inputs; may be null if none must be
 // aligned.

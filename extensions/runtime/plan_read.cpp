@@ -108,7 +108,7 @@ Expected read_expected(PyObject* entry, const Place& place) {
   return expected;
 }
 
-// ("call", name, overload, arguments, results, out, layouts, foreign, file, line)
+// ("call", name, overload, arguments, results, out, layouts, foreign, kernel, file, line)
 std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
   const char* name = text(item(step, 1));
   const char* overload = text(item(step, 2));
@@ -126,8 +126,12 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
     call.expected.push_back(read_expected(layout, {place.sizing, place.step, result++}));
   }
   call.foreign = truth(item(step, 7));
-  call.file = text(item(step, 8));
-  call.line = int(integer(item(step, 9)));
+  if (item(step, 8) != Py_None) {
+    call.kernel = read_user_kernel(item(step, 8));
+    if (!place.sizing) specialise(call);
+  }
+  call.file = text(item(step, 9));
+  call.line = int(integer(item(step, 10)));
   return std::make_shared<Call>(std::move(call));
 }
 
@@ -141,7 +145,7 @@ void read_cuda_launch(PyObject* tuple, Step& step, int limit, const Place& place
   step.cuda.scratch = int(integer(item(tuple, 5)));
   step.layout.device = c10::Device(c10::DeviceType::CUDA, c10::DeviceIndex(integer(item(tuple, 6))));
   step.args = slot_numbers(item(tuple, 7), limit);
-  step.cuda.by_value = slot_numbers(item(tuple, 8), int(step.args.size()));
+  step.by_value = slot_numbers(item(tuple, 8), int(step.args.size()));
 }
 
 Step read_step(PyObject* tuple, int limit, const Place& place) {

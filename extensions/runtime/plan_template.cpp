@@ -17,7 +17,7 @@ struct ExecutableTemplate : Template {
   PyObject* sizes;   // a SizeProgram
   PyObject* owners;  // keep kernel code loaded
   PyObject* otherwise;  // (values) -> executable for unaligned inputs; may be null
-  std::vector<int>* calls;  // steps whose ATen call depends on sizes
+  std::vector<int>* calls;  // steps whose ATen call depends on sizes, or launches a user's kernel
   std::vector<int>* layouts;  // steps whose layout does
 };
 
@@ -71,6 +71,9 @@ PyObject* make_executable(PyObject* object, Values values) {
     Call& call = *program->steps[size_t(argument.step)].call;
     call.arguments[size_t(argument.number)].constant = argument_of(call, argument, registers);
   }
+  for (int step : *self->calls) {
+    if (Call& call = *program->steps[size_t(step)].call; call.kernel) specialise(call);
+  }
   for (const SizedFields::Vector& vector : self->sizing->vectors) {
     program->constants[size_t(vector.constant)] = vector_of(vector.structure, registers);
   }
@@ -95,6 +98,9 @@ void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
     note(field.result < 0 ? *self->layouts : *self->calls, field.step);
   }
   for (const SizedFields::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
+  for (size_t step = 0; step < self->program->steps.size(); ++step) {
+    if (const auto& call = self->program->steps[step].call; call && call->kernel) note(*self->calls, int(step));
+  }
 }
 
 PyObject* plan_template_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -2,6 +2,7 @@
 //
 // plan.cpp      Executable: runs a Plan (allocations, kernel launches, ATen calls, views, frees)
 // plan_read.cpp reads the tuple that describes one
+// user_kernels.cpp  launches Triton kernels that the user wrote
 // alloc.cpp     tensors for results; small ones from a free list
 // large.cpp     memory of large results: huge pages, with a bounded cache
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
@@ -65,9 +66,9 @@ struct CudaLaunch {
   unsigned block = 128;   // threads
   unsigned shared = 0;    // dynamic shared memory, bytes
   int scratch = 0;  // trailing null pointers of Triton's launch convention
-  std::vector<int> by_value;  // CPU scalars: the value at their pointer is passed
 };
-void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
+// `arguments` are the addresses of the kernel's arguments.
+void launch_cuda(const CudaLaunch& launch, c10::SmallVectorImpl<void*>& arguments, c10::DeviceIndex device);
 
 // errors.cpp: throws with Python's error state set; HANDLE_TH_ERRORS passes it on.
 [[noreturn]] void raise_python_error();

@@ -4,12 +4,12 @@ In: the schedule, the target, for some kernels a Config. Out: (Plan, KernelSourc
 renderer is a class with `language` and `render(nests, buffers, target, configs) -> KernelSource`;
 RENDERERS maps each tier to its renderer. `choices` lists the variants of each kernel for tuning.
 
-    plan, plan_template   the plan as data, for one size tuple or for all of them
+    plan              the plan as data, for one size tuple or for all of them
     build_plan        slots, memory, launches, ATen calls and frees of a schedule
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
     scoped_text       values as text in nested scopes: what the three renderers share
-    cpp, cpp_kernel, cpp_passes, cpp_values, cpp_text   C++, from the file down to the expression;
+    cpp, cpp_kernel, cpp_passes, cpp_values, cpp_ops, cpp_text   C++, from the file to the text;
                       vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
     triton, triton_kernel, triton_tile, triton_values, triton_ops   Triton, likewise
     scalar_loops      scalar loops in any language; numba and numba_ops have that of numba
@@ -37,8 +37,7 @@ from .cpp import CppRenderer
 from .equal_kernels import SharedKernels, distinct_kernels
 from .loop_structure import nest_symbols, structure
 from .numba import NumbaRenderer
-from .plan import Config, KernelChoice, KernelSource, Plan, SizeVector
-from .plan_template import PlanTemplate
+from .plan import Config, KernelChoice, KernelSource, Plan, PlanTemplate, SizeVector
 from .triton import TritonRenderer
 
 __all__ = ["RENDERERS", "PlanTemplate", "Renderer", "choices", "render", "render_template"]

@@ -21,9 +21,10 @@ from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
+from .cpp_ops import functions_in
 from .cpp_passes import PassWriter
 from .cpp_product import products_in
-from .cpp_text import functions_in, is_reserved, renamed
+from .cpp_text import is_reserved, renamed
 from .cpp_values import CppBody
 from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit

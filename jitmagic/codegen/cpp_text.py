@@ -1,6 +1,6 @@
-"""Writes small pieces of C++ text: types, literals, names, index expressions, operators.
+"""Writes small pieces of C++ text: types, literals, names, index expressions.
 
-In: dtypes, constants, expressions over axes, op names. Out: strings. No state.
+In: dtypes, constants, expressions over axes. Out: strings. No state.
 """
 
 from __future__ import annotations
@@ -24,22 +24,16 @@ from ..loops.expr import (
     ValueIndex,
     bounds,
 )
-from ..operators.scalar import SCALARS, ScalarOperation, line_of
 from ..symbols.size import Dimension, Size
 from .scoped_text import sum_text
 
 __all__ = [
-    "BELOW",
     "CTYPES",
-    "INFIX",
     "LANE_SIZE_OPS",
-    "MIRRORED",
     "blocks_text",
-    "call_text",
     "closed",
     "count_text",
     "element",
-    "functions_in",
     "index_text",
     "is_reserved",
     "literal",
@@ -63,28 +57,6 @@ CTYPES: Mapping[torch.dtype, str] = {
     torch.uint64: "uint64_t",
     torch.bool: "bool",
 }
-INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
-# Comparison -> (positions above the bound for which it still holds, whether it is negated).
-BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
-MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-# On bools, the functions of bits are those of logic.
-_LOGIC = {r.of_bools: r.name for r in SCALARS.values() if r.of_bools and r.operands == "integers"}
-# The functions of scalar operations are in include/jitmagic/; those of operations that were
-# registered at run time are defined at the head of a unit.
-_NAMESPACE = "jm::registered"
-_CALLED = re.compile(rf"\b{_NAMESPACE}::(\w+)\(")
-_TOKEN = re.compile(
-    r"\s+|\{(?:\d|t)\}|[-+*/(),]|(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)|(?P<called>[a-z]\w*)(?=\()"
-)
-_LANES = """\
-JM_FOR_SCALAR(is_scalar<T>) {result} {name}({scalars}) {{ return {result}({text}); }}
-JM_FOR_VEC auto {name}({vectors}) {{
-    T {lanes};
-    {result} out[N];
-    {stores}
-    for (int i = 0; i < N; ++i) out[i] = {name}({each});
-    return Vec<{result}, N>::load(out);
-}}"""
 # User arguments may have any of these names: g++ refused kernels with one called nullptr.
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
@@ -172,62 +144,6 @@ def _is_call(text: str) -> bool:
         if depth == 0:
             return position == len(text) - 1
     return False
-
-
-def call_text(op: str, args: list[str], dtype: torch.dtype, operands: torch.dtype) -> str:
-    """Return one Compute node over operand texts (all vectors or all scalars)."""
-    if op in INFIX and dtype in (torch.float32, torch.float64):
-        return f"{closed(args[0])} {INFIX[op]} {closed(args[1])}"
-    if op == "neg" and dtype in (torch.float32, torch.float64):
-        return f"-{closed(args[0])}"
-    if operands == torch.bool:
-        op = _LOGIC.get(op, op)
-    space = "jm" if SCALARS[op].texts is None else _NAMESPACE
-    return f"{space}::{op}({', '.join(args)})"
-
-
-def functions_in(text: str) -> list[str]:
-    """Return the lines that define the registered operations which the text calls."""
-    names = sorted(set(_CALLED.findall(text)))
-    written = [_function(SCALARS[name]) for name in names]
-    return [f"namespace {_NAMESPACE} {{", *written, "}", ""] if written else []
-
-
-def _function(row: ScalarOperation) -> str:
-    template = line_of(row.name, "cpp")
-    names = [f"a{position}" for position in range(row.arity)]
-    vectors = _of_vectors(template, row.operands == "floats")
-    if vectors is not None:
-        parameters = ", ".join(f"V {name}" for name in names)
-        body = vectors.format(*names, t="V")
-        return f"template <class V> JM_INLINE auto {row.name}({parameters}) {{ return {body}; }}"
-    return _LANES.format(
-        name=row.name,
-        result="bool" if row.boolean else "T",
-        text=template.format(*names, t="T"),
-        scalars=", ".join(f"T {name}" for name in names),
-        vectors=", ".join(f"Vec<T, N> {name}" for name in names),
-        lanes=", ".join(f"{name}_lanes[N]" for name in names),
-        stores=" ".join(f"{name}.store({name}_lanes);" for name in names),
-        each=", ".join(f"{name}_lanes[i]" for name in names),
-    )
-
-
-def _of_vectors(template: str, divides: bool) -> str | None:
-    """Return the expression over vectors, with each number as one; None if it has other parts.
-    Vectors of integers have no division.
-    """
-    parts, at = [], 0
-    while at < len(template):
-        token = _TOKEN.match(template, at)
-        if token is None or (token[0] == "/" and not divides):
-            return None
-        called = token["called"]
-        if called and (called not in SCALARS or SCALARS[called].texts is not None):
-            return None
-        parts.append(f"V({token['number']})" if token["number"] else token[0])
-        at = token.end()
-    return "".join(parts)
 
 
 def index_text(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:

@@ -37,13 +37,10 @@ from ..loops.ir import (
     walk,
 )
 from ..schedule.substitution import expr_axes
+from .cpp_ops import BELOW, INFIX, MIRRORED, call_text
 from .cpp_text import (
-    BELOW,
     CTYPES,
-    INFIX,
     LANE_SIZE_OPS,
-    MIRRORED,
-    call_text,
     closed,
     count_text,
     element,

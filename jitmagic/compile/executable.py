@@ -19,7 +19,7 @@ from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
 from ..codegen import render
 from ..devices import Target, find_target, weaker_target
-from ..errors import CompileFailed, warn
+from ..errors import CompileFailed, PassFailed, warn
 from ..loops.lower import device_of_kernels, lower
 from ..loops.verify import verify
 from ..options import Options
@@ -28,6 +28,7 @@ from ..runtime.load import load
 from ..schedule import schedule, turned_outputs
 from ..torch_types import Executable
 from .background import left_to_background
+from .graph_passes import edit_loops
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_joint import Builders
@@ -45,10 +46,12 @@ def build_executable(
     record: Recording,
     make_inputs: Examples,
     saved: SavedLayouts | None = None,
+    training: bool = False,
 ) -> Executable:
     """Build kernels by the best tier that works; a tier that fails falls back visibly.
 
     `saved`: the outputs that only the backward reads, whose strides the kernels may choose.
+    `training`: the graph is a backward, or a forward that has one; for passes.
     """
     device = device_of_kernels(gm)
     target = find_target(device, options)
@@ -56,7 +59,9 @@ def build_executable(
         _warn_no_compiler(target, options)
     while target.tier != "aten":
         try:
-            return build_native(gm, name, target, options, record, make_inputs, saved)
+            return build_native(gm, name, target, options, record, make_inputs, saved, training)
+        except PassFailed:
+            raise
         except (CompileFailed, ImportError) as error:
             weaker = weaker_target(target, options)
             _warn_weaker_tier(name, target, weaker, error)
@@ -89,10 +94,11 @@ def build_native(
     record: Recording,
     make_inputs: Examples,
     saved: SavedLayouts | None = None,
+    training: bool = False,
 ) -> Executable:
     """Run the stages with kernels of one tier."""
     with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(lower(gm, name))
+        program = stage.keep(edit_loops(lower(gm, name), training, record))
         if options.verify:
             verify(program)
     ours = best_products(program, target, options, record, make_inputs) if options.tunes else {}
@@ -130,8 +136,9 @@ def builders_for_sizes(options: Options, record: Recording) -> Builders:
     """Return the functions that build the executables of one joint graph for all sizes."""
     later = record.for_later()
 
-    def graph(gm: GraphModule, name: str, record: Recording) -> Executable:
-        return build_executable(gm, name, options, record, partial(stand_in_inputs, gm))
+    def graph(gm: GraphModule, name: str, record: Recording, training: bool) -> Executable:
+        make_inputs = partial(stand_in_inputs, gm)
+        return build_executable(gm, name, options, record, make_inputs, training=training)
 
     def backward(
         build: Callable[[Recording], Executable], replay: Callable[[], GraphModule]

@@ -1,9 +1,9 @@
 """Runs the registered passes on the graphs of a compile, and checks each result.
 
-Input: the result of a stage. Output: the same with edited graphs. After each pass the metas of new
-nodes are inferred, dead nodes are erased, and the graph must have the inputs, outputs and writes
-that it had. A pass that raises or breaks this raises PassFailed; a pass that does not end runs
-into the time limit of the compile.
+Input: the result of a stage. Output: the same with edited graphs, or an edited LoopProgram. After
+each pass the metas of new nodes are inferred, dead nodes are erased, and the graph must have the
+inputs, outputs and writes that it had. A pass that raises or breaks this raises PassFailed; a pass
+that does not end runs into the time limit of the compile.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from ..graph.memory import memory_of
 from ..graph.node_meta import mutated_by
 from ..graph.passes import describe_edited, drop_dead_code, state_of
 from ..graph.verify import verify
+from ..loops.ir import Buffer, LoopProgram
+from ..loops.verify import verify as verify_loops
 from ..records import USERS_PASS, Recording
+from ..schedule.dependencies import storages, writes_of
 from ..spec import TensorSpec
+from ..symbols.size import is_same
 from ..torch_types import OpOverload
 from ..trace.result import Trace
 
-__all__ = ["edit_captured", "edit_joint", "edit_parts"]
+__all__ = ["edit_captured", "edit_joint", "edit_loops", "edit_parts"]
 
 aten = torch.ops.aten
 _COPY = aten.copy_.default
@@ -77,6 +81,63 @@ def edit_parts(parts: Partition, record: Recording) -> Partition:
     run = partial(_edited, training=training, record=record)
     backward = None if parts.backward is None else run(parts.backward, "backward")
     return replace(parts, forward=run(parts.forward, "forward"), backward=backward)
+
+
+def edit_loops(program: LoopProgram, training: bool, record: Recording) -> LoopProgram:
+    """Run the passes of the stage "loops"."""
+    context = PassContext("loops", training, record.name)
+    for one in passes_for("loops", training):
+        with record.stage(f"{USERS_PASS}{one.name}"):
+            returned = _call(one, program, context)
+            with _checking(one):
+                program = program if returned is None else _checked_loops(returned, program)
+    return program
+
+
+def _checked_loops(made: object, before: LoopProgram) -> LoopProgram:
+    """Return the result of a pass; raise if it is not valid in the place of the program."""
+    if not isinstance(made, LoopProgram):
+        raise TypeError(f"it returned a {type(made).__name__}, not a LoopProgram or None")
+    verify_loops(made)
+    first, other = ((one.name, one.inputs, len(one.outputs)) for one in (before, made))
+    if first != other:
+        raise ValueError("they change the name, the inputs or the number of outputs")
+    for old, new in zip(_ends_of(before), _ends_of(made), strict=True):
+        if not _is_same_buffer(before.buffers.get(old), made.buffers.get(new)):
+            raise ValueError(f"they change the shape, strides, dtype or device of {old}")
+    written = [_written_by_loops(one) for one in (before, made)]
+    if written[0] != written[1]:
+        names = [", ".join(sorted(some)) or "none" for some in written]
+        raise ValueError(f"they write to other inputs: {names[1]} instead of {names[0]}")
+    if _shared_memory(before) != _shared_memory(made):
+        raise ValueError("they change which inputs and outputs share memory")
+    return made
+
+
+def _ends_of(program: LoopProgram) -> list[str]:
+    return [name or "" for name in (*program.inputs, *program.outputs)]
+
+
+def _is_same_buffer(old: Buffer | None, new: Buffer | None) -> bool:
+    if old is None or new is None or (old.dtype, old.device) != (new.dtype, new.device):
+        return old is new
+    first, other = (old.shape, old.stride), (new.shape, new.stride)
+    return len(old.shape) == len(new.shape) and all(
+        is_same(a, b) for pair in zip(first, other, strict=True) for a, b in zip(*pair, strict=True)
+    )
+
+
+def _written_by_loops(program: LoopProgram) -> set[str]:
+    owner = storages(program)
+    written = {owner[name] for step in program.steps for name in writes_of(step)}
+    return written & {*program.inputs}
+
+
+def _shared_memory(program: LoopProgram) -> list[int]:
+    """Return for each input and output the first one in the same memory."""
+    owner = storages(program)
+    memory = [owner.get(name, name) for name in _ends_of(program)]
+    return [memory.index(one) for one in memory]
 
 
 def _edited(gm: GraphModule, stage: str, *, training: bool, record: Recording) -> GraphModule:
@@ -165,14 +226,8 @@ def _run_passes(
 
 def _run_pass(one: RegisteredPass, gm: GraphModule, context: PassContext, kind: _Graphs) -> None:
     describe, before, nodes = kind.begin(gm), _Signature.of(gm, kind), list(gm.graph.nodes)
-    run: Callable[..., object] = one.run
-    try:
-        with _interruptible():
-            returned = run(gm, context)
-    except Exception as error:  # the user's code may raise anything
-        why = f"raised {type(error).__name__}: {error}"
-        raise PassFailed(one.name, one.stage, why) from error
-    try:
+    returned = _call(one, gm, context)
+    with _checking(one):
         if returned is not None:
             raise ValueError(f"returned a {type(returned).__name__}: it has to edit the graph")
         gm.graph.lint()
@@ -181,9 +236,26 @@ def _run_pass(one: RegisteredPass, gm: GraphModule, context: PassContext, kind: 
         _check_dropped(gm, nodes)
         if (changed := before.difference(_Signature.of(gm, kind))) is not None:
             raise ValueError(changed)
-    except Exception as error:  # torch raises many kinds for a call that does not fit
-        raise PassFailed(one.name, one.stage, f"made a wrong graph: it {error}") from error
     gm.recompile()
+
+
+def _call(one: RegisteredPass, edited: Any, context: PassContext) -> object:
+    run: Callable[..., object] = one.run
+    try:
+        with _interruptible():
+            return run(edited, context)
+    except Exception as error:  # the user's code may raise anything
+        why = f"raised {type(error).__name__}: {error}"
+        raise PassFailed(one.name, one.stage, why) from error
+
+
+@contextmanager
+def _checking(one: RegisteredPass) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # torch raises many kinds for a call that does not fit
+        made = "wrong loops:" if one.stage == "loops" else "a wrong graph: it"
+        raise PassFailed(one.name, one.stage, f"made {made} {error}") from error
 
 
 @contextmanager

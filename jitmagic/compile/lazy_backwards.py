@@ -19,7 +19,7 @@ from ..autograd.backward_graphs import backward_without
 from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
 from ..budget import OutOfTime, within
-from ..errors import CompileFailed, warn
+from ..errors import CompileFailed, PassFailed, warn
 from ..frame.sandbox import sandbox
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
@@ -42,7 +42,8 @@ def prepare_backward(
         return None
     if record.wanted:
         # Never run: its kernels are collected, to be built together with the forward's.
-        build(backward_without(parts, ()), "backward", options, record, make_inputs)
+        gm = backward_without(parts, ())
+        build(gm, "backward", options, record, make_inputs, training=True)
     backward = BackwardCache.of(lambda gm: _build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # for status(), which must not keep it alive
     return backward
@@ -55,7 +56,8 @@ def _build_backward(
     record: Recording,
 ) -> Executable:
     def made(record: Recording) -> Executable:
-        return build(gm, "backward", options, record, partial(stand_in_inputs, gm))
+        make_inputs = partial(stand_in_inputs, gm)
+        return build(gm, "backward", options, record, make_inputs, training=True)
 
     return at_first_use(made, lambda: gm, options, record)
 
@@ -77,7 +79,7 @@ def at_first_use(
         if isinstance(error, OutOfTime):
             failed = TookTooLong.after(options.budget, record.stages)
         record.end(failed)
-        if options.on_error == "raise":
+        if options.on_error == "raise" or isinstance(error, PassFailed):
             if isinstance(error, OutOfTime):
                 raise CompileFailed(failed.why) from None
             raise

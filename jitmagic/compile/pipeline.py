@@ -246,7 +246,10 @@ def _compile_ahead(
     # The forward is built first: its kernels choose the strides of tensors saved for backward
     # (channels_last images), and the backward is compiled for those strides.
     saved = SavedLayouts(parts)
-    forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
+    training = parts.backward is not None
+    forward = build(
+        parts.forward, "forward", options, record, make_inputs, saved=saved, training=training
+    )
     parts = saved.with_final_strides()
     later = record.for_later()  # a backward is built during a later call, with its own record
     backward = prepare_backward(build, parts, options, record, later, make_inputs)

@@ -61,13 +61,14 @@ KEPT = 64  # executables cached per template; building an evicted one again take
 class Builders(NamedTuple):
     """Functions that build executables for a SizedJoint (`executable.builders_for_sizes`).
 
-    `target` chooses the target of a graph. `graph` builds the executable of a concrete graph.
+    `target` chooses the target of a graph. `graph` builds the executable of a concrete graph;
+    its last argument says whether gradients are computed by or after it.
     `backward` calls its first argument to build a backward; if that fails, it replays the graph
     that the second returns. `warn_of_replay` warns that a backward runs op by op.
     """
 
     target: Callable[[GraphModule], Target]
-    graph: Callable[[GraphModule, str, Recording], Executable]
+    graph: Callable[[GraphModule, str, Recording, bool], Executable]
     backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
     warn_of_replay: Callable[[bool], None]
 
@@ -146,7 +147,7 @@ class SizedJoint:
         with record.stage("partition") as stage:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
-        forward = self._templates(parts.forward, "forward")
+        forward = self._templates(parts.forward, "forward", parts.backward is not None)
         return _Part(
             subgraph,
             joint,
@@ -155,9 +156,9 @@ class SizedJoint:
             forward,
         )
 
-    def _templates(self, gm: GraphModule, name: str) -> Templates:
+    def _templates(self, gm: GraphModule, name: str, training: bool) -> Templates:
         target = self._builders.target(gm)
-        return Templates(gm, name, self.predicates, target, self._options)
+        return Templates(gm, name, self.predicates, target, self._options, training)
 
     # -- values of a call ------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class SizedJoint:
     def _alone(self, part: _Part, values: SizeTuple, record: Recording) -> Executable:
         """Build the forward of one size tuple, for which there can be no template."""
         gm = graph_at(part.parts.forward, self._known(values))
-        return self._builders.graph(gm, "forward", record)
+        return self._builders.graph(gm, "forward", record, part.parts.backward is not None)
 
     def _assembled(
         self, forwards: Sequence[SizeTemplate | Executable], inputs: int
@@ -242,12 +243,12 @@ class SizedJoint:
 
     def _new_backward(self, part: _Part, missing: Missing) -> BySizes:
         gm = backward_without(part.parts, missing)
-        templates = self._templates(gm, "backward")
+        templates = self._templates(gm, "backward", True)
 
         def build(values: SizeTuple, record: Recording) -> Executable:
             template = templates.template(values, record)
             if template is None:
-                return self._builders.graph(concrete(values), "backward", record)
+                return self._builders.graph(concrete(values), "backward", record, True)
             if template.is_native:
                 known.add_template(checks((template.predicates,)), template.plan, None)
             return template.instantiate(values)

@@ -19,8 +19,7 @@ from typing import Protocol, TypeVar
 from torch.fx import GraphModule
 
 from ..codegen import render_template
-from ..codegen.plan import KernelSource, Plan
-from ..codegen.plan_template import PlanTemplate
+from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..devices import Target
 from ..loops.lower import lower
 from ..loops.verify import verify
@@ -33,6 +32,7 @@ from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
+from .graph_passes import edit_loops
 from .profiler_names import call_places, titles_of
 
 __all__ = ["SizeTuple", "Template", "Templates", "compile_template", "for_all_sizes"]
@@ -111,7 +111,7 @@ class Templates:
 
     __slots__ = (
         *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_target", "_within"),
-        "compiled",
+        *("_training", "compiled"),
     )
 
     def __init__(
@@ -121,10 +121,13 @@ class Templates:
         within: Predicates,
         target: Target,
         options: Options,
+        training: bool = False,
     ) -> None:
-        """`within`: predicates on the graph's symbols that all values pass."""
+        """`within`: predicates on the graph's symbols that all values pass. `training`: the graph
+        is a backward, or a forward that has one.
+        """
         self._graph, self._name, self._within = graph, name, within
-        self._target, self._options = target, options
+        self._target, self._options, self._training = target, options, training
         self._made: list[Template] = []
         self._lock = RLock()
         self._is_sized = True
@@ -149,7 +152,9 @@ class Templates:
         given = self._graph, self._name, self._within, values, self._target, self._options, record
         # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
         excludes_sizes = self.compiled <= self._options.recompile_limit // 2
-        make = partial(compile_template, *given, excludes_sizes=excludes_sizes)
+        make = partial(
+            compile_template, *given, excludes_sizes=excludes_sizes, training=self._training
+        )
         template = for_all_sizes(f"{self._name}: for all sizes", values, make, record, set())
         if template is None:
             self._is_sized = False
@@ -169,13 +174,14 @@ def compile_template(
     fixed: Collection[Symbol] = (),
     *,
     excludes_sizes: bool = True,
+    training: bool = False,
 ) -> Template:
     """Compile the graph for as many values of its symbols as possible, all of which pass `within`;
     those in `fixed` are constants.
 
     `excludes_sizes`: stages may exclude sizes unlike these where that gives faster kernels
-    (`Context.may_assume`). Raises Specialize if a stage needs more symbols as ints, and
-    CompileFailed if the tier's kernels are for one size.
+    (`Context.may_assume`). `training` is for passes. Raises Specialize if a stage needs more
+    symbols as ints, and CompileFailed if the tier's kernels are for one size.
     """
     predicates, known = fresh_sizes(
         within.ranges,
@@ -186,7 +192,7 @@ def compile_template(
         excludes_sizes=excludes_sizes,
     )
     with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(lower(gm, name, known))
+        program = stage.keep(edit_loops(lower(gm, name, known), training, record))
         if options.verify:
             verify(program)
     with record.stage(f"{name}: schedule") as stage:

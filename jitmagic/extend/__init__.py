@@ -1,7 +1,9 @@
 """extend: adds operators, graph passes and backends to jitmagic, from a notebook or a package.
 
     register_backend(name, compile_fn)   for jit(fn, backend=name)
-    register_pass(stage, fn)             edits the captured, joint, forward or backward graph
+    register_pass(stage, fn)             edits the captured, joint, forward or backward graph, or
+                                         the loops that a graph becomes
+    rewrite_values(program, change)      edits what loops compute, for such a pass
     register_operator(op, shape=...)     facts of an operator of torch.library: shapes, writes, cost
     register_decomposition(op, fn)       computes an operator by other torch operations
     register_lowering(op, fn)            computes an element of a result: part of fused kernels
@@ -22,6 +24,7 @@ compile. docs/pages/extending.md has examples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotRender, ExtensionFailed, PassFailed, UsageError
@@ -35,12 +38,15 @@ from .calls import (
     substitute_in_graph,
 )
 from .devices import register_device, register_renderer
-from .passes import STAGES, GraphPass, PassContext, register_pass
+from .passes import STAGES, GraphPass, LoopPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
 
 if TYPE_CHECKING:
     from .operators import register_decomposition, register_lowering, register_operator
     from .scalars import Scalar, register_scalar, scalar
+
+    def rewrite_values(program: Any, change: Callable[[Any], Any]) -> Any: ...
+
 
 __all__ = [
     "STAGES",
@@ -48,6 +54,7 @@ __all__ = [
     "ExtensionFailed",
     "GraphPass",
     "KernelSource",
+    "LoopPass",
     "LoopRenderer",
     "LoopText",
     "PassContext",
@@ -66,6 +73,7 @@ __all__ = [
     "register_pass",
     "register_renderer",
     "register_scalar",
+    "rewrite_values",
     "scalar",
     "substitute_in_graph",
     "unregister",
@@ -81,13 +89,14 @@ _LATE = {
     "register_lowering": "extend.operators",
     "register_operator": "extend.operators",
     "register_scalar": "extend.scalars",
+    "rewrite_values": "schedule.substitution",
     "scalar": "extend.scalars",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is about operators at its first use: their rows are a tenth of the time that
-    `import jitmagic` takes.
+    """Import what is about operators or loops at its first use: the rows of operators are a tenth
+    of the time that `import jitmagic` takes.
     """
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,6 @@ from .registry import Registration, Registry
 
 __all__ = [
     "CALLS",
-    "REPLACEMENTS",
     "RegisteredCall",
     "allow_in_graph",
     "assume_constant_result",
@@ -41,17 +40,15 @@ class RegisteredCall:
     """Describes how calls of `function` are followed.
 
     kind: "replaced", "node" or "constant"
-    key: where `REPLACEMENTS` holds the function that is traced in place of a replaced one
+    replacement: the function that is traced in place of a replaced one
     """
 
     function: Any
     kind: str
-    key: str = ""
+    replacement: Any = None
 
 
 CALLS: Registry[RegisteredCall] = Registry("function")
-REPLACEMENTS: dict[str, Any] = {}
-"""Replacements by the names of what they replace. Guards read the functions from here."""
 
 
 def register_call(
@@ -89,9 +86,7 @@ def register_call(
     if replacement is None:
         return CALLS.add(chosen, RegisteredCall(fn, "node" if as_node else "constant"))
     _check_parameters(fn, replacement)
-    added = CALLS.add(chosen, RegisteredCall(fn, "replaced", chosen))
-    REPLACEMENTS[chosen] = replacement
-    return added
+    return CALLS.add(chosen, RegisteredCall(fn, "replaced", replacement))
 
 
 def substitute_in_graph(original: AnyFunction, /) -> Callable[[F], F]:
@@ -127,11 +122,7 @@ def call_of(function: Any) -> RegisteredCall | None:
     mark = mark_of(function)
     if mark is None:
         return None
-    kind, replacement = mark
-    key = _name_of(function)
-    if replacement is not None:
-        REPLACEMENTS[key] = replacement
-    return RegisteredCall(function, kind, key)
+    return RegisteredCall(function, *mark)
 
 
 def _name_of(fn: Any) -> str:

@@ -9,13 +9,15 @@ compile/graph_passes.py asks at each stage. Stages, in order:
                outputs are the results, then the gradients. Writes to inputs are final aten.copy_
     forward    the part of the joint graph that a call runs; outputs: results, then saved tensors
     backward   the part that a backward runs; inputs: saved tensors, then tangents
+    loops      the forward, or the backward, as loops: a `jitmagic.loops.ir.LoopProgram`, before
+               loops are fused
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from torch.fx import GraphModule
 
@@ -26,13 +28,14 @@ __all__ = [
     "PASSES",
     "STAGES",
     "GraphPass",
+    "LoopPass",
     "PassContext",
     "RegisteredPass",
     "passes_for",
     "register_pass",
 ]
 
-STAGES = ("captured", "joint", "forward", "backward")
+STAGES = ("captured", "joint", "forward", "backward", "loops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class PassContext:
 
 
 GraphPass = Callable[[GraphModule, PassContext], None]
+LoopPass = Callable[[Any, PassContext], Any]  # of a LoopProgram: another one, or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +62,7 @@ class RegisteredPass:
     name: str
     stage: str
     training: bool | None
-    run: GraphPass
+    run: LoopPass
 
 
 PASSES: Registry[RegisteredPass] = Registry("pass")
@@ -66,32 +70,34 @@ PASSES: Registry[RegisteredPass] = Registry("pass")
 
 @overload
 def register_pass(
-    stage: str, run: GraphPass, /, *, training: bool | None = None, name: str | None = None
+    stage: str, run: LoopPass, /, *, training: bool | None = None, name: str | None = None
 ) -> Registration: ...
 @overload
 def register_pass(
     stage: str, /, *, training: bool | None = None, name: str | None = None
-) -> Callable[[GraphPass], GraphPass]: ...
+) -> Callable[[LoopPass], LoopPass]: ...
 
 
 def register_pass(
     stage: str,
-    run: GraphPass | None = None,
+    run: LoopPass | None = None,
     /,
     *,
     training: bool | None = None,
     name: str | None = None,
-) -> Registration | Callable[[GraphPass], GraphPass]:
+) -> Registration | Callable[[LoopPass], LoopPass]:
     """Register `run(graph_module, context) -> None`, which may edit the graph of a stage in place.
+    For the stage "loops" it is `run(program, context) -> program`: a LoopProgram cannot be changed,
+    so the pass returns an edited one, or None.
 
-    stage: "captured", "joint", "forward" or "backward" (`help(jitmagic.extend.passes)`)
+    stage: "captured", "joint", "forward", "backward" or "loops" (`help(jitmagic.extend.passes)`)
     training: only graphs that gradients may be asked of (True), only others (False), or all
     name: for messages, and for `unregister`; by default the function's
 
     Passes of a stage run in the order of registration. New nodes need no metadata, and dead nodes
     need not be erased. After each pass the graph is checked: its inputs, the shapes, dtypes and
-    devices of its outputs, and the inputs that it writes to are the same as before. A pass that
-    breaks this, or raises, is an error that names it.
+    devices of its outputs, and the inputs that it writes to are the same as before; loops are also
+    checked by the rules of their IR. A pass that breaks this, or raises, is an error that names it.
 
     Registering or removing a pass makes all tagged functions compile again at their next call, as
     `jitmagic.reset()` does.

@@ -5,6 +5,7 @@
                        translation_units, linking, memory_loading
     triton_kernels, numba_kernels   the same for the other languages; each imports its package
     store, private_files   the kernel cache on disk: keys -> verified bytes, for this user alone
+    user_kernels       launches of user-written Triton kernels, for the native executor to repeat
     native             plans as the native executor reads them, and native wrappers around it
     plan_interpreter   runs a plan in Python, step by step: the reference implementation
     background_builds  builds kernels on a background thread
@@ -12,5 +13,6 @@
     tune, step_timing, examples   measure candidates and single steps, and make tensors for that
     alignment          which kernel arguments are 16-byte aligned
 
-Nothing here knows graphs or schedules: a plan is all that it takes.
+Nothing here knows graphs or schedules, except user_kernels the form of a launch: a plan is all that
+it takes.
 """

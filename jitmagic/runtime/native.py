@@ -35,6 +35,7 @@ from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import AnyFunction, Executable
+from .user_kernels import native_launches
 
 __all__ = [
     "BySizes",
@@ -388,7 +389,7 @@ def _lower_call(step: Call) -> tuple[object, ...]:
     name, _, _ = schema.name.partition(".")
     layouts = tuple(layout and _expected(layout) for layout in step.layouts)
     call = ("call", name, schema.overload_name, arguments, results, step.out, layouts)
-    return (*call, step.foreign)
+    return (*call, step.foreign, native_launches(step.op))
 
 
 def _expected(layout: Layout) -> tuple[object, ...]:

@@ -33,7 +33,7 @@ from ..devices import Target
 from ..errors import ToolchainError
 from .store import Store, content_key
 
-__all__ = ["Cubin", "build_cubins"]
+__all__ = ["Cubin", "build_cubins", "import_triton", "read_cubin"]
 
 POINTERS: Mapping[torch.dtype, str] = {
     torch.float32: "*fp32",
@@ -161,7 +161,7 @@ def _stored(request: _Request, store: Store) -> Cubin | None:
 
 def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]:
     """Compile in parallel: most of the work is in LLVM and ptxas, outside the GIL."""
-    _import_triton()
+    import_triton()
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
@@ -195,7 +195,7 @@ def _compile_on_thread(request: _Request, store: Store) -> Cubin | None:
         return None
 
 
-def _import_triton() -> Any:
+def import_triton() -> Any:
     try:
         import triton  # noqa: PLC0415 - heavy, and needed only when a kernel is not in the cache
         import triton.backends.compiler  # noqa: PLC0415
@@ -207,7 +207,7 @@ def _import_triton() -> Any:
 
 def _compile(request: _Request, store: Store) -> Cubin:
     """Compile by triton.compile; the text is stored next to the cubin, where profilers read it."""
-    triton = _import_triton()
+    triton = import_triton()
     key = request.key()
     path = str(store.put(key, ".py", request.text.encode()) or f"<jitmagic {key}>")
     try:
@@ -215,7 +215,7 @@ def _compile(request: _Request, store: Store) -> Cubin:
     except Exception as error:  # triton raises errors of many unrelated classes
         command = f"triton.compile({request.symbol}, sm_{request.arch})"
         raise ToolchainError("triton", command, f"{error}\n{request.text}") from error
-    cubin = _read(compiled, len(request.signature))
+    cubin = read_cubin(compiled, len(request.signature))
     facts = {
         "name": cubin.name,
         "warps": cubin.warps,
@@ -292,15 +292,17 @@ def _as_module(path: str, request: _Request) -> Iterator[Any]:
         linecache.cache.pop(path, None)
 
 
-def _read(compiled: Any, pointers: int) -> Cubin:
+def read_cubin(compiled: Any, pointers: int) -> Cubin:
     """Return what a launch needs, from metadata and PTX: triton versions differ in trailing
     parameters.
     """
     facts = compiled.metadata
     if getattr(facts, "global_scratch_size", 0):
         raise ToolchainError("triton", facts.name, "the kernel needs scratch memory")
-    entry = re.search(r"\.entry\s+\w+\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
-    declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
+    entry = re.search(r"\.entry\s+[\w$%]+\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
+    if entry is None:
+        raise ToolchainError("triton", facts.name, "the kernel's parameters are unknown")
+    declared = len(re.findall(r"\.param\b", entry.group(1)))
     return Cubin(
         compiled.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers
     )

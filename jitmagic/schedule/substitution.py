@@ -9,6 +9,7 @@ expression would be captured by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 
 from ..loops.expr import (
@@ -27,6 +28,8 @@ from ..loops.ir import (
     Compute,
     IndexValue,
     Load,
+    LoopProgram,
+    Nest,
     Reduction,
     Store,
     Value,
@@ -35,7 +38,7 @@ from ..loops.ir import (
 )
 from ..symbols.expr import Leaf
 
-__all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis"]
+__all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "rewrite_values"]
 
 # Unique in the process: axes of different programs never meet, and tile.py renames them all.
 _FRESH = count()
@@ -57,14 +60,15 @@ class Rebuilder:
         on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
         on_reduction: Callable[[Reduction], Value] | None = None,
         on_cast: Callable[[Cast], Value] | None = None,
+        on_value: Callable[[Value], Value] | None = None,
         made: Mapping[Value, Value] | None = None,  # values with given replacements
     ) -> None:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
-        self._on_reduction, self._on_cast = on_reduction, on_cast
+        self._on_reduction, self._on_cast, self._on_value = on_reduction, on_cast, on_value
         captured = [expr_axes(e) for e in self.bindings.values()]
         self._affected = frozenset(self.bindings).union(*captured)  # a loop over these is renamed
-        hooks = on_load, on_expr, on_axes, on_reduction, on_cast
+        hooks = on_load, on_expr, on_axes, on_reduction, on_cast, on_value
         self._idle = not (self.bindings or made or any(hooks))
         self._done: dict[Value, Value] = dict(made or {})
         self._exprs: dict[Expr, Expr] = {}
@@ -101,7 +105,8 @@ class Rebuilder:
                 stack.extend(reversed(pending))
                 continue
             stack.pop()
-            done[node] = self._remake(node)
+            made = self._remake(node)
+            done[node] = made if self._on_value is None else self._on_value(made)
         return done[root]
 
     def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -180,10 +185,24 @@ class Rebuilder:
             bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
             inside = Rebuilder(
                 bindings, on_load=self._on_load, on_expr=self._on_expr, on_axes=self._on_axes,
-                on_reduction=self._on_reduction, on_cast=self._on_cast,
+                on_reduction=self._on_reduction, on_cast=self._on_cast, on_value=self._on_value,
             )  # fmt: skip
             self._inner[axes, wanted] = (inside, new)
         return self._inner[axes, wanted]
+
+
+def rewrite_values(program: LoopProgram, change: Callable[[Value], Value]) -> LoopProgram:
+    """Return the program with `change(value)` in place of each value, operands first; masks and
+    run-time indexes are such values too. `change` returns its argument for a value that stays.
+    """
+    rebuilder = Rebuilder(on_value=change)
+    steps = [
+        replace(step, stores=tuple(map(rebuilder.store, step.stores)))
+        if isinstance(step, Nest)
+        else step
+        for step in program.steps
+    ]
+    return replace(program, steps=tuple(steps))
 
 
 def expr_axes(expr: Expr) -> frozenset[Axis]:

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.codegen import cpp_text, numba_ops, triton_ops
-from jitmagic.codegen.cpp_text import CTYPES, call_text
+from jitmagic.codegen import cpp_ops, numba_ops, triton_ops
+from jitmagic.codegen.cpp_ops import call_text
+from jitmagic.codegen.cpp_text import CTYPES
 from jitmagic.errors import CannotRender, FallbackWarning, UsageError
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import LoopProgram
@@ -54,7 +55,7 @@ def test_every_operation_has_a_line_for_every_dtype(module: ModuleType) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("module", [triton_ops, numba_ops, cpp_text])
+@pytest.mark.parametrize("module", [triton_ops, numba_ops, cpp_ops])
 def test_every_line_is_of_an_operation(module: ModuleType) -> None:
     lines = {"_EITHER", "_FLOAT", "_SINGLE", "_DOUBLE", "_INTEGER", "_SHORT", "_BOOL", "INFIX"}
     named = {name for table in lines for name in getattr(module, table, {})}
@@ -177,10 +178,10 @@ def test_triton_compiles_every_operation_for_a_gpu(arity, tmp_path, monkeypatch)
 
 @pytest.mark.usefixtures("registered")
 def test_an_expression_of_known_functions_is_one_of_vectors() -> None:
-    lines = "\n".join(cpp_text.functions_in("jm::registered::ramp(x) + jm::registered::bessel(x)"))
+    lines = "\n".join(cpp_ops.functions_in("jm::registered::ramp(x) + jm::registered::bessel(x)"))
     assert "auto ramp(V a0) { return a0 / (V(1) + abs(a0)); }" in lines
     assert "out[i] = bessel(a0_lanes[i])" in lines
-    assert not cpp_text.functions_in("jm::exp(x)")
+    assert not cpp_ops.functions_in("jm::exp(x)")
 
 
 @pytest.mark.usefixtures("registered")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 
 import jitmagic
+from jitmagic.graph.triton.launches import Launch
 from tests.programs.counts import counts_of
 from tests.programs.triton_kernels import kernels as k
 from tests.programs.triton_kernels import operators, programs
@@ -128,6 +131,110 @@ def test_launches_are_replayed_by_cuda_graphs():
     finally:
         k.add_kernel.pre_run_hooks.remove(hook)
     assert 0 < len(calls) < 20, calls
+
+
+@pytest.fixture
+def through_triton(monkeypatch):
+    """The kernels that were launched through Triton."""
+    seen, launch = [], Launch.launch
+
+    def noted(self, args):
+        seen.append(self.name)
+        return launch(self, args)
+
+    monkeypatch.setattr(Launch, "launch", noted)
+    return seen
+
+
+NEEDS_TRITON = {"descriptors"}  # makes a descriptor at each launch
+
+
+@pytest.mark.parametrize(("fn", "inputs"), CASES, ids=lambda one: getattr(one, "__name__", ""))
+def test_launches_become_native(fn, inputs, through_triton):
+    compiled = jitmagic.jit(fn, options={"keep": "compiled"})
+    for _ in range(3):
+        outcome(compiled, inputs())
+    through_triton.clear()
+    found = outcome(compiled, inputs())
+    assert bool(through_triton) == (fn.__name__ in NEEDS_TRITON), through_triton
+    for one, wanted in zip(found, outcome(fn, inputs()), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_native_launches_of_every_specialisation(through_triton):
+    compiled = jitmagic.jit(programs.between_pointwise, options={"keep": "compiled"})
+    for turn in range(3):
+        through_triton.clear()
+        for n in (128, 100, 1, 16, 33, 101, 144):
+            for start in (0, 1, 4):
+                x, y = (one[start:] for one in vectors(2, n + start))
+                wanted = programs.between_pointwise(x, y)
+                torch.testing.assert_close(compiled(x, y), wanted, rtol=1e-5, atol=1e-5)
+        assert turn < 2 or not through_triton
+
+
+@triton.jit
+def product_kernel(x, y, out, n, SIDE: tl.constexpr):
+    """Multiplies square matrices in blocks: more shared memory than a kernel gets unasked."""
+    rows = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    columns = tl.program_id(1) * SIDE + tl.arange(0, SIDE)
+    total = tl.zeros((SIDE, SIDE), dtype=tl.float32)
+    for start in range(0, n, 64):
+        inner = start + tl.arange(0, 64)
+        left = tl.load(x + rows[:, None] * n + inner[None, :])
+        total += tl.dot(left, tl.load(y + inner[:, None] * n + columns[None, :]))
+    tl.store(out + rows[:, None] * n + columns[None, :], total)
+
+
+def test_native_launch_with_much_shared_memory(through_triton):
+    def product(x, y):
+        out = torch.empty_like(x, dtype=torch.float32)
+        grid = (x.shape[0] // 128, x.shape[0] // 128)
+        product_kernel[grid](x, y, out, x.shape[0], SIDE=128, num_warps=8, num_stages=4)
+        return out + 1
+
+    torch.manual_seed(0)
+    x, y = (torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    wanted = product(x, y)
+    (kernel,) = product_kernel.device_caches[torch.cuda.current_device()][0].values()
+    assert kernel.metadata.shared > 48 << 10
+    compiled = jitmagic.jit(product, options={"keep": "compiled"})
+    for _ in range(4):
+        through_triton.clear()
+        torch.testing.assert_close(compiled(x, y), wanted)
+    assert not through_triton
+
+
+def test_native_launches_on_a_side_stream_and_from_threads():
+    compiled = jitmagic.jit(programs.between_pointwise)
+    x, y = vectors(2)
+    wanted = programs.between_pointwise(x, y)
+    for _ in range(4):
+        compiled(x, y)
+
+    def run():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            found = [compiled(x, y) for _ in range(20)]
+        stream.synchronize()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for made in [pool.submit(run) for _ in range(8)]:
+            for found in made.result():
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_native_launches_are_replayed_by_cuda_graphs(through_triton):
+    compiled = jitmagic.jit(
+        programs.between_pointwise, mode="reduce-overhead", options={"keep": "compiled"}
+    )
+    x, y = vectors(2)
+    wanted = programs.between_pointwise(x, y)
+    for _ in range(20):
+        torch.testing.assert_close(compiled(x, y), wanted, rtol=1e-5, atol=1e-5)
+    assert len(through_triton) <= 2, through_triton
 
 
 @triton.jit

@@ -187,6 +187,30 @@ def test_functions_marked_for_torch_compiler_are_known() -> None:
     assert done.stdout == "all\n", done.stderr
 
 
+SAME_NAME = """
+import torch, jitmagic
+
+def made(n):
+    def shifted(x):
+        return x + n
+    torch.compiler.substitute_in_graph(shifted)(lambda x: x + 100 * n)
+    return shifted
+
+one, two = made(1), made(2)
+run = {"keep": "compiled"}
+programs = [lambda x: one(x), lambda x: two(x), lambda x: one(x) * two(x)]
+fast = [jitmagic.jit(program, options=run) for program in programs]
+for _ in range(3):
+    print([each(torch.zeros(())).item() for each in fast])
+"""
+
+
+def test_functions_of_one_name_have_their_own_replacements() -> None:
+    """Closures of one function have the same qualified name."""
+    done = run_forked(SAME_NAME)
+    assert done.stdout.splitlines() == ["[100.0, 200.0, 20000.0]"] * 3, done.stderr
+
+
 @pytest.mark.parametrize(
     ("function", "ways", "message"),
     [

@@ -34,6 +34,14 @@ def test_demo_follows_calls_in_one_graph(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "as eager: True\ngraphs: 1\n"
 
 
+def test_demo_computes_exp_by_exp2_in_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "demos" / "extend_loops.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.count("exp2(") == 2  # in the forward and in the backward
+    assert "exp(" not in printed
+    assert all(float(each) < 1e-5 for each in re.findall(r"difference of a \w+: (\S+)", printed))
+
+
 def test_demo_trains_on_its_device_by_its_renderer() -> None:
     path = str(ROOT / "demos" / "extend_device.py")
     done = run_forked(

@@ -298,7 +298,7 @@ def test_removing_twice_leaves_a_new_pass_of_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("loops",), "no stage 'loops'; known: captured, joint, forward, backward"),
+        (("plan",), "no stage 'plan'; known: captured, joint, forward, backward, loops"),
         (("captured", 3), "a pass is a function of a graph and a context, not 3"),
     ],
 )

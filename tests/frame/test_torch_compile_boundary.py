@@ -300,3 +300,34 @@ assert torch.equal(tagged(torch.ones(3)), seeded(torch.ones(3)))
 def test_a_seed_is_no_graph_break_where_torch_compile_ran_first():
     done = run_forked(SEEDED, imported="torch")
     assert done.returncode == 0, done.stderr
+
+
+AFTER_AN_ERROR = """
+import faulthandler
+import torch, jitmagic
+
+faulthandler.dump_traceback_later(100, exit=True)
+x = torch.randn(4)
+try:
+    torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.sum(), (x,))
+except Exception as error:
+    print(type(error).__name__)
+doubled = torch.compile(lambda x: x * 2, backend="eager")
+
+def helper(x):
+    return doubled(x) + 1
+
+def broken(x):
+    y = x + 1
+    jitmagic.graph_break()
+    return helper(y)
+
+fast = jitmagic.jit(broken)
+print([torch.equal(fast(x), (x + 1) * 2 + 1) for _ in range(3)])
+"""
+
+
+def test_torch_compile_runs_in_hooked_code_after_an_error_of_its_own():
+    """torch's evaluator stays installed after the error, below jitmagic's and then above it too."""
+    done = run_forked(AFTER_AN_ERROR)
+    assert done.stdout.split("\n")[1] == "[True, True, True]", done.stderr

@@ -71,6 +71,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 SOURCES: tuple[s.Source, ...] = (
     X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
     s.Global("helper"), s.Globals(), s.Builtin("len"), s.ImportedModule("math"),
+    s.HeldObject("held", {"held": act}),
     s.ModuleAttr(s.Global("torch"), "float32"),
     *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
     entry("ordered"), entry(5), entry("output"), entry("names"), entry("queue"), entry("leaf"),

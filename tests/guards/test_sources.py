@@ -30,6 +30,7 @@ def kinds() -> list[type[Source]]:
 EXAMPLES = {
     "index": 0, "name": "x", "key": "k", "part": "__code__", "tables": (), "before": "a",
     "after": "b", "start": 1, "stop": None, "function": sum,
+    "table": {"x": sum},
 }  # fmt: skip
 
 
@@ -62,7 +63,9 @@ def test_every_kind_is_described_and_read_again_by_code(cls: type[Source]) -> No
     source = example(cls)
     assert s.describe(source)
     assert source.emit(Residual())
-    roots = s.Argument | s.Global | s.Globals | s.Builtin | s.ImportedModule | s.Drawn
+    roots = (
+        s.Argument | s.Global | s.Globals | s.Builtin | s.ImportedModule | s.Drawn | s.HeldObject
+    )
     assert isinstance(source.root, roots)
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from jitmagic.codegen import render_template
-from jitmagic.codegen.plan import KernelSource
-from jitmagic.codegen.plan_template import PlanTemplate
+from jitmagic.codegen.plan import KernelSource, PlanTemplate
 from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options

@@ -4,7 +4,8 @@ Input: a `Launch`: the kernel object, and for each parameter where its value com
 operator `jitmagic::<kernel>_<n>(Tensor(a!) out, Tensor x, SymInt n, SymInt[] grid) -> ()`, whose
 schema shows what the kernel writes, so that graphs treat a launch like any custom operator that
 writes to its arguments. Running the operator calls `kernel[grid](...)`, by which Triton compiles,
-specialises and tunes as in eager. As in eager, autograd does not see what a launch writes.
+specialises and tunes as in eager; plans repeat such launches natively (runtime/user_kernels.py). As
+in eager, autograd does not see what a launch writes.
 
 A kernel reads and writes memory, not tensors: through a pointer to a view it reaches the whole
 storage. The functionaliser therefore replaces views by their bases; `views` then has the sizes,
@@ -13,7 +14,7 @@ strides and offset of each view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -139,33 +140,30 @@ class Launch:
 
     def run(self, *args: Any) -> None:
         """Launch the kernel on the operator's arguments."""
+        self.launch(args)
+
+    def launch(self, args: Sequence[Any]) -> tuple[Any, int, int]:
+        """Launch the kernel. Return Triton's compiled kernel, and the first of the grid's numbers
+        and their count.
+        """
         if self._tuner is not None:
             self._tune_on_copies(args)
-        self._launch(args)
+        return self._launch(args)
 
-    def _launch(self, args: Sequence[Any]) -> None:
+    def _launch(self, args: Sequence[Any]) -> tuple[Any, int, int]:
+        grid = _Chosen(self, args[-2])
+        positional, named = self.passed(args)
+        compiled = self.kernel[grid if len(self.grids) > 1 else grid.at(0)](*positional, **named)
+        return compiled, grid.start, grid.rank
+
+    def passed(self, args: Sequence[Any]) -> tuple[list[object], dict[str, object]]:
+        """Return the positional and the named arguments of the kernel."""
         positional, named = self._passed
         count = len(self.tensors)
-        call = self.kernel[self._grid(args[-2])]
-        call(
-            *[_value(origin, args, count) for origin in positional],
-            **{name: _value(origin, args, count) for name, origin in named},
+        return (
+            [_value(origin, args, count) for origin in positional],
+            {name: _value(origin, args, count) for name, origin in named},
         )
-
-    def _grid(self, numbers: Sequence[int]) -> tuple[int, ...] | Callable[..., tuple[int, ...]]:
-        """Return the grid, or a function that returns that of the chosen metaparameters."""
-        if len(self.grids) == 1:
-            return tuple(numbers)
-        remaining = iter(numbers)
-        made = [tuple(next(remaining) for _ in range(grid.rank)) for grid in self.grids]
-
-        def choose(meta: Mapping[str, object]) -> tuple[int, ...]:
-            for grid, size in zip(self.grids, made, strict=True):
-                if all(meta.get(name) == value for name, value in grid.when):
-                    return size
-            raise RuntimeError(f"{self.name}: no grid was computed for the configuration {meta}")
-
-        return choose
 
     def _tune_on_copies(self, args: Sequence[Any]) -> None:
         """Let Triton choose a configuration on copies of what the kernel writes: it launches the
@@ -183,6 +181,27 @@ class Launch:
             ]
         )
         self._tuned.add(key)
+
+
+class _Chosen:
+    """Is the grid of a launch that Triton asks for with the metaparameters that it chose."""
+
+    def __init__(self, launch: Launch, numbers: Sequence[int]) -> None:
+        self.launch, self.numbers = launch, numbers
+        self.start = self.rank = 0
+
+    def at(self, index: int) -> tuple[int, ...]:
+        """Return one of the grids."""
+        ranks = [grid.rank for grid in self.launch.grids]
+        self.start, self.rank = sum(ranks[:index]), ranks[index]
+        return tuple(self.numbers[self.start : self.start + self.rank])
+
+    def __call__(self, meta: Mapping[str, object]) -> tuple[int, ...]:
+        for index, grid in enumerate(self.launch.grids):
+            if all(meta.get(name) == value for name, value in grid.when):
+                return self.at(index)
+        name = self.launch.name
+        raise RuntimeError(f"{name}: no grid was computed for the configuration {meta}")
 
 
 def _replaced(origin: Origin, given: Sequence[Tensor]) -> Origin:

@@ -43,8 +43,8 @@ def function_of(kernel: object) -> FunctionType | None:
 
 
 class WriteAnalysis:
-    """Analyses one kernel; `globals_read` has (namespace, name, object) of each function that the
-    answer depends on.
+    """Analyses one kernel; `globals_read` has (namespace, name, object) of each global variable
+    that the kernel reads.
     """
 
     def __init__(self) -> None:
@@ -161,6 +161,8 @@ class _Flow:
         """Return the parameters that the value of an expression may point into."""
         match node:
             case ast.Name(id=name):
+                if name not in self.points and name not in self.function.__code__.co_varnames:
+                    self.outer(name)  # at a launch, Triton raises if a global constant has changed
                 return self.points.get(name, _NONE)
             case ast.Call():
                 return self.call(node)

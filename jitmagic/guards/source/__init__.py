@@ -6,7 +6,8 @@ that loads it, and the bytecode that reads it again (row.py). Following a source
 code: attributes are read from instance dictionaries and tuples, never through `__getattr__` or
 properties.
 
-    roots         arguments, objects saved for a backward, globals, builtins, imported modules
+    roots         arguments, objects saved for a backward, globals, builtins, imported modules,
+                  objects that no path of the frame leads to
     objects       attributes and parts of one object: cells, dictionaries, classes, functions
     containers    items, keys, lengths and slices of containers; the state of iterators
 
@@ -48,6 +49,7 @@ from .roots import (
     Drawn,
     Global,
     Globals,
+    HeldObject,
     ImportedModule,
     SavedRef,
     drawn_variable,
@@ -73,6 +75,7 @@ __all__ = [
     "Global",
     "Globals",
     "Gradient",
+    "HeldObject",
     "ImportedModule",
     "InstanceDict",
     "Item",

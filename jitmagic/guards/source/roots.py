@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ...bytecode import FrameSnapshot, build
@@ -17,6 +17,7 @@ __all__ = [
     "Drawn",
     "Global",
     "Globals",
+    "HeldObject",
     "ImportedModule",
     "SavedRef",
     "drawn_variable",
@@ -124,6 +125,24 @@ class ImportedModule(_Entry):
 
     def emit(self, residual: Residual) -> Code:
         return _entry(sys.modules, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldObject(_Entry):
+    """The only entry of `table`: an object to which no path of the frame leads, such as a function
+    that is traced in place of another.
+    """
+
+    table: Mapping[str, object] = field(hash=False)
+
+    def read(self, frame: FrameSnapshot) -> object:
+        return self.table[self.name]
+
+    def load(self, registers: Registers) -> Step:
+        return ("NAMESPACE_ITEM", self.table, self.name)
+
+    def emit(self, residual: Residual) -> Code:
+        return _entry(self.table, self.name)
 
 
 @dataclass(frozen=True, slots=True)

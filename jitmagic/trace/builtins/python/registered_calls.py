@@ -6,10 +6,8 @@ a node of the captured graph; or the constant that the function returns on const
 
 from __future__ import annotations
 
-from ....extend import calls
-from ....extend.calls import REPLACEMENTS, RegisteredCall
-from ....guards.source import Item, ModuleAttr, Source
-from ....guards.source.roots import ImportedModule
+from ....extend.calls import RegisteredCall
+from ....guards.source import HeldObject
 from ...breaks import GraphBreak, TorchCallFailed, UnsupportedArguments
 from ...values.autograd.transformed import call_as_node
 from ...values.base import Args, Kwargs, Machine, Value
@@ -18,13 +16,12 @@ from ..registry import follows
 
 __all__: list[str] = []
 
-_REPLACEMENTS: Source = ModuleAttr(ImportedModule(calls.__name__), "REPLACEMENTS")
-
 
 @follows("replaced")
 def _replaced(call: RegisteredCall, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    replacement = machine.wrap(REPLACEMENTS[call.key], Item(_REPLACEMENTS, call.key))
-    return replacement.call(machine, args, kwargs)
+    name = f"the replacement of {name_of(call.function)}"
+    held = HeldObject(name, {name: call.replacement})
+    return machine.wrap(call.replacement, held).call(machine, args, kwargs)
 
 
 @follows("node")
