@@ -38,6 +38,7 @@ _WORDS = {
     "schedule": "planning kernels",
     "render": "writing kernels",
     "load": "building kernels",
+    "transforms": "preparing transforms",
     "tune": "measuring kernels",
     "plan": "building kernels",
     "emit": "putting it together",

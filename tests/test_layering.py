@@ -97,7 +97,8 @@ STEPS: dict[str, set[str]] = {
     },
     "data_partitions": {"sizes", "sized_joint"},
     "subgraphs": {"sizes", "lazy_backwards"},
-    "entries": {"compared"},
+    "entries": {"compared", "sizes"},
+    "func_transforms": {"backends"},
     "pipeline": {
         "retracing",
         "tracing",
@@ -106,6 +107,7 @@ STEPS: dict[str, set[str]] = {
         "frozen_weights",
         "graph_passes",
         "backends",
+        "func_transforms",
         "sizes",
         "executable",
         "data_partitions",

@@ -46,7 +46,7 @@ constexpr int items_of(Operand kind) {
     case Operand::Range: return 3;       // low, high, whole
     case Operand::Autocast: return 4;    // the fields of AutocastDetails
     case Operand::Tensor: return 9;      // class, dtype, device, sizes, strides, ...
-    case Operand::State: return 9;       // the fields of StateFacts
+    case Operand::State: return 10;      // the fields of StateFacts
     default: return 1;
   }
 }

@@ -108,7 +108,9 @@ struct TensorCheck final : TorchCheck {
       return (meta->requires_grad_ || made) == requires_grad && (!requires_grad || !made == is_leaf);
     }
     if (impl->requires_grad() != requires_grad) return false;
-    if (impl->_fw_grad(0, tensor).defined()) return false;  // forward-mode AD has one level
+    // Forward-mode AD has one level. torch.func.jvp wraps its dual tensors, and graphs take those.
+    const bool wrapped = impl->key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
+    if (!wrapped && impl->_fw_grad(0, tensor).defined()) return false;
     return !requires_grad || tensor.is_leaf() == is_leaf;
   }
 
@@ -175,9 +177,9 @@ bool fill(KindCheck& check, PyObject* step) {
 }
 
 // ("STATE", grad, inference, autocast_cpu, autocast_cuda, default_dtype, deterministic, function
-// modes, dispatch modes, default device)
+// modes, dispatch modes, transformed, default device)
 struct StateCheck final : TorchCheck {
-  bool grad = true, inference = false, deterministic = false;
+  bool grad = true, inference = false, deterministic = false, transformed = false;
   std::optional<at::ScalarType> autocast_cpu, autocast_cuda, default_dtype;
   int64_t watching = 0, dispatch_modes = 0;
   std::optional<c10::Device> default_device;
@@ -195,6 +197,7 @@ struct StateCheck final : TorchCheck {
     const bool cpu = !keys.excluded_.has(c10::DispatchKey::AutocastCPU);
     const bool cuda = !keys.excluded_.has(c10::DispatchKey::AutocastCUDA);
     if (!casts(cpu, at::kCPU, autocast_cpu) || !casts(cuda, at::kCUDA, autocast_cuda)) return false;
+    if (keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) != transformed) return false;
     const bool modes = keys.included_.has(c10::DispatchKey::Python);
     return (modes ? c10::impl::TorchDispatchModeTLS::stack_len() : 0) == dispatch_modes;
   }
@@ -226,7 +229,8 @@ bool fill(StateCheck& check, PyObject* step) {
   check.deterministic = PyObject_IsTrue(PyTuple_GET_ITEM(step, 6)) == 1;
   check.watching = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 7));
   check.dispatch_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 8));
-  PyObject* device = PyTuple_GET_ITEM(step, 9);
+  check.transformed = PyObject_IsTrue(PyTuple_GET_ITEM(step, 9)) == 1;
+  PyObject* device = PyTuple_GET_ITEM(step, 10);
   if (device != Py_None) {
     if (!THPDevice_Check(device)) return refuse_step("guard step: a torch.device is expected");
     check.default_device = reinterpret_cast<THPDevice*>(device)->device;

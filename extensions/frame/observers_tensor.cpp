@@ -1,13 +1,13 @@
 // Detects observers of this thread's operations: torch.jit.trace, modes (including fake tensors,
-// make_fx and torch.export), torch.fx.symbolic_trace, and function transforms of torch.func. The
-// original also runs under torch.compiler.set_stance("force_eager").
+// make_fx and torch.export), and torch.fx.symbolic_trace. The original also runs under
+// torch.compiler.set_stance("force_eager").
 //
 // A tracer records the operations that it sees. A compiled graph shows it none, so its results
 // would be recorded as constants. Therefore the original runs while an observer is active. It also
 // runs where torch's own code has disabled __torch_function__, because that code is in the middle
-// of one operation. A transform counts even if it wraps no operand: vmap affects random draws, and
-// grad refuses a write to a tensor from outside. Hooks of saved tensors count too, unless they are
-// known to return what they were given, because a compiled graph saves other tensors than eager.
+// of one operation. Function transforms of torch.func do not count: guards compare whether one is
+// active. Hooks of saved tensors count, unless they are known to return what they were given,
+// because a compiled graph saves other tensors than eager.
 
 #include "function_modes.h"
 #include "guards.h"
@@ -21,8 +21,7 @@
 namespace jitmagic {
 namespace {
 
-constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
-                                         c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
+constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch});
 PyObject* fx_globals = nullptr;  // globals of torch.fx._symbolic_trace
 PyObject* fx_flag = nullptr;     // name of its global that is True during a trace
 Lookup fx_lookup;
@@ -104,7 +103,7 @@ PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_obser
 PyObject* traced(PyObject*, PyObject*) { return PyBool_FromLong(PyThreadState_Get()->c_tracefunc != nullptr); }
 
 PyMethodDef observer_functions[] = {
-    {"observed", observed, METH_NOARGS, "Whether a tracer, mode or function transform of torch observes this thread."},
+    {"observed", observed, METH_NOARGS, "Whether a tracer or mode of torch observes this thread."},
     {"traced", traced, METH_NOARGS, "Whether a debugger or another sys.settrace function traces this thread."},
     {"packs", packs, METH_NOARGS, "Whether hooks of saved tensors may change the values saved in this thread."},
     {nullptr, nullptr, 0, nullptr},

@@ -25,8 +25,8 @@ from torch.fx import GraphModule
 from ..compat.modes import BelowViewTracking
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
-from ..graph.recomputed import check_reentrant, regions_of
-from ..graph.regions import calls_in
+from ..graph.targets.recomputed import check_reentrant, regions_of
+from ..graph.targets.regions import calls_in
 from ..spec import TensorSpec, has_loose_strides
 from ..symbols.expr import Expr
 from ..symbols.size_programs import SizeCode

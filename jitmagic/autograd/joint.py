@@ -30,11 +30,11 @@ from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
 from ..graph.propagate import target_name
-from ..graph.regions import FunctionCall
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
-from ..graph.transforms import is_transform
+from ..graph.targets.regions import FunctionCall
+from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE

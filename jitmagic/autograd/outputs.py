@@ -122,13 +122,18 @@ def _must_replay(value: Traced) -> bool:
     meta = _creation_meta(value)
     if meta == _Meta.MULTI_OUTPUT_NODE:
         return True
-    return value.requires_grad and meta != _Meta.DEFAULT and not _is_leaf(value)
+    # The view of a tensor without history got its history from the function that made it.
+    base = value._base
+    has_history = value.requires_grad and (base is None or base.requires_grad)
+    return has_history and meta != _Meta.DEFAULT and not _is_leaf(value)
 
 
 def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Replay) -> Output:
     number = base.cell.input
     if value is not base:
-        if value.requires_grad and value._base is not base and not _has_own_history(value, base):
+        by_function = value._is_view() and _creation_meta(value) == _Meta.IN_CUSTOM_FUNCTION
+        follows_base = value._base is base and base.requires_grad and not by_function
+        if value.requires_grad and not follows_base and not _has_own_history(value, base):
             raise _history_conflict(value)
         known = number is None and value._base is base
         return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)

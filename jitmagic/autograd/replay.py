@@ -27,9 +27,9 @@ from ..graph.nested import nodes_in
 from ..graph.operators.autocast import Autocast, autocast_as, read_autocast
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
-from ..graph.recomputed import regions_of, run_checkpointed
-from ..graph.regions import FunctionCall, calls_in, holding
 from ..graph.symbolic.concrete import Values, spec_at
+from ..graph.targets.recomputed import regions_of, run_checkpointed
+from ..graph.targets.regions import FunctionCall, calls_in, holding
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import node_spec, placeholders, result_nodes, runs_once

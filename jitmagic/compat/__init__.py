@@ -11,6 +11,7 @@
     flags          getters of process-wide settings
     modules        torch.nn, torch.optim, torch.jit, torch.cuda
     pytree         nested containers
+    distributed    collectives of torch.distributed
     torch_compile  frame evaluator and logs of torch.compile
 
 tests/test_compat.py refuses private names of torch in the rest of the package. With a torch that

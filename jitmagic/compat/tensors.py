@@ -14,13 +14,18 @@ __all__ = [
     "TensorBase",
     "broadcast_size",
     "dispatch_keys",
+    "grad_mode_below",
     "is_transformed",
     "make_wrapper",
     "memory_format_of_convolution",
+    "pop_transform",
+    "push_transform",
     "select_convolution",
     "set_conjugate",
     "storage_use_count",
     "transform_of_thread",
+    "transforms_of_thread",
+    "unwrap_if_dead",
 ]
 
 TensorBase: Any = private("torch._C.TensorBase")
@@ -36,6 +41,29 @@ is_transformed: Callable[[torch.Tensor], bool] = private(
     "torch._C._functorch.is_functorch_wrapped_tensor"
 )
 transform_of_thread: Callable[[], Any] = private("torch._C._functorch.peek_interpreter_stack")
+pop_transform: Callable[[], Any] = private("torch._C._functorch.pop_dynamic_layer_stack")
+push_transform: Callable[[Any], int] = private("torch._C._functorch.push_dynamic_layer_stack")
+unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = private(
+    "torch._C._functorch.unwrap_if_dead"
+)
+_stack: Callable[[], list[Any] | None] = private("torch._C._functorch.get_interpreter_stack")
+
+
+def transforms_of_thread() -> list[str]:
+    """Return the names of the active transforms, outermost first: "Vmap", "Grad", "Jvp", ..."""
+    return [level.key().name for level in _stack() or ()]
+
+
+_grad_level: Callable[[Any], Any] = private("torch._C._functorch.CGradInterpreterPtr")
+
+
+def grad_mode_below() -> bool:
+    """Return whether grad mode was on around each active grad transform. Below the levels, nothing
+    is recorded otherwise.
+    """
+    levels = (level for level in _stack() or () if level.key().name == "Grad")
+    return all(_grad_level(level).prevGradMode() for level in levels)
+
 
 # Convolutions: the kernel that the dispatcher chooses, and the layout of its result.
 select_convolution: Callable[..., Any] = private("torch._C._select_conv_backend")

@@ -22,6 +22,7 @@ eager, with a warning.
     data_partitions  partitions of graphs with data-dependent sizes
     subgraphs        one autograd node per result that other results are computed from
     lazy_backwards   backwards, compiled at their first use
+    func_transforms  graphs that are called under torch.func's vmap, grad or jvp
     frozen_weights   inference with weights as constants
     background       eager until C++ kernels are built in the background
     tuning           measurements of mode="max-autotune"

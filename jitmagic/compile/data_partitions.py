@@ -62,9 +62,9 @@ def compile_partitions(
             runs.append(None)
             specs += results_of(own)
             continue
-        run, made, _ = compiler.compile(own, piece.asked)
-        runs.append(run)
-        specs += results_of(own) if made is None else made
+        compiled = compiler.compile(own, piece.asked)
+        runs.append(compiled.run)
+        specs += results_of(own) if compiled.outputs is None else compiled.outputs
     # Bodies come last, as diagnostics expect (diagnostics/builds.py).
     for place, own in eager.items():
         _compile_bodies(own, compiler)

@@ -29,9 +29,9 @@ from ..frame.native import (
     release_arguments,
 )
 from ..frame.never_hooked import in_library
-from ..graph import regions
-from ..graph.recomputed import regions_of
-from ..graph.regions import calls_in
+from ..graph.targets import regions
+from ..graph.targets.recomputed import regions_of
+from ..graph.targets.regions import calls_in
 from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..options import Options
@@ -46,6 +46,7 @@ from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import Break, Trace
 from .compared import comparable
+from .sizes import CompiledGraph
 
 __all__ = [
     "check_backwards",
@@ -125,26 +126,27 @@ def _backward_functions(traced: Trace) -> list[Any]:
 # ------------------------------------------------------------------------- around the executable
 
 
-def wrap_executable(run: Executable, traced: Trace, options: Options, in_parts: bool) -> Executable:
-    """Wrap the executable as the frame calls it. `in_parts` is a CompiledGraph's."""
+def wrap_executable(compiled: CompiledGraph, traced: Trace, options: Options) -> Executable:
+    """Wrap the executable as the frame calls it."""
+    run = compiled.run
+    interpreted = compiled.interpreted or options.backend not in ("native", "aot_eager")
     # Each wrapper costs one more native call, so it is added only if the trace needs it.
-    if traced.freed_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+    if traced.freed_results and not interpreted:  # no autograd ran
         run = freed_results(run, traced.freed_results, traced.grad_inputs)
     # Python ints and floats become 0-dim tensors, so that kernels get them as data.
     if numbers := tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar):
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        copied, watched = _partially_written(traced, options, in_parts)
+        copied, watched = _partially_written(traced, interpreted or compiled.in_parts)
         run = undo_on_error(run, copied, draws, watched) if copied or watched or draws else run
     # Backwards with guards need the wrapper even if the trace holds no objects: autograd nodes
     # check guards only in calls made through it.
     if traced.held or any(later.guards for later in _backward_functions(traced)):
         count = len(traced.inputs)
-        interpreted = options.backend not in ("native", "aot_eager")
         hold = _interpreted_holding if interpreted else with_held_objects
         run = hold(run, count)
-    if options.backend not in ("native", "aot_eager") and _has_wrappers(traced):
+    if interpreted and _has_wrappers(traced):
         run = _without_torch_functions(run)
     plain = torch.Tensor, torch.nn.Parameter
     if others := [n for n, entry in enumerate(traced.inputs) if entry.spec.cls not in plain]:
@@ -186,13 +188,18 @@ def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
     """Pass inner tensors with the history of their wrapper in place of those without."""
     parts_of = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
     count, wrappers = len(traced.inputs), list(traced.wrappers)
-    unwraps = [Unwrap(one.layout, one.gradients) for one in traced.wrappers.values()]
+    rewraps = [part.rewrap for part in traced.wrappers.values()]
+    unwraps = [Unwrap(one.layout, one.gradients) for one in rewraps]
+    parents = [part.parent for part in traced.wrappers.values()]
+    inside = [None if one is None else (wrappers.index(one.source), one.number) for one in parents]
     taken = [(n, wrappers.index(part.source), part.number) for n, part in parts_of]
     last = count + len(wrappers)
 
     def call(*args: Any) -> tuple[object, ...]:
         inputs = list(args[:count])
-        parts = [take(wrapper) for take, wrapper in zip(unwraps, args[count:last], strict=True)]
+        parts: list[tuple[Any, ...]] = []
+        for take, wrapper, within in zip(unwraps, args[count:last], inside, strict=True):
+            parts.append(take(wrapper if within is None else parts[within[0]][within[1]]))
         for place, wrapper, index in taken:
             inputs[place] = parts[wrapper][index]
         return run(*inputs, *args[last:])
@@ -210,15 +217,13 @@ def _interpreted_holding(run: Executable, count: int) -> Executable:
     return call
 
 
-def _partially_written(
-    traced: Trace, options: Options, in_parts: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _partially_written(traced: Trace, in_parts: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (inputs that may be written before an expected error, other mutated inputs, which are
     written before an error only if that is unexpected).
 
     Both are empty for a single native executable: it writes after everything that can raise.
     """
-    if options.backend in ("native", "aot_eager") and not in_parts:
+    if not in_parts:
         return (), ()
     copied = written_before_raising(traced)
     return copied, tuple(n for n in traced.mutated if n not in copied)

@@ -17,6 +17,7 @@ updates the progress line. If a stage fails, the frame runs in eager with a Fall
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -35,9 +36,11 @@ from ..frame.eager import eager_entry, reason_not_to_trace
 from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..frame.sandbox import sandbox
+from ..frame.tag import tag
 from ..frame.torch_compile_boundary import hide
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
+from ..guards.state import is_transformed_call
 from ..options import Options
 from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
 from ..spec import TensorSpec
@@ -60,6 +63,7 @@ from .entries import (
 )
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
+from .func_transforms import under_transforms
 from .graph_passes import edit_captured, edit_joint, edit_parts
 from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
@@ -152,7 +156,7 @@ def _compile_trace(
         run: Executable | None = None
         if has_operations(traced):
             compiled = compile_graph(handle, traced, snapshot, record)
-            run = wrap_executable(compiled.run, traced, handle.options, compiled.in_parts)
+            run = wrap_executable(compiled, traced, handle.options)
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
@@ -184,6 +188,15 @@ def compile_graph(
     options = handle.options
     if options.backend == "eager":
         return CompiledGraph(interpreted_by_torch(traced.graph))
+    if is_transformed_call():
+        # The frame is compared with eager as a whole, which the comparison of parts would disturb.
+        retag = partial(
+            tag, options=replace(options, keep="compiled"), compiler=handle.family.compiler
+        )
+        with record.stage("transforms") as stage:
+            run, why = under_transforms(traced.graph, traced.mutated, retag)
+            stage.keep(why)
+        return CompiledGraph(run, interpreted=True)
     # `static` compiles a graph of ints. `compile_sizes` makes one joint graph for all sizes, or
     # calls `static` for each size tuple.
     frozen = frozen_places(traced.inputs) if options.freeze else frozenset()

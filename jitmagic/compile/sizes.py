@@ -61,12 +61,13 @@ class CompiledGraph(NamedTuple):
     """An executable and the specs of its outputs (None: the trace's).
 
     `in_parts`: it consists of several executables, so one may write to inputs before another
-    raises.
+    raises. `interpreted`: torch runs its calls one by one, with any backend.
     """
 
     run: Executable
     outputs: Sequence[TensorSpec] | None = None
     in_parts: bool = False
+    interpreted: bool = False
 
 
 Compile = Callable[[Trace, Inputs, Recording], CompiledGraph]

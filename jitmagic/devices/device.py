@@ -65,7 +65,7 @@ class Device:
       weaker(target, options)   the tier after one that failed
       current_index()           the device that the name without an index means; None: it has none
       kernels                   whose results ATen's kernels give: rounding, layouts, missing dtypes
-      costly                    time of exp, erf or tanh, relative to other arithmetic on an element
+      costly                    time of exp, erf or tanh, relative to a product of one element
       caches_memory             allocating is cheap, and large tensors are better not in one pool
       has_tensor_cores          matrix products depend on the alignment of rows, and images on order
       has_atomics               kernels of many threads may add into one element

@@ -10,7 +10,7 @@ import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..compat.tensors import transform_of_thread
+from ..compat.tensors import transforms_of_thread
 from ..devices import all_rows
 from ..errors import UserLine
 from ..guards.guard import Guard
@@ -57,23 +57,27 @@ def reason_not_to_trace(snapshot: FrameSnapshot) -> Eager | None:
 
 def is_observed() -> bool:
     """Return whether an observer makes every call run the original now."""
-    return _frame.traced() or _frame.observed() or replaced_builtin() is not None
+    return _frame.traced() or _frame.observed() or replaced_builtin() is not None or _records()
+
+
+def _records() -> bool:
+    """Return whether torch.func.functionalize records the operations of this call."""
+    return "Functionalize" in transforms_of_thread()
 
 
 def reason_for_eager() -> Eager | None:
     """Return why no call is compiled now, or None.
 
-    A sys.settrace tracer must see every line; a transform or mode must see each of the user's
-    operations, and none of jitmagic's. Replaced builtins would also run inside the compiler.
+    A sys.settrace tracer must see every line; a mode must see each of the user's operations, and
+    none of jitmagic's. Replaced builtins would also run inside the compiler.
     """
     if _frame.traced():
         return Eager("a debugger or another tracer (sys.settrace) traces its lines")
     if (name := replaced_builtin()) is not None:
         return Eager(f"builtins.{name} is replaced")
     state = read_state()
-    if transform_of_thread() is not None:
-        why = "it is called under a function transform or forward-mode differentiation"
-        return Eager(why, users_line())
+    if _records():
+        return Eager("it is called under torch.func.functionalize", users_line())
     if _frame.packs():
         return Eager(
             "hooks of saved tensors are active and may change the tensors that eager saves"

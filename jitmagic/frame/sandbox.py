@@ -2,8 +2,9 @@
 
 Input: the thread as the user's call or backward left it. Output: a context manager, entered where a
 compile begins, inside which torch operations run unobserved. Disabled inside: default hooks for
-saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes, and
-`__torch_function__` of tensor subclasses (they would log jitmagic's operations); anomaly mode (it
+saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes,
+transforms of torch.func, and `__torch_function__` of tensor subclasses (they would see jitmagic's
+operations); anomaly mode (it
 would blame a backward that the user never ran); the profiler; torch.compile's evaluator; the
 garbage collector, which would run finalizers.
 Invariant: afterwards the thread has all of these in their order, also after an exception and
@@ -46,6 +47,7 @@ from ..compat.modes import (
     switch_grad_mode,
     without_dispatch_modes,
 )
+from ..compat.tensors import pop_transform, push_transform, transform_of_thread
 from ..guards.state import DISABLED_MODES, FUNCTION_MODES, torch_functions_of_subclasses
 from ..late import collector_paused
 from .torch_compile_boundary import torch_compile_disabled
@@ -63,6 +65,7 @@ def sandbox() -> Iterator[None]:
         collector_paused(),
         _restored(),
         torch_compile_disabled(),
+        _transforms_disabled(),
         _function_modes_disabled(),
         _subclasses_disabled(),
         dispatch_modes(),
@@ -175,6 +178,20 @@ def _function_modes_disabled() -> Iterator[None]:
         FUNCTION_MODES.disabled = before
         for mode in reversed(modes):
             push_function_mode(mode)
+
+
+@contextmanager
+def _transforms_disabled() -> Iterator[None]:
+    before, levels = FUNCTION_MODES.transformed, list[Any]()
+    try:
+        while transform_of_thread() is not None:
+            levels.append(pop_transform())
+        FUNCTION_MODES.transformed = before or bool(levels)
+        yield
+    finally:
+        FUNCTION_MODES.transformed = before
+        while levels:
+            push_transform(levels.pop())
 
 
 @contextmanager

@@ -20,9 +20,6 @@ call something else than a function of torch, `triton/` the launches of user-wri
     linked_history    gives a meta tensor an autograd history
     dispatch_mode     base class of jitmagic's torch dispatch modes
     gradients         `torch.autograd.grad` and the gradient of `backward()` as calls of the graph
-    regions           calls of autograd functions, with the graph of their backward
-    recomputed        regions under torch.utils.checkpoint
-    transforms        calls of torch.func transforms, and of functions that are not traced
     subgraphs         splits a graph so that gradients between its results exist
     default_dtype     calls under a default dtype that the program set
     lazy_module       a GraphModule that generates its code on demand; patched names in it

@@ -18,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType
 
 from ..errors import UserLine
 from ..torch_types import AnyFunction, Args, Kwargs
+from .operators.collectives import Bound
 
 __all__ = ["Silence", "call_from"]
 
@@ -45,6 +46,9 @@ def call_from(
     kwargs: Kwargs,
 ) -> object:
     """Call `function(*args, **kwargs)` as if that line called it."""
+    if isinstance(function, Bound):  # the warning names the caller of the function itself
+        args, kwargs = function.arguments(args, kwargs)
+        function = function.function
     if isinstance(line, Silence):
         return FunctionType(_CALL, line.names)(function, args, kwargs)
     code = _code_of(line.filename, line.lineno, line.function)

@@ -47,10 +47,10 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
-from .regions import FunctionCall
 from .symbolic.data_sizes import NewSize
-from .symbolic.size_nodes import SizeNodes, expected_in, run_on_history
+from .symbolic.size_nodes import READ, READ_AT_LEVEL, SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
+from .targets.regions import FunctionCall
 
 __all__ = ["GraphBuilder", "map_nodes"]
 
@@ -61,10 +61,12 @@ class GraphBuilder:
     """A graph under construction; its modes are those of the program at the traced instruction."""
 
     def __init__(
-        self, grad_enabled: bool | None = None, step: Callable[[], int] = lambda: 0
+        self,
+        grad_enabled: bool | None = None,
+        step: Callable[[], int] = lambda: 0,
+        is_transformed: bool = False,
     ) -> None:
-        self.graph = Graph()
-        self.step = step  # returns the tracer's position (`step` in node_meta.py)
+        self.graph, self.step = Graph(), step  # returns the tracer's position (node_meta.py)
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
         self.differentiates = False  # whether any call gave a result that requires grad
@@ -79,11 +81,12 @@ class GraphBuilder:
         self.unknown_strides: set[Node] = set()  # nodes whose strides real kernels choose
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.is_transformed = False  # whether it runs under a transform of torch.func
+        self.is_transformed = is_transformed  # whether it runs under a transform of torch.func
+        self.is_frame = not is_transformed  # whether it runs on tensors whose data may be read
         self.modes_vary = False  # whether its modes are known only when it runs (a backward)
         self.inference = InferenceMemory()
         self.default_dtype: torch.dtype | None = None  # set if the program changed it
-        self.sizes = SizeNodes(self.graph)
+        self.sizes = SizeNodes(self.graph, READ_AT_LEVEL if is_transformed else READ)
         self.fresh_size: NewSize | None = None  # creates unbacked sizes, if they are allowed
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes = TensorNodes()
@@ -186,7 +189,7 @@ class GraphBuilder:
         written += hidden_writes(target, args, kwargs, written)
         if call.inner is not None:
             written = call.with_inner_writes(written, self._inputs_over)
-        if random := (draws(target, args, kwargs) or call.draws_inside):
+        if random := (draws(target, args, kwargs) or call.acts_inside):
             self._note_draw()
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
@@ -434,15 +437,14 @@ class GraphBuilder:
     def _describe(
         self, node: Node, value: object, spec: object, lines: tuple[UserLine, ...]
     ) -> None:
-        node.meta["val"] = value
-        node.meta["spec"] = spec
-        node.meta["lines"] = lines_of_call(lines, target_name(node.target))
+        lines = lines_of_call(lines, target_name(node.target))
+        node.meta.update(val=value, spec=spec, lines=lines)
         is_input = node.op == "placeholder"
         self.inference.note(value, is_input)
         if is_input:
             return
         if self.fresh_size is not None and isinstance(value, torch.Tensor):
-            self.sizes.add_result(node, value.shape)
+            self.sizes.add_result(node, () if value.is_nested else value.shape)
         if self.inference.holds(value):
             node.meta["inference"] = True
         device = getattr(spec, "device", None)
@@ -454,9 +456,7 @@ class GraphBuilder:
 
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
         (grad, cast), (old_grad, old_cast) = modes, self._emitted_modes
-        changes: list[tuple[Any, tuple[Any, ...]]] = []
-        if grad != old_grad:
-            changes.append((switch_grad_mode, (grad,)))
+        changes: list[tuple[Any, Any]] = [(switch_grad_mode, (grad,))] if grad != old_grad else []
         for device in DEVICES:
             dtype, old = cast.dtype_on(device), old_cast.dtype_on(device)
             if dtype is not old and dtype is not None:

@@ -18,7 +18,7 @@ from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .node_meta import tensors_in
 from .operators.autocast import OFF, Autocast, CastCache, cast_result
-from .operators.foreign import is_random_op
+from .operators.foreign import has_side_effects
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import (
@@ -32,7 +32,7 @@ from .propagate import (
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
 from .triton.launches import launch_of
-from .wrappers.wrapping import NotFollowed, is_wrapper, is_wrapper_class
+from .wrappers.wrapping import NotFollowed, is_library_call, is_wrapper, is_wrapper_class
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -74,17 +74,18 @@ class MetaCall:
         target = self.target
         is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
         makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
+        calls_inside = makes_wrapper or is_library_call(target)
         with kernels_on(self.placement.device):
-            if not makes_wrapper and not any(map(is_wrapper, self.tensors)):
+            if not calls_inside and not any(map(is_wrapper, self.tensors)):
                 _STEPS.ask(self)
                 return
             with noting_inner_calls() as self.inner:
                 _STEPS.ask(self)
 
     @property
-    def draws_inside(self) -> bool:
-        """Return whether a call on inner tensors draws random numbers."""
-        return any(is_random_op(call.op) for call in self.inner or ())
+    def acts_inside(self) -> bool:
+        """Return whether a call on inner tensors draws random numbers or has other effects."""
+        return any(has_side_effects(call.op) for call in self.inner or ())
 
     def with_inner_writes(
         self, written: tuple[Node, ...], inputs_over: Mapping[int | None, list[tuple[int, Node]]]
@@ -146,8 +147,18 @@ def _copy_moved(call: MetaCall) -> None:
 
 
 def _refuse_cast(call: MetaCall) -> None:
-    if call.inner is not None and call.modes.autocast != OFF:
+    # Collectives and changes of placement compute nothing that autocast would cast.
+    computes = call.inner is not None and not is_library_call(call.target)
+    if computes and call.modes.autocast != OFF:
         raise NotFollowed("a tensor subclass is used under autocast")
+
+
+def _refuse_layout(call: MetaCall) -> None:
+    """Refuse nested tensors in the strided layout, which no graph holds."""
+    if call.inner is not None and any(
+        tensor.is_nested and not is_wrapper(tensor) for tensor in tensors_in(call.value)
+    ):
+        raise NotFollowed("its result is a nested tensor in the strided layout")
 
 
 def _check_kernels(call: MetaCall) -> None:
@@ -184,6 +195,7 @@ _STEPS: Rules[None] = Rules(
     _run,
     _refuse_layouts,  # the next ones ask for the memory of the result
     _copy_moved,
+    _refuse_layout,
     _check_kernels,  # these three compare the call with its result and its writes
     _check_out,
     _check_dtypes,  # last: it may run the real kernel, on arguments that the others accept

@@ -22,8 +22,8 @@ from ..symbols.interval import Interval
 from ..symbols.size import Size
 from ..symbols.symbolic_numbers import Symbol, symbols_of
 from .operators.foreign import is_foreign
-from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_dimension, as_dimensions
+from .targets.regions import back_to_entry_mode
 
 __all__ = [
     "KEYS",
@@ -116,7 +116,7 @@ def device_of(node: Node) -> torch.device:
 
 def is_number(node: Node) -> bool:
     """Return whether the node stands for a size or a float that a call reads, not for a tensor."""
-    return isinstance(node.meta.get("val"), Size | float)
+    return isinstance(node.meta.get("val"), Size | float | torch.SymInt)  # or a ragged size
 
 
 def devices_in(gm: GraphModule) -> set[torch.device]:
@@ -186,6 +186,10 @@ def symbols_in(node: Node) -> Iterator[Symbol]:
 
 def spec_on(value: object, device: torch.device) -> Any:
     """Return the spec of a meta tensor that really lives on `device`; structures are mapped."""
+    if isinstance(value, torch.Tensor) and value.is_nested:  # its sizes are objects of its class
+        return TensorSpec(
+            (), (), value.dtype, device, value.requires_grad, _is_leaf(value), type(value)
+        )
     if isinstance(value, torch.Tensor):
         return TensorSpec(
             as_dimensions(value.shape),

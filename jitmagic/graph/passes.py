@@ -25,9 +25,9 @@ from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on,
 from .operators.autocast import CastCache, preserving_autocast, read_autocast
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, hidden_writes
-from .regions import back_to_entry_mode
 from .symbolic.sym_node import as_torch
 from .targets.control_flow import has_graphs
+from .targets.regions import back_to_entry_mode
 
 __all__ = [
     "GraphState",

@@ -30,6 +30,7 @@ from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
+from .operators.collectives import makes_async, mark_async, runs_at_once
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
 from .operators.meta_functions import infer_without_rule
@@ -49,7 +50,7 @@ from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .targets.control_flow import has_graphs
-from .wrappers.wrapping import holds_wrapper
+from .wrappers.wrapping import NotFollowed, holds_wrapper
 
 __all__ = [
     "DataDependent",
@@ -315,13 +316,18 @@ class _Shapes(DispatchMode):
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         if self.inner is not None:
             self.inner.append(InnerCall(op, args, kwargs))
+            if runs_at_once(op):
+                raise NotFollowed("it communicates between processes while it is traced")
         if op._schema.is_mutable:
             self.written.update(_storages_written(op, args, kwargs))
             if only_writes(op):
                 return None
         if self.names_devices and takes_device(op) and ("device" in kwargs or not tensors_of(args)):
             kwargs = {**kwargs, "device": torch.device("meta")}
-        return _RULES.ask(op, args, kwargs)
+        made = _RULES.ask(op, args, kwargs)
+        if makes_async(op) and isinstance(made, torch.Tensor):
+            mark_async(made)
+        return made
 
 
 def _sized_by_data(op: OpOverload, args: Args, kwargs: Kwargs) -> object:

@@ -10,9 +10,9 @@ from ..compat.operators import OpOverload
 from ..operators import SCALARS
 from ..spec import TensorSpec
 from .node_meta import lines_of
-from .regions import FunctionCall
 from .targets.control_flow import PLACES, control_flow_in, has_graphs
-from .transforms import Transformed
+from .targets.regions import FunctionCall
+from .targets.transforms import Transformed
 
 __all__ = ["show"]
 

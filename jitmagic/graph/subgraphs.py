@@ -28,7 +28,7 @@ from .lazy_module import LazyModule, copy_node
 from .memory import memory_of
 from .node_meta import changes_mode, is_number, mutated_by, tensors_in, value_of
 from .operators.target_traits import makes_new
-from .regions import FunctionCall
+from .targets.regions import FunctionCall
 from .wrappers.wrapping import Unwrap, is_wrapper
 
 __all__ = [

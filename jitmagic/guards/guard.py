@@ -455,6 +455,7 @@ class StateFacts:
     deterministic: bool
     function_modes: int  # torch-function modes except the default device's (0 in ordinary code)
     dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
+    transformed: bool  # called under a transform of torch.func
     default_device: object = None  # set by torch.set_default_device or `with torch.device()`
     autocast_details: AutocastDetails | None = None  # None unless an autocast block relied on it
 

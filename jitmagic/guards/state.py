@@ -18,12 +18,14 @@ from ..compat.modes import (
     function_mode_depth,
     is_torch_function_enabled,
 )
+from ..compat.tensors import transform_of_thread
 from .guard import AutocastDetails, StateFacts
 
 __all__ = [
     "DISABLED_MODES",
     "FUNCTION_MODES",
     "anomaly_mode",
+    "is_transformed_call",
     "read_autocast_details",
     "read_state",
     "torch_functions_of_subclasses",
@@ -37,10 +39,12 @@ class _FunctionModes(threading.local):
 
     of_subclasses: whether `__torch_function__` of subclasses is on outside the compile; None: no
         compile is running
+    transformed: whether the compile has disabled transforms of torch.func
     """
 
     disabled: tuple[object, ...] = ()
     of_subclasses: bool | None = None
+    transformed: bool = False
 
 
 FUNCTION_MODES = _FunctionModes()
@@ -50,6 +54,11 @@ def torch_functions_of_subclasses() -> bool:
     """Return whether `__torch_function__` of tensor subclasses is called; a compile disables it."""
     outside = FUNCTION_MODES.of_subclasses
     return is_torch_function_enabled() if outside is None else outside
+
+
+def is_transformed_call() -> bool:
+    """Return whether a transform of torch.func is active; a compile disables it."""
+    return FUNCTION_MODES.transformed or transform_of_thread() is not None
 
 
 def anomaly_mode() -> bool:
@@ -69,6 +78,7 @@ def read_state() -> StateFacts:
         deterministic=torch.are_deterministic_algorithms_enabled(),
         function_modes=watching,
         dispatch_modes=dispatch_mode_depth(),
+        transformed=is_transformed_call(),
         default_device=default_device,
     )
 

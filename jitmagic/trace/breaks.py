@@ -237,11 +237,11 @@ class CachedCast(Reason):
 
 
 class TransformedTensor(Reason):
-    title = "A call under vmap, grad or jvp"
+    title = "A dual tensor from outside"
     whole_frame = True
-    template = "it is called under a function transform or forward-mode differentiation: {what}"
-    explanation = "Graphs know neither vmap's batches nor the tangents of jvp, so torch runs it."
-    advice = "tag the function that applies the transform; plain calls of this one are compiled"
+    template = "it is called with a tensor of a level that the caller has entered: {what}"
+    explanation = "Graphs do not know the tangents of such a tensor, so torch runs the call."
+    advice = "enter the level in the tagged function, or apply torch.func.jvp to it"
 
 
 class Finalizer(Reason):

@@ -16,7 +16,7 @@ from typing import Any
 from ..graph.builder import GraphBuilder
 from ..graph.propagate import noting_inner_calls
 from ..graph.wrappers.nodes import unwrapped
-from ..graph.wrappers.wrapping import Layout, Rewrap, tangent_of
+from ..graph.wrappers.wrapping import Layout, Rewrap, sizes_of_wrapper, tangent_of
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Drawn, Referent, Source
 from .breaks import TooManyItems, TransformRefused
@@ -275,7 +275,7 @@ class ExitBuilder:
             owners.get(node) or type(wrapper)(node, type(node.meta["val"]))
             for node in unwrapped(self._graph, wrapper.node)
         ]
-        sizes = wrapper.meta.shape, tuple(wrapper.meta.stride())
+        sizes = sizes_of_wrapper(wrapper.meta)
         inner = BuildTuple(tuple(map(self, found)))
         with noting_inner_calls():
             target = Rewrap(Layout.of(wrapper.meta), tangent=tangent_of(wrapper.meta))

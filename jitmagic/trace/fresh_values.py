@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..graph.operators.collectives import is_fixed_class
 from ..graph.symbolic.sym_node import as_dimension
 from .breaks import GraphBreak, UnknownObject
 from .values.base import Machine, Value
@@ -26,6 +27,7 @@ from .values.numpy_scalars import ARRAY_SCALARS
 from .values.objects.callables import BuiltinValue
 from .values.objects.constants import ATOMS, ConstantValue
 from .values.objects.enums import EnumValue
+from .values.objects.fixed_objects import FixedValue
 from .values.objects.identity import IdentityValue
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
 
@@ -41,10 +43,17 @@ def _items(machine: Machine, obj: Any) -> list[Value]:
     return [machine.constant(item) for item in obj]
 
 
+def _dimension(machine: Machine, obj: Any) -> Value:
+    size = as_dimension(obj)
+    if size is obj:
+        raise GraphBreak(UnknownObject.of(what="a ragged size", type="NestedTensor"))
+    return dimension_value(machine, size)
+
+
 _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
     tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
     list: lambda machine, obj: ListValue(_items(machine, obj)),
-    torch.SymInt: lambda machine, obj: dimension_value(machine, as_dimension(obj)),
+    torch.SymInt: _dimension,
     torch.SymBool: lambda machine, obj: ConstantValue(bool(obj)),
     torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
     # The order of a set depends on its insertions and resizes, which an exit cannot repeat. A
@@ -74,6 +83,8 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return BuiltinValue(obj)
     if isinstance(obj, TYPE_FORMS):
         return TypeFormValue(obj)
+    if is_fixed_class(kind):
+        return FixedValue(obj)
     if kind is object:
         return IdentityValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -16,14 +16,15 @@ _NAMES = {
         "iterator_tools numbers objects operators ordering registered_calls set_methods texts"
     ),
     "builtins.pytorch": (
-        "attention autocast autograd_functions checkpointing checks composites control_flow "
-        "differentiation flex_attention functional numpy_calls optimizers process_state "
-        "random_numbers recurrent torch_calls triton_operators"
+        "attention autocast autograd_functions checkpointing checks collectives composites "
+        "control_flow differentiation flex_attention functional numpy_calls optimizers "
+        "process_state random_numbers recurrent torch_calls triton_operators"
     ),
     "opcodes": (
         "attributes calls class_bodies comparisons containers control exceptions functions "
         "imports intrinsics locals patterns stack with_"
     ),
+    "values.autograd": "forward_mode",
     "values.caches": "lru_cache",
     "values.containers": "deques dict_objects getters live_iterators namedtuples",
     "values.contexts": ("attention_kernels context_vars contexts inference threads torch_contexts"),
@@ -31,8 +32,8 @@ _NAMES = {
     "values.numbers": "number residual_calls",
     "values.numpy": "numbers random_streams",
     "values.objects": (
-        "class_statements enums exceptions functions instances namespaces partials torchscript "
-        "weak_references"
+        "class_statements enums exceptions fixed_objects functions instances namespaces partials "
+        "torchscript weak_references"
     ),
     "values.tensors": "tensor_hooks tensor_inputs torch_function triton_kernels",
 }

@@ -134,7 +134,9 @@ class Machine:
         self.effects = EffectLog()
         # Read once, at the entry: later changes of these modes are recorded in the graph.
         self.entry_state = read_state()
-        self.notes = GraphNotes(GraphBuilder(self.entry_state.grad_enabled, lambda: self._steps))
+        state = self.entry_state
+        graph = GraphBuilder(state.grad_enabled, lambda: self._steps, state.transformed)
+        self.notes = GraphNotes(graph)
         self.graph.fresh_size = self._fresh_size
         self.autocast: AutocastDetails | None = None
         self.frames: list[Frame] = []

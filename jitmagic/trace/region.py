@@ -24,9 +24,9 @@ from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
 from ..graph.operators.autocast import OFF, Autocast
 from ..graph.propagate import Target
-from ..graph.regions import FunctionCall, Region, back_to_entry_mode
-from ..graph.symbolic.size_nodes import SizeNodes
+from ..graph.symbolic.size_nodes import READ, READ_AT_LEVEL, SizeNodes
 from ..graph.targets.control_flow import Body
+from ..graph.targets.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.wrappers.wrapping import is_wrapper
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, BodyRefused, GraphBreak, TransformRefused
@@ -43,11 +43,11 @@ class _InnerBuilder(GraphBuilder):
         outer: GraphNotes,
         name: str,
         grad_enabled: bool,
-        read: tuple[object, object] = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_stride.int),
+        read: tuple[object, object] = READ,
     ) -> None:
         around = outer.graph
         super().__init__(grad_enabled, around.step)
-        self.is_transformed = around.is_transformed
+        self.is_transformed, self.is_frame = around.is_transformed, False
         self.autocast = OFF
         self.entry_modes = self._emitted_modes = grad_enabled, OFF
         # Shared, because a write in this graph is one to the memory that the graph around it
@@ -209,8 +209,7 @@ class TransformBuilder(_FunctionBuilder):
     """Builds the function under a transform."""
 
     def __init__(self, outer: GraphNotes, name: str, grad_enabled: bool) -> None:
-        reads = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
-        super().__init__(outer, name, grad_enabled, reads)
+        super().__init__(outer, name, grad_enabled, READ_AT_LEVEL)
         self.is_transformed = True
         if outer.graph.default_dtype is not None:
             self._refuse("the frame has changed the default dtype")
@@ -258,7 +257,7 @@ class BodyBuilder(_FunctionBuilder):
 
     def __init__(self, outer: GraphNotes, name: str) -> None:
         super().__init__(outer, name, outer.graph.grad_enabled)
-        if outer.graph.modes_vary or isinstance(outer.graph, TransformBuilder):
+        if outer.graph.modes_vary or outer.graph.is_transformed:
             self._refuse("it runs in a backward or under a transform of torch.func")
         if outer.graph.default_dtype is not None:
             self._refuse("the frame has changed the default dtype")

@@ -253,11 +253,15 @@ NOWHERE: Source = Argument(-1, "computed")
 
 @dataclass(frozen=True, slots=True)
 class WrapperPart:
-    """The number of an inner tensor in the wrapper at `source`, which the graph makes again."""
+    """The number of an inner tensor in the wrapper at `source`, which the graph makes again.
+
+    `parent`: the part of another wrapper that this wrapper is, if any.
+    """
 
     source: Source
     number: int
     rewrap: Rewrap
+    parent: WrapperPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,10 +405,17 @@ class Trace:
         return tuple(i for i, node in enumerate(results) if node.meta.get("freed"))
 
     @property
-    def wrappers(self) -> dict[Source, Rewrap]:
-        """The wrapper subclasses that get gradients, which the call passes after the inputs."""
-        parts = [one.wrapper for one in self.inputs if one.wrapper is not None]
-        return {part.source: part.rewrap for part in parts}
+    def wrappers(self) -> dict[Source, WrapperPart]:
+        """A part of each wrapper subclass that gets a gradient, which the call passes after the
+        inputs; a wrapper comes before those inside it.
+        """
+        found: dict[Source, WrapperPart] = {}
+        for part in [one.wrapper for one in self.inputs if one.wrapper is not None]:
+            chain = [part]
+            while (parent := chain[-1].parent) is not None:
+                chain.append(parent)
+            found.update((each.source, each) for each in reversed(chain))
+        return found
 
     @property
     def sources(self) -> tuple[Source, ...]:

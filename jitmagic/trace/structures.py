@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from ..compat.pytree import SUPPORTED_NODES
-from ..graph.transforms import PassThrough
+from ..graph.targets.transforms import PassThrough
 from .breaks import GraphBreak, UnsupportedArguments
 from .values.base import Machine, Value
 from .values.containers.mappings import DictValue
 from .values.containers.namedtuples import NamedTupleValue
-from .values.containers.sequences import ListValue, SequenceValue, TupleValue
+from .values.containers.sequences import ListValue, SequenceValue, StructuredTuple, TupleValue
 from .values.tensors.tensor import TensorValue
 
 __all__ = ["lower_structure", "raise_structure"]
@@ -32,9 +32,11 @@ def lower_structure(
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return leaf(value)
-    if type(value) in (TupleValue, ListValue, NamedTupleValue):
+    if type(value) in (TupleValue, ListValue, NamedTupleValue, StructuredTuple):
         assert isinstance(value, SequenceValue)
         items = [lower_structure(machine, item, name, leaf) for item in value.items]
+        if isinstance(value, StructuredTuple):
+            return value.python_type(machine)(items)
         if isinstance(value, NamedTupleValue):
             # Not the class's own `__new__`, which may be the user's.
             return tuple.__new__(value.cls.live, items)
@@ -81,4 +83,6 @@ def raise_structure(
 
 
 def _named(machine: Machine, kind: type, items: list[Value]) -> Value:
+    if hasattr(kind, "n_sequence_fields"):
+        return StructuredTuple(kind, items)
     return NamedTupleValue(machine.class_of(kind, None), items)

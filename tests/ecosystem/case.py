@@ -29,6 +29,8 @@ LIBRARIES = (
     "joblib",
     "torch",
     "torch_objects",
+    "subclasses",
+    "distributed",
 )
 
 

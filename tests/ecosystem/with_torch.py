@@ -289,3 +289,28 @@ def _ensemble(tag: Tag) -> Any:
 def _vmap_around(tag: Tag) -> Any:
     tagged = tag(lambda x: x.sin() * x.sum())
     return torch.func.vmap(tagged)(rows())
+
+
+@case(LIBRARY, "grad around a compiled function")
+def _grad_around(tag: Tag) -> Any:
+    tagged = tag(lambda w, x: torch.tanh(x @ w).square().sum())
+    return torch.func.grad(tagged)(square(), rows())
+
+
+@case(LIBRARY, "vmap of grad around a compiled function")
+def _per_sample_around(tag: Tag) -> Any:
+    return torch.func.vmap(torch.func.grad(tag(_loss)), in_dims=(None, 0))(square(), rows())
+
+
+@case(LIBRARY, "jvp around a compiled function")
+def _jvp_around(tag: Tag) -> Any:
+    tagged = tag(lambda x: x.sin() * x.sum())
+    return torch.func.jvp(tagged, (square(),), (square(),))
+
+
+@called(LIBRARY, "forward_ad", square, square)
+def _forward_ad(w: Tensor, v: Tensor) -> Any:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(w, v)
+        made = torch.autograd.forward_ad.unpack_dual(torch.tanh(dual @ w).sum(0))
+        return made.primal, made.tangent

@@ -65,6 +65,11 @@ class Mode(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def dual(run: Callable[..., Any]) -> Any:
+    with torch.autograd.forward_ad.dual_level():
+        return run(torch.autograd.forward_ad.make_dual(X, X))
+
+
 def mode(run: Callable[..., Any]) -> Any:
     with Mode():
         return run(X)
@@ -73,8 +78,8 @@ def mode(run: Callable[..., Any]) -> Any:
 TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
     "eager": (looks, lambda run: run(X), "`assert locals()` it inspects its own frame"),
-    "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
-    "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
+    "transform": (plain, lambda run: torch.func.functionalize(run)(X), "functionalize"),
+    "dual": (plain, dual, "forward-mode"),
     "sparse": (plain, lambda run: run(X.to_sparse()), "layout is torch.sparse"),
     "mode": (plain, mode, "mode is active"),
 }
@@ -92,8 +97,8 @@ def test_one_dim_line_says_where_and_why(kind: str) -> None:
     assert "explain(fn)" in line
     assert '"notices": "never"' in line
     assert "\x1b[2m" in line
-    # Under a transform the line is the caller's, which applies it.
-    code = (call if kind in ("transform", "dual") else fn).__code__
+    # Under functionalize the line is the caller's, which applies it.
+    code = (call if kind == "transform" else fn).__code__
     first = code.co_firstlineno
     last = max(n for *_, n in code.co_lines() if n)
     number = int(line.partition("line ")[2].partition(",")[0])

@@ -90,6 +90,8 @@ def _cases() -> Iterator[tuple[Any, ...]]:
     for x in (ROWS, ROWS.mT, ROWS.double(), ROWS + 1j, ROWS[None] * ROWS[:, :1, None]):
         for y in (x, x[..., :0], x[..., :0, :]):
             yield aten.geqrf.default, y
+    offsets = torch.tensor([0, 2, 5, 9])
+    yield aten._padded_dense_to_jagged_forward.default, torch.randn(3, 4, 8), [offsets], 9
     scale, zero = torch.tensor([0.1]), torch.tensor([0], dtype=torch.int32)
     for x in _layouts(ROWS):
         yield aten.fake_quantize_per_tensor_affine_cachemask.default, x, 0.1, 0, -5, 5
@@ -110,6 +112,7 @@ REFUSED: list[tuple[Any, ...]] = [
     (aten._histogramdd_from_bin_cts.default, POINTS, [2, 0]),
     (aten._histogramdd_from_bin_tensors.default, POINTS, [EDGES]),
     (aten.geqrf.default, ROWS[0]),
+    (aten._padded_dense_to_jagged_forward.default, ROWS[0], [torch.arange(3)]),
     (aten.geqrf.default, CLASSES[None]),
     _encoder_layer(IMAGE[0]),
     (*_encoder_layer(IMAGE[0, 0])[:-1], ROWS[0].double()),

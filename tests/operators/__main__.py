@@ -13,6 +13,7 @@ import jitmagic
 from .compare import examine
 from .resized import resized_samples
 from .sweep import sweep, work
+from .transformed import transformed_samples
 from .trials import OPERATORS, WAYS, name_of, trials
 from .whole import backend_of, whole_graphs
 
@@ -23,6 +24,8 @@ def main() -> int:
         return (work(options) or 0) if options.worker else sweep(options)
     if options.sizes:
         return resized_samples(options)
+    if options.func:
+        return transformed_samples(options)
     return whole_graphs(options) if options.whole else _samples(options)
 
 
@@ -55,9 +58,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=4, help="at most, of each dtype and way")
     parser.add_argument("--edges", action="store_true", help="arguments at their edges instead")
     parser.add_argument("--whole", action="store_true", help="how many operators are one graph")
+    parser.add_argument("--func", action="store_true", help="under vmap, grad and jvp instead")
     parser.add_argument("--sizes", action="store_true", help="each sample again with another size")
     parser.add_argument("--json", default="", help="of --whole: a file for the reasons")
-    parser.add_argument("--seconds", type=float, help="of --whole: begin no operator after these")
+    parser.add_argument(
+        "--seconds", type=float, help="of --whole, --func: begin no operator after these"
+    )
     parser.add_argument(
         "--tier",
         default="cpp",

@@ -29,7 +29,7 @@ import jitmagic
 
 from .trials import OPERATORS, Trial, copied, name_of, trials
 
-__all__ = ["backend_of", "hangs_on_data", "whole_graphs", "why_no_graph"]
+__all__ = ["backend_of", "hangs_on_data", "shortened", "whole_graphs", "why_no_graph"]
 
 
 def whole_graphs(options: argparse.Namespace) -> int:
@@ -96,9 +96,9 @@ def why_no_graph(trial: Trial, tier: str) -> str | None:
         try:
             _run(compiled, trial)
         except Exception as error:
-            return _shortened(f"{type(error).__name__}: {error}")
+            return shortened(f"{type(error).__name__}: {error}")
     told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
-    return _shortened(told[0]) if told else None
+    return shortened(told[0]) if told else None
 
 
 def backend_of(tier: str) -> str:
@@ -153,7 +153,7 @@ def _strided(value: Any) -> Iterator[Tensor]:
     return (t for t in _tensors(value) if t.layout is torch.strided)
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     line = text.partition("\n")[0]
     return re.sub(r"\b\d+\b|0x[0-9a-f]+|\[[^]]*\]", "_", line)[:160]
 

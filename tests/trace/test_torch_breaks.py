@@ -152,10 +152,6 @@ def vmap(x):
     return torch.vmap(lambda row: row if row.sum() > 0 else -row)(y)  # here
 
 
-def linearize(x):
-    return torch.func.linearize(torch.sin, x + 1)[0]  # here
-
-
 def checkpoint(x):
     y = x + 1
     return torch.utils.checkpoint.checkpoint(torch.sin, y, use_reentrant=True)  # here
@@ -285,7 +281,7 @@ BREAKS = {
     hook: "register_hook",
     parameter_inside: "such a value", seed: "state of the process",
     threads: "state of the process", rng_state: "state", generator: "",
-    vmap: "branch", linearize: "function", checkpoint: "reentrant form", deepcopy: "",
+    vmap: "branch", checkpoint: "reentrant form", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "no meta", resize: "storage",
     sparse_gradient: "a gradient is sparse", strided_beyond: "beyond the known storage",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",

@@ -9,6 +9,7 @@ views            view steps: read a view from its base, write it back
 view_calls       handlers of view operations
 mutate           functional forms of in-place operations
 foreign_writes   the same for operators that write to any argument: custom ones, for example
+collectives      functional collectives of torch.distributed, which the graph waits for
 recorded_call    calls a function of the torch-level graph
 checked          composites that would skip a data check on tensors without data
 products         the gradient of prod: torch's own formula branches on data

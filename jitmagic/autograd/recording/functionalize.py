@@ -29,14 +29,15 @@ from ...graph.operators.foreign import is_foreign
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
-from ...graph.recomputed import Policy, Recomputed
 from ...graph.symbolic.number_ranges import READS_NUMBER
+from ...graph.targets.recomputed import Policy, Recomputed
 from ...graph.triton.launches import launch_of
 from ...graph.wrappers.wrapping import holds_wrapper
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
 from .aten_call import AtenCall
+from .collectives import is_collective, record_collective
 from .custom import TangentsByNode, tangents_by_node
 from .foreign_writes import functional_form
 from .launches import record_launch
@@ -433,6 +434,8 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     aten.is_same_size.default: _same_size,
     aten._has_same_storage_numel.default: _same_storage,
     aten._conj.default: _conjugate,
+    # Views too, which torch takes apart above autograd alone; a wrapper calls them below it.
+    **dict.fromkeys((aten.chunk.default, aten.to.dtype_layout, aten.to.dtype), _composite),
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
     **dict.fromkeys(RECURRENT.values(), _plain),
@@ -440,12 +443,7 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     aten._native_batch_norm_legit.default: _norm_with_stats,
     aten.cudnn_batch_norm.default: _norm_with_stats,
     **dict.fromkeys(
-        (
-            READS_NUMBER,
-            aten._neg_view.default,
-            aten.set_.source_Tensor,
-            aten.resize_.default,
-        ),
+        (READS_NUMBER, aten._neg_view.default, aten.set_.source_Tensor, aten.resize_.default),
         refuse,
     ),
 }
@@ -455,9 +453,9 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
 def _handler(func: OpOverload) -> Handler:
     if (special := _SPECIAL.get(func)) is not None:
         return special
-    schema = func._schema
     if is_foreign(func):
         return _foreign_handler(func)
+    schema = func._schema
     if torch.Tag.inplace_view in func.tags:  # except for the in-place views of view_calls.py
         return refuse
     if schema.is_mutable:
@@ -481,6 +479,8 @@ def _has_kernel(func: OpOverload, key: str) -> bool:
 def _foreign_handler(func: OpOverload) -> Handler:
     if launch_of(func) is not None:
         return _launch
+    if is_collective(func):
+        return record_collective
     if _is_composite(func):
         return _composite
     if func._schema.is_mutable:

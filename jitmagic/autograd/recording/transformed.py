@@ -1,6 +1,6 @@
 """Runs transforms of torch.func while a joint graph is recorded.
 
-In: the target of a node (graph/transforms.py) and traced tensors. Out: its results; the levels of
+In: the target of a node (targets/transforms.py) and traced tensors. Out: its results; the levels of
 torch.func end in operations on the traced tensors, which are recorded. torch.func forbids the hooks
 from which the trace otherwise learns what autograd saves (saved_tensor_hooks.py). Here saved
 tensors are read from the history of the results, and autograd itself checks that they are not

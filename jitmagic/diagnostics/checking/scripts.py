@@ -27,9 +27,9 @@ from ...api import tagged_copy, tagged_handle
 from ...compat.pytree import treespec_dumps
 from ...errors import FallbackWarning
 from ...graph.operators.foreign import is_foreign, name_of
-from ...graph.regions import FunctionCall
 from ...graph.targets.control_flow import PLACES, ControlFlow
-from ...graph.transforms import Pattern, Pull, Slot, Transformed
+from ...graph.targets.regions import FunctionCall
+from ...graph.targets.transforms import Pattern, Pull, Slot, Transformed
 from ...graph.triton.launches import kernel_name
 from ...spec import TensorSpec, spec_of
 from ...torch_types import AnyFunction
@@ -71,10 +71,10 @@ from jitmagic.diagnostics.checking.scripts import {calls}, random_tensor
 
 
 '''
-_REGIONS = "from jitmagic.graph.regions import FunctionCall, Region\n"
+_REGIONS = "from jitmagic.graph.targets.regions import FunctionCall, Region\n"
 _TRANSFORMS = (
     "from torch.utils._pytree import treespec_loads\n\n"
-    "from jitmagic.graph.transforms import Pattern, Pull, Slot, Transformed\n"
+    "from jitmagic.graph.targets.transforms import Pattern, Pull, Slot, Transformed\n"
 )
 
 

@@ -267,7 +267,9 @@ def explain_records(
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
         ledger=ledger_of(handle),
         memory=(planned_memory(newest_variants(records)), 0),
-        budgets=tuple(dict.fromkeys(filter(None, map(_budget, used)))),
+        notes=tuple(
+            dict.fromkeys(note for r in used for note in (_budget(r), _transforms(r)) if note)
+        ),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
@@ -364,6 +366,16 @@ def _budget(record: CompileRecord) -> str:
         f"activation_memory_budget={budget.share:g}: {size(budget.kept)} kept for the backward "
         f"instead of {size(budget.before)}; computed again: {again or 'nothing costly'}"
     )
+
+
+def _transforms(record: CompileRecord) -> str:
+    """Return how a frame runs under transforms of torch.func, in a sentence."""
+    why = record.result("transforms")
+    if why is None:
+        return ""
+    if why:
+        return f"under transforms of torch.func it runs operation by operation: {why}"
+    return "under transforms of torch.func it is compiled for each: status() lists them"
 
 
 def _decisions(record: CompileRecord) -> list[str]:

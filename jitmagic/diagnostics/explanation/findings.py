@@ -75,7 +75,7 @@ class Findings:
     ledger: tuple[str, ...] = ()  # the recompile ledger: when, for which call, which guard failed
     costs: Costs = field(default_factory=Costs)  # empty if nothing was measured
     memory: tuple[int, int] = (0, 0)  # peak bytes, compiled and as eager; 0: not known
-    budgets: tuple[str, ...] = ()  # what activation_memory_budget has changed, in sentences
+    notes: tuple[str, ...] = ()  # sentences about activation_memory_budget and torch.func
     numbers: tuple[str, ...] = ()  # dynamic sizes and numbers, in words
     symbols: tuple[SymbolReport, ...] = ()  # the lines of `numbers` as data
     records: tuple[CompileRecord, ...] = ()  # results of the stages, from which pictures are drawn

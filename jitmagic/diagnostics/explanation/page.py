@@ -85,7 +85,7 @@ def _warnings(found: Findings) -> Iterator[str]:
         if not line.startswith(("variant ", " ")) and found.verdict.tone != PLAIN:
             yield line
     yield from found.untuned
-    yield from found.budgets
+    yield from found.notes
     if found.waiting:
         waiting = count(found.waiting, "backward")
         yield f"{waiting} not compiled yet: that happens at the first use"

@@ -21,7 +21,7 @@ from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
 from ..propagate import target_name
 from ..targets.control_flow import ControlFlow
-from ..transforms import Transformed
+from ..targets.transforms import Transformed
 from .target_traits import operation_of
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]

@@ -203,6 +203,14 @@ def _encoder_layer(
     return fresh_meta(x.shape, x.dtype)
 
 
+@_infers(aten._padded_dense_to_jagged_forward.default)
+def _jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) -> Tensor | None:
+    """Infer the values of a nested tensor of padded rows; their number is known if it is given."""
+    if total is None or len(offsets) != 1 or dense.dim() < 2:
+        return None
+    return fresh_meta((total, *dense.shape[2:]), dense.dtype)
+
+
 # -- quantized and back ----------------------------------------------------------------------------
 
 

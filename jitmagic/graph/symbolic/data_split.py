@@ -38,8 +38,8 @@ from ..node_meta import (
     value_of,
 )
 from ..propagate import call_name
-from ..regions import FunctionCall
 from ..subgraphs import Subgraph, assemble, refuse_crossing
+from ..targets.regions import FunctionCall
 from .size_nodes import size_in
 
 __all__ = ["DataPartition", "DataPartitions", "makers_in", "split_at_data"]

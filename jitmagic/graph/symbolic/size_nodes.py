@@ -26,9 +26,19 @@ from ...symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
 from ..propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
 from .sym_node import as_dimension, sizes_in
 
-__all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "run_on_history", "size_in"]
+__all__ = [
+    "LARGEST_SIZE",
+    "READ",
+    "READ_AT_LEVEL",
+    "SizeNodes",
+    "expected_in",
+    "run_on_history",
+    "size_in",
+]
 
 aten = torch.ops.aten
+READ = aten.sym_size.int, aten.sym_stride.int
+READ_AT_LEVEL = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
 LARGEST_SIZE = 2**31  # the upper bound of data-dependent sizes
 _VALUE = -1  # stands for a dimension in `inputs`: the input is an int and is the size itself
 
@@ -60,7 +70,7 @@ class SizeNodes:
     def __init__(
         self,
         graph: Graph,
-        read: tuple[object, object] = (aten.sym_size.int, aten.sym_stride.int),
+        read: tuple[object, object] = READ,
         outer: SizeNodes | None = None,
         capture: Callable[[Node], Node] = lambda node: node,
     ) -> None:

@@ -52,7 +52,9 @@ def as_torch(value: object) -> Any:
 
 def as_dimension(value: object) -> Any:
     """Return torch's size as an int or a Size; other values unchanged."""
-    return value.node.value if type(value) in _SYMBOLIC else value  # type: ignore[attr-defined]
+    if type(value) not in _SYMBOLIC:
+        return value
+    return getattr(value.node, "value", value)  # type: ignore[attr-defined]  # or a nested int
 
 
 _SYMBOLIC = frozenset((torch.SymInt, torch.SymFloat))

@@ -23,8 +23,8 @@ from torch.fx import GraphModule, Node
 from ...errors import SizesDiffer
 from ...symbols.interval import Interval
 from ...torch_types import Executable
-from ..regions import FunctionCall
-from ..transforms import is_transform
+from .regions import FunctionCall
+from .transforms import is_transform
 
 __all__ = ["CARRIED", "PLACES", "Body", "ControlFlow", "control_flow_in", "has_graphs"]
 

@@ -8,7 +8,7 @@ metas of the inner tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -21,7 +21,7 @@ from .wrapping import Layout, Rewrap, Unwrap, tangent_of
 if TYPE_CHECKING:
     from ..builder import GraphBuilder
 
-__all__ = ["rewrap", "unwrapped"]
+__all__ = ["ragged_size", "rewrap", "unwrapped"]
 
 
 def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: TensorSpec) -> Node:
@@ -30,11 +30,16 @@ def rewrap(graph: GraphBuilder, target: Rewrap, inner: Sequence[Node], spec: Ten
     with torch.inference_mode(False), noting_inner_calls():
         if spec.requires_grad and spec.is_leaf:
             # For the program it is a leaf; when the graph runs, it has the history of the call.
-            detached = [one.detach() for one in values]
+            detached = [one.detach() if one.requires_grad else one for one in values]
             value = layout.around(detached, spec.shape, spec.stride).requires_grad_()
         else:
             value = target(values, spec.shape, spec.stride)
     return graph.add_computed(target, (tuple(inner), spec.shape, spec.stride), value, spec, ())
+
+
+def ragged_size(wrapper: torch.Tensor, dim: int) -> Any:
+    """Return the size of a nested tensor in its ragged dimension: the target of a node."""
+    return wrapper.shape[dim]
 
 
 def unwrapped(graph: GraphBuilder, node: Node) -> list[Node]:
@@ -49,4 +54,6 @@ def unwrapped(graph: GraphBuilder, node: Node) -> list[Node]:
         values = target(wrapper)
     lines, spec = node.meta["lines"], spec_on(values, device_of(node))
     taken = graph.results(graph.add_computed(target, (node,), values, spec, lines), lines)
-    return [one for one in taken if one is not None]
+    # Those without a gradient may be tensors that the graph has already, such as its inputs.
+    found = [own or one for own, one in zip(known, taken, strict=True)] if any(known) else taken
+    return [one for one in found if one is not None]

@@ -14,16 +14,31 @@ graph around it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import torch
 
+from ...compat.modes import TorchFunctionOn
+from ...torch_types import AnyFunction
 from ..symbolic.sym_node import as_torch
 
 __all__ = [
-    "Gradients", "Layout", "NotFollowed", "Rewrap", "Unwrap", "holds_wrapper",
-    "inner_tensors", "is_wrapper", "is_wrapper_class", "tangent_of",
+    "Gradients",
+    "Layout",
+    "NotFollowed",
+    "Rewrap",
+    "Unwrap",
+    "WithTorchFunctions",
+    "differentiable",
+    "holds_wrapper",
+    "inner_tensors",
+    "is_library_call",
+    "is_wrapper",
+    "is_wrapper_class",
+    "sizes_of_wrapper",
+    "tangent_of",
 ]  # fmt: skip
 
 Sizes = Sequence[Any]
@@ -59,6 +74,40 @@ def inner_tensors(tensor: Any) -> list[torch.Tensor]:
     for inner in Layout.of(tensor).inner(tensor):
         found += inner_tensors(inner) if is_wrapper(inner) else [inner]
     return found
+
+
+_LIBRARY = (
+    "torch.distributed._functional_collectives",
+    "torch.distributed.tensor._api",
+    "torch.nested",
+)
+
+
+def is_library_call(target: object) -> bool:
+    """Return whether the target is a Python function of torch that makes wrappers or takes them,
+    and is one node of the graph.
+    """
+    function = getattr(target, "function", target)
+    return isinstance(function, FunctionType) and function.__module__ in _LIBRARY
+
+
+class WithTorchFunctions:
+    """The target of a call in which torch's own subclasses run their `__torch_function__`.
+
+    Elsewhere in a graph, torch functions of subclasses are off, because the trace follows them.
+    """
+
+    __module__ = __name__
+
+    def __init__(self, function: AnyFunction | str) -> None:
+        self.function = function
+        self.__name__ = function if isinstance(function, str) else function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        called = self.function
+        function = getattr(type(args[0]), called) if isinstance(called, str) else called
+        with TorchFunctionOn():
+            return function(*args, **kwargs)
 
 
 class NotFollowed(Exception):
@@ -106,6 +155,26 @@ class Layout:
         return made
 
 
+def sizes_of_wrapper(wrapper: torch.Tensor) -> tuple[Sizes, Sizes]:
+    """Return (shape, strides) as `Layout.around` takes them; () for a nested tensor, whose ragged
+    size is an object that its class makes of the inner tensors.
+    """
+    return ((), ()) if wrapper.is_nested else (wrapper.shape, tuple(wrapper.stride()))
+
+
+def differentiable(inner: Sequence[torch.Tensor]) -> tuple[bool, ...]:
+    """Return which inner tensors get a part of their wrapper's gradient.
+
+    Those without elements do not, next to others: a nested tensor keeps lengths as their sizes.
+    """
+    floats = tuple(tensor.is_floating_point() or tensor.is_complex() for tensor in inner)
+    filled = tuple(
+        is_float and not any(type(size) is int and size == 0 for size in tensor.shape)
+        for is_float, tensor in zip(floats, inner, strict=True)
+    )
+    return filled if any(filled) else floats
+
+
 def tangent_of(result: Any) -> Layout | None:
     """Return the metadata that the gradient of a result is expected to have, if they differ from
     the result's: those of a partial DTensor's gradient.
@@ -124,17 +193,18 @@ class Gradients:
         self.layout: Layout | None = None
         self._strides_of: int | None = None  # the inner tensor that has the gradient's strides
 
-    def take_apart(self, gradient: torch.Tensor, like: Layout) -> tuple[torch.Tensor, ...]:
+    def take_apart(self, gradient: torch.Tensor, like: Layout) -> tuple[torch.Tensor | None, ...]:
         """Return the inner tensors of a gradient and note its metadata. Raises RuntimeError."""
-        found = Layout.of(gradient) if type(gradient) is like.cls else None
-        if found is None or found.names != like.names:
+        found = _layout_like(gradient, like)
+        if found is None:
             raise RuntimeError(_differs(gradient, like))
         if self.layout is not None and not self.layout.equals(found):
             raise RuntimeError(_differs(gradient, self.layout))
-        inner, strides = found.inner(gradient), gradient.stride()
-        alike = (n for n, part in enumerate(inner) if part.stride() == strides)
+        inner = _parts_of(gradient, found)
+        strides = () if gradient.is_nested else gradient.stride()
+        alike = (n for n, part in enumerate(inner) if part is not None and part.stride() == strides)
         self.layout, self._strides_of = found, next(alike, None)
-        return Unwrap(found)(gradient)
+        return inner
 
     def around(
         self, inner: Sequence[torch.Tensor], like: Layout, shape: Sizes, stride: Sizes
@@ -145,6 +215,31 @@ class Gradients:
         return Rewrap(self.layout or like)(tuple(inner), shape, strides)
 
 
+def _layout_like(gradient: torch.Tensor, like: Layout) -> Layout | None:
+    """Return the layout of a gradient, with the inner tensors of the layout of what it belongs to;
+    None if the differentiable ones have other names.
+    """
+    if type(gradient) is not like.cls:
+        return None
+    found = Layout.of(gradient)
+    if found.names == like.names:
+        return found
+    # Others, such as the lengths that a nested tensor caches, come from the tensor itself.
+    parts = {
+        n for n, own in zip(found.names, differentiable(found.inner(gradient)), strict=True) if own
+    }
+    return replace(found, names=like.names) if parts <= {*like.names} else None
+
+
+def _parts_of(gradient: torch.Tensor, layout: Layout) -> tuple[torch.Tensor | None, ...]:
+    """Return the differentiable inner tensors of a gradient, with None in place of the others."""
+    own = Layout.of(gradient)
+    inner = Unwrap(own)(gradient)
+    rows = zip(own.names, inner, differentiable(inner), strict=True)
+    parts = {name: tensor for name, tensor, is_part in rows if is_part}
+    return tuple(map(parts.get, layout.names))
+
+
 def _differs(gradient: torch.Tensor, like: Layout) -> str:
     return (
         f"the gradient of a {like.cls.__name__} is a {type(gradient).__name__} with other metadata "
@@ -153,20 +248,22 @@ def _differs(gradient: torch.Tensor, like: Layout) -> str:
 
 
 def _tangent_like(
-    gradient: torch.Tensor, layout: Layout, shape: Sizes, stride: Sizes
-) -> tuple[torch.Tensor, ...]:
+    gradient: torch.Tensor, layout: Layout, inner: Sequence[Any], shape: Sizes, stride: Sizes
+) -> tuple[torch.Tensor | None, ...]:
     """Return the inner tensors of the gradient of a result, which has the result's metadata in the
-    recorded backward. Raises RuntimeError if the caller's gradient has others.
+    recorded backward. `inner`: those of the result. Raises RuntimeError if the caller's gradient
+    has others.
     """
-    if type(gradient) is layout.cls and (found := Layout.of(gradient)).names == layout.names:
-        inner = found.inner(gradient)
-        expected = Layout.of(_as_tangent(layout, inner, shape, stride))
-        if expected.equals(found):
-            return Unwrap(found)(gradient)
+    if (found := _layout_like(gradient, layout)) is not None:
+        parts = _parts_of(gradient, found)
+        every = [own if part is None else part for part, own in zip(parts, inner, strict=True)]
+        expected = Layout.of(_as_tangent(layout, every, shape, stride))
+        if replace(expected, names=found.names).equals(found):
+            return parts
         coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
         coerced = None if coerce is None else coerce(expected.context)
         if coerced is not None:
-            return Unwrap(layout)(coerced)
+            return _parts_of(coerced, layout)
     raise RuntimeError(_differs(gradient, layout))
 
 
@@ -188,7 +285,10 @@ class _Wrapping(torch.autograd.Function):
         ctx: Any, target: Rewrap, shape: Sizes, stride: Sizes, *inner: torch.Tensor
     ) -> torch.Tensor:
         ctx.target, ctx.sizes = target, (shape, stride)
-        return target.layout.around([tensor.detach() for tensor in inner], shape, stride)
+        # Others keep their identity: by it, nested tensors compare the offsets of their parts.
+        parts = [tensor.detach() if tensor.requires_grad else tensor for tensor in inner]
+        ctx.inner = parts
+        return target.layout.around(parts, shape, stride)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
@@ -196,7 +296,8 @@ class _Wrapping(torch.autograd.Function):
         if target.gradients is not None:
             inner = target.gradients.take_apart(gradient, target.layout)
         else:
-            inner = _tangent_like(gradient, target.tangent or target.layout, *ctx.sizes)
+            layout = target.tangent or target.layout
+            inner = _tangent_like(gradient, layout, ctx.inner, *ctx.sizes)
         return None, None, None, *inner
 
 
@@ -207,17 +308,21 @@ class _Unwrapping(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, wrapper: torch.Tensor, target: Unwrap) -> tuple[torch.Tensor, ...]:
-        ctx.target, ctx.sizes = target, (wrapper.shape, wrapper.stride())
+        ctx.target, ctx.sizes = target, sizes_of_wrapper(wrapper)
+        inner = target.layout.inner(wrapper)
+        pairs = [*zip(inner, differentiable(inner), strict=True)]
+        ctx.others = [None if is_part else tensor for tensor, is_part in pairs]
         # Not the inner tensors themselves, which would get a history. detach() shares the version
         # counter, so that writes to them are still noticed by the graph's backward.
-        return tuple(tensor.detach() for tensor in target.layout.inner(wrapper))
+        return tuple(tensor.detach() for tensor, is_part in pairs if is_part)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        target = ctx.target
+        target, rest = ctx.target, iter(gradients)
+        inner = [next(rest) if other is None else other for other in ctx.others]
         if target.gradients is not None:
-            return target.gradients.around(gradients, target.layout, *ctx.sizes), None
-        return _as_tangent(target.tangent or target.layout, gradients, *ctx.sizes), None
+            return target.gradients.around(inner, target.layout, *ctx.sizes), None
+        return _as_tangent(target.tangent or target.layout, inner, *ctx.sizes), None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,8 +360,10 @@ class Unwrap:
     __name__ = "unwrap"
 
     def __call__(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if wrapper.requires_grad:
-            with torch.enable_grad():
-                parts: tuple[torch.Tensor, ...] = _Unwrapping.apply(wrapper, self)  # type: ignore[no-untyped-call]
-            return parts
-        return self.layout.inner(wrapper)
+        inner = self.layout.inner(wrapper)
+        if not wrapper.requires_grad:
+            return inner
+        with torch.enable_grad():
+            parts = iter(_Unwrapping.apply(wrapper, self))  # type: ignore[no-untyped-call]
+        pairs = zip(inner, differentiable(inner), strict=True)
+        return tuple(next(parts) if is_part else tensor for tensor, is_part in pairs)

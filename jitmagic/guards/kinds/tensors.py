@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from ...bytecode import FrameSnapshot
 from ...compat.autograd import forward_level
-from ...compat.tensors import dispatch_keys
+from ...compat.tensors import dispatch_keys, is_transformed
 from ...extension import runtime_module
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
@@ -197,7 +197,7 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
         return f"{name}.is_leaf is {value.is_leaf}, was {spec.is_leaf}"
     if dispatch_keys(value).raw_repr() != guard.keys:
         return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
-    if has_forward_gradient(value):
+    if not is_transformed(value) and has_forward_gradient(value):
         return f"{name} carries a gradient of forward-mode differentiation"
     if (now := hiding_entries(value)) != guard.hiding:
         return f"{name}.__dict__ hides {_names(now)} of its class, hid {_names(guard.hiding)}"

@@ -133,7 +133,7 @@ REFUSED = {
     "ints with a gradient": (
         lambda x: x * 2,
         lambda n: (scaled(3, 4).requires_grad_(),),
-        "an inner tensor is not a plain one of floats",
+        "a Traced with other metadata than in the compiled graph",
     ),
     "autocast": (
         torch.autocast("cpu", torch.bfloat16)(lambda x: x @ x),

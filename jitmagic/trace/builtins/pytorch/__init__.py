@@ -12,5 +12,6 @@ handle special cases. A call that they cannot reproduce exactly is a graph break
     attention, recurrent                  scaled dot-product attention, padded batches, RNNs
     autocast, process_state, checks       states and checks
     random_numbers                        seeds and generators of random numbers
+    collectives                           collectives that write to an argument
     numpy_calls                           numpy functions and conversions
 """

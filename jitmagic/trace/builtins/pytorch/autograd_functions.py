@@ -20,7 +20,7 @@ from torch.fx import Node
 from ....compat.autograd import FunctionBase, PlainFunction
 from ....graph.node_meta import device_of, spec_on, value_of
 from ....graph.propagate import EagerRaises
-from ....graph.regions import FunctionCall, ProgramBackward, Region
+from ....graph.targets.regions import FunctionCall, ProgramBackward, Region
 from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ...breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
@@ -145,6 +145,8 @@ class _Call:
 
     def run(self) -> Value:
         machine, graph = self.machine, self.machine.graph
+        if graph.is_transformed:  # levels that the trace does not see may need its backward
+            raise _refused(self.name, "it is called under a transform of torch.func")
         last = next(iter(reversed(graph.graph.nodes)), None)
         mode = graph.grad_enabled
         differentiates = mode and any(n is not None and _requires_grad(n) for n in self.inputs)

@@ -25,7 +25,7 @@ from torch.fx import Node
 from torch.utils import checkpoint
 
 from ....graph.memory import storage_of
-from ....graph.recomputed import Policy, Recomputed, Rerun
+from ....graph.targets.recomputed import Policy, Recomputed, Rerun
 from ....guards.source import Globals
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...result import Recipe
@@ -50,6 +50,8 @@ _NO_MATTER = ("determinism_check", "early_stop")
 
 @handles(checkpoint.checkpoint, unwrap_function(checkpoint.checkpoint))
 def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if machine.graph.is_transformed:  # its backward is an error in eager
+        raise _refused("it is called under a transform of torch.func")
     own = {name: kwargs[name].realize(machine) for name in _STANDARD if name in kwargs}
     given = {name: value for name, value in kwargs.items() if name not in (*_STANDARD, *_NO_MATTER)}
     same_draws = given.pop("preserve_rng_state", machine.constant(True)).realize(machine)

@@ -23,7 +23,7 @@ from ....graph.memory import storage_of
 from ....graph.node_meta import device_of, spec_on
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.targets.control_flow import CARRIED, Body, ControlFlow
-from ....graph.transforms import Slot
+from ....graph.targets.transforms import Slot
 from ....spec import TensorSpec
 from ....symbols.symbolic_numbers import Symbol
 from ...breaks import BodyRefused, GraphBreak, TorchCallFailed

@@ -22,8 +22,8 @@ from ....compat.flags import get_warn_always
 from ....graph.gradients import copied_gradient, first_gradient
 from ....graph.node_meta import device_of
 from ....graph.propagate import DataDependent, EagerRaises
-from ....graph.regions import FunctionCall
 from ....graph.symbolic.data_split import makers_in
+from ....graph.targets.regions import FunctionCall
 from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients
@@ -87,6 +87,8 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | None, ...]:
+    if machine.graph.is_transformed:
+        raise _refused("it is called under a transform of torch.func", name)
     if check_read_state(machine):
         raise _refused(
             "the backward of an autograd function reads what the frame has changed", name

@@ -1,7 +1,7 @@
 """torch.func: transforms of functions, and calls of a module with other tensors than its own.
 
 Calls of the transforms, and live functions that they have made, become values of transformed
-functions (trace/values/autograd/transformed.py); those of jvp and vjp are called at once.
+functions (trace/values/autograd/transformed.py); jvp, vjp and linearize are called at once.
 
 While a functional_call is traced, the tracer's Value of the module has the given tensors as its
 parameters. The live module is never written to, so nothing has to be restored when the frame ends.
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ....compat.modules import functional_call
+from ....graph.targets.transforms import linearize
 from ....guards.guard import DifferentObjects, IdentityIs, SameObject, TypeIs
 from ....guards.source import FunctionPart, Item, Source
 from ...breaks import GraphBreak, UnsupportedArguments
@@ -72,6 +73,14 @@ def _vjp(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _jvp(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     function, *both = args
     return call_transformed(machine, _func.jvp, function, kwargs, both, {}, takes_function=False)
+
+
+@handles(_func.linearize)
+def _linearize(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    function, *primals = args
+    return call_transformed(
+        machine, linearize, function, {}, primals, kwargs, takes_function=False, repeats=True
+    )
 
 
 @intercepts(types.FunctionType)

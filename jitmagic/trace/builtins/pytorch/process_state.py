@@ -19,8 +19,6 @@ from ....compat.flags import GETTERS, capturing_getter, current_accelerator
 from ....compat.modes import (
     DEFAULT_DEVICE,
     dispatch_mode_depth,
-    function_mode_depth,
-    is_function_mode_active,
     tracing_state,
 )
 from ....guards.guard import StateRead
@@ -131,7 +129,5 @@ calls(
         # Nothing is compiled while a mode of the user's is active, or another compiler is at work.
         dispatch_mode_depth: lambda machine: 0,
         tracing_state: lambda machine: None,
-        function_mode_depth: lambda machine: int(default_device(machine) is not None),
-        is_function_mode_active: lambda machine: default_device(machine) is not None,
     }
 )

@@ -110,13 +110,26 @@ REFUSED_MODULES: dict[str, str] = {
 }
 
 _LEAF_C_MODULES = frozenset(
-    {"torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"}
+    {
+        *("torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"),
+        "torch._C._nested",
+    }
 )
-_LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
+_LEAF_PYTHON_MODULES = frozenset(
+    {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.nested"}
+)
+# Functions that are nodes although their module is refused.
+_LEAF_FUNCTIONS = (
+    "torch.distributed._functional_collectives.",
+    "torch.distributed.tensor._api.DTensor.",
+)
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code that is inlined although its name or its module is refused.
 _INLINED_FUNCTIONS = frozenset(
     (
+        "torch.distributed.distributed_c10d._WorldMeta.WORLD",
+        "torch.distributed.distributed_c10d._World.default_pg",
+        "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
         *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
         "torch._functorch.functional_call.construct_stacked_leaf",
         *(
@@ -132,6 +145,7 @@ _INLINED_FUNCTIONS = frozenset(
 _INLINED = (
     "torch.nn.modules",
     "torch.distributions",
+    "torch.distributed.tensor.parallel",
     *(
         f"torch.nn.utils.{name}"
         for name in (
@@ -151,10 +165,14 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
     """Return whether the function is of a kind that becomes one graph node."""
     module = obj.__module__
     if isinstance(obj, types.FunctionType):
-        return module in _LEAF_PYTHON_MODULES
+        return module in _LEAF_PYTHON_MODULES or _is_collective(obj)
     # Functions bound to torch._C, such as torch.set_num_threads, also have the module "torch". They
     # are about the process, not about tensors.
     return module in _LEAF_C_MODULES and obj.__self__ is not C_MODULE
+
+
+def _is_collective(function: types.FunctionType) -> bool:
+    return f"{function.__module__}.{function.__qualname__}".startswith(_LEAF_FUNCTIONS)
 
 
 def is_inlined(function: types.FunctionType) -> bool:
@@ -182,6 +200,8 @@ def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | 
         return _STATE
     if name in REFUSED_FUNCTIONS:
         return REFUSED_FUNCTIONS[name]
+    if isinstance(function, types.FunctionType) and _is_collective(function):
+        return None
     if is_disallowed(function):
         return "torch.compile breaks its graphs there too"
     while module:

@@ -9,5 +9,6 @@ transform of torch.func is one node, whose function is traced on the plain tenso
     backward_facts     guards on the Python state that a traced backward reads
     function_context   `ctx` in the forward and in the backward
     rebuilt_objects    rebuilds `ctx` and function arguments when the backward runs in eager
+    forward_mode       dual tensors, and their tangents, of torch.autograd.forward_ad
     transformed        calls of functions returned by torch.func.grad, vmap, vjp, ...
 """

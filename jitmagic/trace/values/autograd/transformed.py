@@ -1,7 +1,7 @@
 """Models functions returned by transforms of torch.func, and calls of them.
 
 Input: a transform, the function under it (any callable value), the arguments of a call. Output: one
-node (graph/transforms.py), made in three steps. (1) torch's own transform runs on meta tensors to
+node (targets/transforms.py), made in three steps. (1) torch's own transform runs on meta tensors to
 find the arguments with which it calls the function. (2) The function is traced on plain tensors of
 the same specs, as a separate graph. (3) The transform runs over that graph on meta tensors, which
 gives the results or eager's error.
@@ -27,7 +27,7 @@ from ....graph.node_meta import device_of, value_of
 from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
-from ....graph.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
+from ....graph.targets.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed
 from ....graph.wrappers.wrapping import is_wrapper
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
@@ -46,7 +46,19 @@ from ..numbers.number_arguments import keep_numbers_of_transform
 from ..objects.callables import name_of
 from ..tensors.tensor import TensorValue, lift
 
-__all__ = ["TransformedValue", "VjpFunctionValue", "call_as_node", "call_transformed"]
+__all__ = [
+    "DualLevels",
+    "ReturnedFunctionValue",
+    "TransformedValue",
+    "call_as_node",
+    "call_transformed",
+    "record_call",
+    "try_on_meta",
+]
+
+
+class DualLevels(list[Any]):
+    """The levels of torch.autograd.forward_ad that are open in one graph; torch allows one."""
 
 
 class TransformedValue(Value):
@@ -87,14 +99,15 @@ class TransformedValue(Value):
         return f"torch.func.{self.transform.__name__} of {self.function.describe()}"
 
 
-class VjpFunctionValue(Value):
-    """The function returned by torch.func.vjp, which is a node of the graph."""
+class ReturnedFunctionValue(Value):
+    """The function returned by vjp or linearize (`name`), which is a node of the graph."""
 
-    __slots__ = ("created_at_step", "device", "node")
+    __slots__ = ("created_at_step", "device", "name", "node")
 
-    def __init__(self, machine: Machine, node: Node, device: torch.device) -> None:
+    def __init__(self, machine: Machine, node: Node, device: torch.device, name: str) -> None:
         super().__init__()
-        self.node, self.device, self.created_at_step = node, device, machine.step
+        self.node, self.device, self.name = node, device, name
+        self.created_at_step = machine.step
 
     def python_type(self, machine: Machine) -> type:
         return types.FunctionType
@@ -104,21 +117,18 @@ class VjpFunctionValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         given: list[TensorValue] = []
-        structure = [lower_structure(machine, arg, "vjp", _slots(given)) for arg in args]
+        structure = [lower_structure(machine, arg, self.name, _slots(given)) for arg in args]
         settings = {name: value.as_constant(machine) for name, value in kwargs.items()}
         target = Pull(settings, Pattern(*_flat(structure)))
-        return _record(machine, target, (self.node, _nodes(given)), self.device, "vjp")
+        return record_call(machine, target, (self.node, _nodes(given)), self.device, self.name)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise CannotRebuild("a function returned by torch.func.vjp", self.created_at_step, _ESCAPED)
+        why = "the function that it returns is used outside of the graph"
+        reason: BreakReason = RefusedTorchCall.of(name=self.name, why=why)
+        raise CannotRebuild(f"a function returned by {self.name}", self.created_at_step, reason)
 
     def describe(self) -> str:
-        return "the function returned by torch.func.vjp"
-
-
-_ESCAPED: BreakReason = RefusedTorchCall.of(
-    name="torch.func.vjp", why="the function that it returns is used outside of the graph"
-)
+        return f"the function returned by {self.name}"
 
 
 def call_transformed(
@@ -130,9 +140,13 @@ def call_transformed(
     kwargs: Kwargs,
     *,
     takes_function: bool = True,
+    repeats: bool = False,
 ) -> Value:
-    """Trace a call of the transform of a function; for `takes_function` see `Transformed`."""
-    return _Call(machine, transform, settings, takes_function).run(function, args, kwargs)
+    """Trace a call of the transform of a function; for `takes_function` see `Transformed`.
+    `repeats`: where eager runs the function once, the graph runs it again.
+    """
+    call = _Call(machine, transform, settings, takes_function, repeats)
+    return call.run(function, args, kwargs)
 
 
 def call_as_node(machine: Machine, function: AnyFunction, args: Args, kwargs: Kwargs) -> Value:
@@ -149,7 +163,7 @@ def call_as_node(machine: Machine, function: AnyFunction, args: Args, kwargs: Kw
     versions = [value.meta._version for value in given]
     target, device = PythonCall(function, arguments), _device_of(given, name)
     # It may draw random numbers: nothing but its calls on real tensors shows that.
-    made = _record(machine, target, (_nodes(given),), device, name, draws=True)
+    made = record_call(machine, target, (_nodes(given),), device, name, draws=True)
     if versions != [value.meta._version for value in given]:
         why = "it writes to its arguments"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
@@ -176,8 +190,9 @@ class _Call:
         transform: AnyFunction,
         settings: Mapping[str, Value],
         takes_function: bool,
+        repeats: bool,
     ) -> None:
-        self.machine, self.transform = machine, transform
+        self.machine, self.transform, self.repeats = machine, transform, repeats
         self.name = f"torch.func.{transform.__name__}"
         self.settings = {n: self._constant(v.realize(machine)) for n, v in settings.items()}
         self.takes_function = takes_function
@@ -193,6 +208,8 @@ class _Call:
     def run(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         machine, notes = self.machine, self.machine.notes
         outer = notes.graph
+        if notes.of(DualLevels):  # eager raises for forward mode in forward mode
+            self._refuse("a level of torch.autograd.forward_ad is open")
         if outer.has_cast or outer.autocast != OFF:
             self._refuse("the graph has operations under autocast")
         slots = _slots(self.given)
@@ -213,6 +230,8 @@ class _Call:
             returned: list[TensorValue] = []
             structure = lower_structure(machine, answer, self.name, _slots(returned))
             draws = region.draws
+            if draws and self.repeats:
+                self._refuse("it draws random numbers")
             graph, feeds, captured, outputs = region.close(_nodes(returned))
         finally:
             machine.notes, machine.effects = notes, observed.log  # type: ignore[misc]
@@ -224,9 +243,11 @@ class _Call:
             self.transform, self.settings, self.takes_function, graph, feeds, arguments,
             Pattern(placed, spec),
         )  # fmt: skip
-        made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
+        made = record_call(
+            machine, target, (_nodes(self.given), captured), device, self.name, draws
+        )
         # torch may run the function several times, but its Python code was traced once.
-        if target.runs > 1 and observed.touched:
+        if (target.runs > 1 or self.repeats) and observed.touched:
             # A counter that the function increments would be incremented once, in eager at each
             # run.
             self._refuse("it runs several times and has side effects")
@@ -251,7 +272,7 @@ class _Call:
 
         metas = tuple(value.meta for value in self.given)
         try:
-            _on_meta(self.name, run, metas, self.machine.graph)
+            try_on_meta(self.name, run, metas, self.machine.graph)
         except _ProbedCall as probed:
             return probed
         self._refuse("it is not called")
@@ -327,9 +348,10 @@ def _nodes(values: Sequence[TensorValue]) -> tuple[Node, ...]:
     return tuple(value.node for value in values)
 
 
-def _on_meta(
+def try_on_meta(
     name: str, run: Callable[..., object], args: tuple[object, ...], graph: GraphBuilder
 ) -> object:
+    """Run a function on meta tensors; break where eager raises or data decides."""
     try:
         return run_on_meta(run, args, {}, graph.grad_enabled)
     except (EagerRaises, DataDependent) as error:
@@ -341,7 +363,7 @@ def _failed(name: str, error: Exception) -> GraphBreak:
     return GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}"))
 
 
-def _record(
+def record_call(
     machine: Machine,
     target: Transformed | Pull | PythonCall,
     args: tuple[object, ...],
@@ -367,7 +389,7 @@ def _record(
         node = made[index.index]
         if isinstance(node.meta["val"], torch.Tensor):
             return lift(machine, node)
-        return VjpFunctionValue(machine, node, device)
+        return ReturnedFunctionValue(machine, node, device, name)
 
     assert target.made is not None
     return raise_structure(machine, target.made.fill(list(map(Slot, range(len(made))))), leaf)

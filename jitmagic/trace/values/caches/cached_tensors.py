@@ -118,7 +118,7 @@ def _spec(graph: GraphBuilder, made: TensorValue) -> TensorSpec | None:
     # here.
     certain = as_at_entry and made.node not in graph.unknown_strides
     plain = type(meta) is torch.Tensor and meta.layout == torch.strided and not meta.requires_grad
-    if graph is not graph.root or graph.inference.is_on or not certain or not plain:
+    if not graph.is_frame or graph.inference.is_on or not certain or not plain:
         return None
     shape, strides = tuple(meta.shape), tuple(meta.stride())
     if any(type(number) is not int for number in (*shape, *strides)) or meta.storage_offset():

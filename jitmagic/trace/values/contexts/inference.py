@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....compat.distributed import make_async
 from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
+from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
@@ -45,6 +47,8 @@ def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     if is_wrapper(owner.meta):
         return builder.rewrapped(owner)
     output = builder.output(owner, owner.node)
+    if is_marked_async(owner.meta):
+        return builder.invoke(make_async, (output,))
     if is_inference_result(owner.node):
         return builder.invoke(as_inference_tensor, (output,))
     if owner.live is None and owner.kind is not torch.Tensor:

@@ -124,9 +124,9 @@ def _require_restart(machine: Machine, node: Node) -> None:
 def assert_data(machine: Machine, node: Node, wanted: bool = True) -> bool:
     """Make the graph raise unless the truth of a one-element tensor is `wanted`.
 
-    Returns False if the tensor has several elements, for which `bool()` itself raises.
+    Returns False if `bool()` itself raises: it has several elements, or vmap has batched it.
     """
-    if math.prod(node.meta["val"].shape) != 1:
+    if math.prod(node.meta["val"].shape) != 1 or machine.graph.root.is_transformed:
         return False
     wrong = machine.graph.call("to", (node, torch.bool), {}, machine.lines())
     if wanted:

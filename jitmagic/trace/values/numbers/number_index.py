@@ -64,7 +64,7 @@ def index_at_numbers(
     dims = _dims(parts, _TAKEN, owner.meta.dim(), indices) if numbers else None
     # An index out of range on a GPU is a device-side assert, after which the process cannot use the
     # device any more; eager raises IndexError.
-    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    usual = graph.is_frame and device_of(owner.node).type == "cpu"
     rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
     # Results computed from a non-contiguous view inherit its strides, those from a copy do not.
     if dims is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
@@ -91,7 +91,7 @@ def assign_at_number(
     """Return the name and operands of the call that assigns; None for the usual `setitem`."""
     graph = machine.graph
     given, indices, numbers = _parts_of(machine, key.realize(machine))
-    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    usual = graph.is_frame and device_of(owner.node).type == "cpu"
     if not numbers or not usual or len(numbers) < len(indices):
         return None
     rest: list[Value] = list(given)

@@ -56,7 +56,7 @@ def tensor_in_this_call(machine: Machine, node: Node) -> torch.Tensor | None:
     notes: GraphNotes = machine.notes
     graph = notes.graph
     speculates_in, filename = machine.assumed.speculates_in, machine.frame.program.code.co_filename
-    if speculates_in is None or graph is not graph.root or not speculates_in(filename):
+    if speculates_in is None or not graph.is_frame or not speculates_in(filename):
         return None
     # All queries of a trace share one run: with a run per query, tracing 20 iterations of LBFGS (98
     # branches) took 7.0 s instead of 1.9 s.

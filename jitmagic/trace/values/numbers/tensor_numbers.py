@@ -25,6 +25,7 @@ import torch
 from torch.fx import Node
 
 from ....compat.functions import foreach_add_
+from ....compat.tensors import is_transformed
 from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_of
 from ....graph.node_meta import device_of
@@ -116,7 +117,7 @@ def _read(machine: Machine, node: Node) -> Value | None:
     """
     graph = machine.graph
     meta: torch.Tensor = node.meta["val"]
-    if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
+    if not graph.is_frame or graph.modes_vary or meta.numel() != 1:
         return None
     is_recorded = device_of(node) != _CPU and machine.options.cuda_graphs
     if is_recorded or meta.is_complex():  # no symbol holds a complex number
@@ -166,7 +167,7 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     if source is None or device_of(node).type != "cpu":
         return None
     origin = InputNumber(source)
-    is_read = live.numel() == 1 and live.dtype in READ_BY_GUARDS
+    is_read = live.numel() == 1 and live.dtype in READ_BY_GUARDS and not is_transformed(live)
     if origin in symbols.constants or not is_read:
         return None
     symbol: Symbol | None = symbols.values.get(source)
@@ -247,7 +248,7 @@ def read_counter(
         return None
     if machine.symbols.varying is None and not by_torch:
         return None
-    if graph is not graph.root:  # the number may outlive the region that is being traced
+    if not graph.is_frame:  # the number may outlive the region that is being traced
         return None
     if device_of(node) != _CPU or live.dtype not in _FLOATS:
         return None

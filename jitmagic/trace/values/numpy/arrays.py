@@ -239,7 +239,8 @@ def _scalar(tensor: torch.Tensor) -> Any:
 
 def array_of(machine: Machine, tensor: TensorValue) -> ArrayValue:
     """Return `tensor.numpy()`, or break where eager raises."""
-    if tensor.meta.requires_grad or device_of(tensor.node).type != "cpu":
+    is_refused = tensor.meta.requires_grad or machine.graph.is_transformed
+    if is_refused or device_of(tensor.node).type != "cpu":
         tensor.refuse(machine, "numpy() of a tensor that requires grad or is on a device")
     if type(tensor.meta) is not torch.Tensor or tensor.meta.dtype not in _dtypes():
         tensor.refuse(machine, "numpy()")

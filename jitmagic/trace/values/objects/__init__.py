@@ -25,5 +25,6 @@ calls of C functions go to the handlers of `trace/builtins/`.
     exceptions          exception objects
     namespaces          globals and Python modules
     weak_references     weakref.ref
+    fixed_objects       meshes, groups and placements of torch.distributed
     identity, opaque    bases: objects guarded by identity; objects whose type has no model
 """

@@ -240,6 +240,7 @@ class ClassValue(WithAttributes):
 
     def _bound_to_metaclass(self, machine: Machine, name: str) -> Value:
         """Return an attribute of the metaclass, bound to this class."""
+        self.source = self.source or path_of_class(machine, self.live)
         if self.source is None:
             self.refuse(machine, f"attribute {name!r} of its metaclass")
         kind = machine.class_of(type(self.live), TypeOf(self.source))

@@ -11,6 +11,9 @@ recorded. A graph calls methods by name, so a guard checks that each name is tor
     tensor_hooks       register_hook and retain_grad of tensors computed by the trace
     torch_function     torch functions and operators: one node, inlined, or a graph break
     torch_namespaces   torch's own modules, classes and Python functions, guarded by namespace
+    subclasses         wrapper subclasses, taken apart into inner tensors
+    function_subclasses, function_modes   `__torch_function__` of subclasses and of modes
+    ragged_sizes       sizes of nested tensors
     name_lookups       guards on the names that torch's Python functions look up
     leaves             requires_grad_(); tensor.data = other
     gradients          reads and writes of `.grad`

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FunctionType, GetSetDescriptorType
 from typing import Any
 
 import torch
 from torch.overrides import get_default_nowrap_functions, get_ignored_functions
 
+from ....compat.distributed import async_class
 from ....compat.modes import (
     TorchFunctionOfSubclassesOff,
     TorchFunctionOn,
     ignore_torch_function,
 )
-from ....graph.wrappers.wrapping import is_wrapper_class
+from ....graph.nested import tensor_nodes_in
+from ....graph.node_meta import value_of
+from ....graph.operators.collectives import is_marked_async
+from ....graph.wrappers.wrapping import is_wrapper, is_wrapper_class
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import AS_GIVEN, handles
@@ -33,19 +38,45 @@ from ..containers.mappings import DictValue
 from ..containers.sequences import SequenceValue, TupleValue
 from ..contexts.contexts import ContextValue, Row
 from ..objects.callables import BuiltinValue, builtin_value
-from ..objects.class_facts import attribute_of_class
+from ..objects.class_facts import attribute_of_class, belongs_to_torch
 from ..tensor_base import TensorBase
+from .function_modes import has_function_mode, innermost_mode, is_seen_by_modes
 
 __all__ = [
     "attribute_through", "converted", "has_own_function", "is_followed", "is_function_subclass",
-    "operator_through", "through_torch_function", "without_torch_functions",
+    "kind_of_result", "operator_through", "takes_library_wrapper", "through_torch_function",
+    "without_torch_functions",
 ]  # fmt: skip
 
 _DEFAULT = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 
 
+def runs_in_node(kind: type) -> bool:
+    """Return whether the `__torch_function__` of a wrapper that torch defines runs in its calls,
+    which are nodes, as its `__torch_dispatch__` does.
+    """
+    return is_wrapper_class(kind) and belongs_to_torch(kind.__module__) and _has_function(kind)
+
+
+def takes_library_wrapper(arguments: object) -> bool:
+    """Return whether such a wrapper is among the arguments of a node."""
+    kinds = {type(value_of(node)) for node in tensor_nodes_in(arguments)}
+    return any(kind is not torch.Tensor and runs_in_node(kind) for kind in kinds)
+
+
+def kind_of_result(meta: torch.Tensor) -> type:
+    """Return the class of a call's result in the program."""
+    if is_marked_async(meta):
+        return async_class()
+    return type(meta) if is_wrapper(meta) else torch.Tensor
+
+
 def has_own_function(kind: type) -> bool:
-    """Return whether calls on instances run a `__torch_function__` of user code."""
+    """Return whether calls on instances run a `__torch_function__` that the trace follows."""
+    return _has_function(kind) and not runs_in_node(kind)
+
+
+def _has_function(kind: type) -> bool:
     function = kind.__torch_function__  # type: ignore[attr-defined]
     return getattr(function, "__func__", function) not in (_DEFAULT, ignore_torch_function)
 
@@ -118,6 +149,8 @@ def _overloading(machine: Machine, args: Args, kwargs: Kwargs) -> list[TensorBas
         kind: Any = tensor.kind
         if kind is torch.Tensor or kind.__torch_function__ is ignore_torch_function:
             continue
+        if runs_in_node(kind):
+            continue
         if all(kind is not other.kind for other in found):
             later = (n for n, other in enumerate(found) if issubclass(kind, other.kind))
             found.insert(next(later, len(found)), tensor)
@@ -131,22 +164,39 @@ def through_torch_function(
     the function, or its value.
     """
     function = getattr(called, "obj", None) if isinstance(called, Value) else called
-    if function is _DEFAULT or _blocks(machine).open or function in get_ignored_functions():
+    seen_by_mode = has_function_mode(machine) and is_seen_by_modes(function)
+    seen_by_class = function not in get_ignored_functions() and _has_own(machine, args, kwargs)
+    if function is _DEFAULT or not (seen_by_mode or seen_by_class):
         return None
     tensors = _overloading(machine, args, kwargs)
-    if not any(has_own_function(tensor.kind) for tensor in tensors):
-        return None
     value = called if isinstance(called, Value) else builtin_value(called)
     types = TupleValue([_class_of(machine, tensor) for tensor in tensors])
-    for tensor in tensors:
-        named = [(machine.constant(name), value) for name, value in kwargs.items()]
-        given = [value, types, TupleValue(list(args)), DictValue.of(machine, named)]
-        owner = _class_of(machine, tensor)
-        method = owner.get_attr(machine, "__torch_function__").realize(machine)
-        made = method.call(machine, given, {}).realize(machine)
-        if not made.is_constant(machine) or made.as_constant(machine) is not NotImplemented:
+    named = [(machine.constant(name), value) for name, value in kwargs.items()]
+    given = [value, types, TupleValue(list(args)), DictValue.of(machine, named)]
+    if seen_by_mode:
+        with innermost_mode(machine) as mode:
+            # torch passes no empty dictionary.
+            made = _ask(machine, mode, given if kwargs else given[:3])
+        if made is not None:
+            return made
+    for owner in map(partial(_class_of, machine), tensors if seen_by_class else ()):
+        if (made := _ask(machine, owner, given)) is not None:
             return made
     raise GraphBreak(RefusedTorchCall.of(name=value.describe(), why=_NOT_IMPLEMENTED))
+
+
+def _has_own(machine: Machine, args: Args, kwargs: Kwargs) -> bool:
+    """Return whether the `__torch_function__` of an argument's class sees the call."""
+    tensors = () if _blocks(machine).open else _overloading(machine, args, kwargs)
+    return any(has_own_function(tensor.kind) for tensor in tensors)
+
+
+def _ask(machine: Machine, owner: Value, given: Args) -> Value | None:
+    """Return the result of `__torch_function__` of a class or a mode; None if it declines."""
+    method = owner.get_attr(machine, "__torch_function__").realize(machine)
+    made = method.call(machine, given, {}).realize(machine)
+    declines = made.is_constant(machine) and made.as_constant(machine) is NotImplemented
+    return None if declines else made
 
 
 class _Found(Exception):
@@ -165,9 +215,8 @@ def operator_through(machine: Machine, operator: Any, args: Args) -> Value | Non
     """Do `through_torch_function` for an operator of Python, which calls a method of torch.Tensor:
     `1 - x` calls `Tensor.__rsub__(x, 1)`.
     """
-    if _blocks(machine).open or not any(
-        has_own_function(tensor.kind) for tensor in _tensors(machine, args, {})
-    ):
+    is_seen = has_function_mode(machine) and any(True for _ in _tensors(machine, args, {}))
+    if not is_seen and not _has_own(machine, args, {}):
         return None
     given: list[Any] = []
     of_probe: dict[int, Value] = {}
@@ -244,7 +293,7 @@ def _default(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def attribute_through(machine: Machine, tensor: TensorBase, name: str) -> Value | None:
     """Return an attribute as the user's `__torch_function__` gives it; None if there is none."""
-    if not has_own_function(tensor.kind):
+    if not has_own_function(tensor.kind) and not has_function_mode(machine):
         return None
     raw = attribute_of_class(torch.Tensor, name)
     if not isinstance(raw, property | GetSetDescriptorType):

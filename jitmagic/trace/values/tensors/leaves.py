@@ -59,6 +59,8 @@ def required_grad(machine: Machine, owner: TensorBase, wanted: object) -> Node:
     graph = machine.graph
     node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
+    if graph.is_transformed:  # eager raises
+        raise GraphBreak(_REASON)
     is_so = meta.requires_grad is wanted and not graph.flags_vary(node)
     if is_so and not (wanted and _is_refused(owner)):
         return node
@@ -208,7 +210,7 @@ def _count_writes(owner: TensorBase, meta: torch.Tensor, builder: Builder) -> No
 
 def _can_bind(graph: GraphBuilder, owner: TensorBase, source: Node) -> bool:
     """Return whether autograd has no view or history of the tensor, and its gradient still fits."""
-    if graph.modes_vary or graph.inference.used:
+    if graph.modes_vary or graph.is_transformed or graph.inference.used:
         return False
     if not owner.meta.is_leaf or owner.meta._is_view():
         return False

@@ -22,12 +22,15 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.fx import Node
 
-from ....compat.tensors import is_transformed
+from ....compat.distributed import wait
+from ....compat.tensors import dispatch_keys, is_transformed
+from ....graph.node_meta import spec_on
+from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.nodes import rewrap
-from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, is_wrapper
-from ....guards.guard import FlattensTo, TypeIs
+from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, differentiable, is_wrapper
+from ....guards.guard import FlattensTo, TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
-from ....guards.source import InstanceDict, SlotAttr, Source, describe
+from ....guards.source import InstanceDict, SlotAttr, Source, TypeOf, describe
 from ....spec import TensorSpec
 from ....symbols.context import Specialize
 from ....symbols.size import Size
@@ -38,6 +41,8 @@ from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import attribute_of_class, guard_not_shadowed, guarded_attribute
+from ..objects.classes import bind
+from ..objects.opaque import WithoutOperators
 from .function_subclasses import is_followed
 from .input_specs import guarded_spec, own_symbols
 from .tensor import TensorValue, record
@@ -54,6 +59,7 @@ _METHODS = (
     "__tensor_unflatten__",
 )
 
+_FLAGS = ("requires_grad", "is_leaf")  # of a nested tensor, whose sizes TensorMatch cannot read
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -64,7 +70,7 @@ def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
         return f"__torch_function__ of {kind} is no class method in Python"
     if is_transformed(tensor) or has_forward_gradient(tensor):
         return f"a {kind} is wrapped by a function transform or carries a tangent"
-    if tensor.is_nested or tensor.layout is not torch.strided:
+    if tensor.layout not in (torch.strided, torch.jagged):
         return f"the layout of a {kind} is {tensor.layout}"
     try:
         first, second = Layout.of(tensor), Layout.of(tensor)
@@ -84,32 +90,49 @@ def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> s
         return f"an inner tensor of a {kind} requires grad"
     if not tensor.requires_grad:
         return None
-    if any(is_wrapper(one) or not one.is_floating_point() for one in inner):
-        return f"a {kind} requires grad, and an inner tensor is not a plain one of floats"
-    return None
+    if not any(differentiable(inner)):
+        return f"a {kind} requires grad, and no inner tensor is one of floats"
+    reasons = [why_not_taken_apart(one) for one in inner if is_wrapper(one)]
+    return next((why for why in reasons if why is not None), None)
 
 
 def wrapper_input(machine: Machine, obj: torch.Tensor, source: Source) -> TensorValue:
     """Add the inner tensors of a wrapper as graph inputs; return the wrapper around them."""
+    node = _wrapper_node(machine, obj, source, None)
+    made = machine.notes.root.owners[node] = TensorValue(node, type(obj), obj, source)
+    machine.at_exit(partial(_count_writes, made, made.meta._version))
+    return made
+
+
+def _wrapper_node(
+    machine: Machine, obj: torch.Tensor, source: Source, parent: WrapperPart | None
+) -> Node:
+    """Return the node of a wrapper; `parent`: the part of another one's gradient that is its."""
     kind, layout = type(obj), Layout.of(obj)
     machine.guard(TypeIs(source, kind))
     for name in _METHODS:
         guarded_attribute(machine, kind, name)
     named = tuple(obj.__tensor_flatten__()[0])  # type: ignore[attr-defined]
-    machine.guard(FlattensTo(source, named, _snapshot(layout.context), layout.others))
+    facts = tuple((name, getattr(obj, name)) for name in _FLAGS if obj.is_nested)
+    machine.guard(FlattensTo(source, named, _snapshot(layout.context), (*layout.others, *facts)))
     target = Rewrap(layout, Gradients())
-    parts = [WrapperPart(source, number, target) for number in range(len(layout.names))]
+    parts = [WrapperPart(source, number, target, parent) for number in range(len(layout.names))]
     inner = [_inner_node(machine, obj, part) for part in parts]
     notes = machine.notes.root
     # After the inner tensors: a size that varies as one of theirs does shares its symbol.
-    spec = guarded_spec(machine, obj, source)
+    spec = _guarded_spec(machine, obj, source)
     read = notes.graph.sizes.inputs
     if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
         raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
-    node = rewrap(notes.graph, target, inner, spec)
-    made = notes.owners[node] = TensorValue(node, kind, obj, source)
-    machine.at_exit(partial(_count_writes, made, made.meta._version))
-    return made
+    return rewrap(notes.graph, target, inner, spec)
+
+
+def _guarded_spec(machine: Machine, obj: torch.Tensor, source: Source) -> TensorSpec:
+    if not obj.is_nested:
+        return guarded_spec(machine, obj, source)
+    machine.guard(TensorKind(source, type(obj), dispatch_keys(obj).raw_repr(), False))
+    spec: TensorSpec = spec_on(obj, obj.device)
+    return spec
 
 
 def _snapshot(metadata: Any) -> Any:
@@ -138,9 +161,13 @@ def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
     """Return the graph input for an inner tensor."""
     name = part.rewrap.layout.names[part.number]
     value = _attribute(machine, obj, part.source, name)
-    if obj.requires_grad:
-        assert value.source is not None
-        return _gradient_input(machine, getattr(obj, name), value.source, part, obj.is_leaf)
+    is_part = differentiable(part.rewrap.layout.inner(obj))[part.number]
+    if is_part and (obj.requires_grad or part.parent is not None):
+        tensor, path = getattr(obj, name), value.source
+        assert path is not None
+        if is_wrapper(tensor):
+            return _wrapper_node(machine, tensor, path, part)
+        return _gradient_input(machine, tensor, path, part, obj.is_leaf)
     inner = value.realize(machine)
     if not isinstance(inner, TensorValue):
         raise GraphBreak(UnsupportedTensor.of(what=f"the inner tensor {name!r} is unknown"))
@@ -161,12 +188,34 @@ def _attribute(machine: Machine, obj: Any, source: Source, name: str) -> Value:
     if isinstance(raw, types.MemberDescriptorType):
         guard_not_shadowed(machine, kind, name, raw)
         return machine.lazy(getattr(obj, name), SlotAttr(source, name))
+    if isinstance(raw, property):
+        cls = machine.class_of(kind, TypeOf(source))
+        found, value = cls.find(machine, name)
+        made: Value = bind(machine, found, value, _OpenWrapper(obj, source), cls, name)
+        return made
     table = entries_of_live(machine, obj.__dict__, InstanceDict(source))
     if name not in obj.__dict__ or (found := table.store.get(name)) is None:
         what = f"the inner tensor {name!r} of a {kind.__name__} is computed by a property"
         raise GraphBreak(UnsupportedTensor.of(what=what))
     guard_not_shadowed(machine, kind, name, raw)
     return found
+
+
+class _OpenWrapper(WithoutOperators):
+    """A wrapper that is being taken apart: the argument of its properties."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object, source: Source) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.obj)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        assert self.source is not None
+        return _attribute(machine, self.obj, self.source, name)
 
 
 def make_wrapper(machine: Machine, kind: type, args: Args, kwargs: Kwargs) -> Value:
@@ -207,6 +256,11 @@ class LibraryMethod(BuiltinValue):
 def library_method(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     """Return a method that torch defines on the tensor's wrapper class; None if there is none."""
     raw = attribute_of_class(tensor.kind, name)
+    if is_marked_async(tensor.meta) and is_library_method(tensor.kind, raw):
+        if name not in ("wait", "trigger_wait"):
+            raise GraphBreak(UnsupportedAttribute.of(name=name, type=tensor.kind.__name__))
+        raw = wait()  # the graph has no wrapper, whose inner tensor the method reads
+        return LibraryMethod(tensor, raw)
     return LibraryMethod(tensor, raw) if is_library_method(tensor.kind, raw) else None
 
 

@@ -22,12 +22,13 @@ from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
+from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
-from ....graph.wrappers.wrapping import NotFollowed, is_wrapper
+from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
 from ...breaks import (
     ActiveMode,
@@ -73,12 +74,15 @@ from .function_subclasses import (
     attribute_through,
     converted,
     has_own_function,
+    kind_of_result,
     operator_through,
+    takes_library_wrapper,
 )
 from .gradients import write_gradient
 from .leaves import bind_data, required_grad
 from .masks import masks_to_indices
 from .name_lookups import guard_looked_up_names
+from .ragged_sizes import RaggedSize
 from .tensor_class import call_user_method, user_attribute
 
 __all__ = ["ATTRIBUTES", "TensorValue", "lift", "lower", "record"]
@@ -346,6 +350,9 @@ def _lower_arguments(call: _Call) -> None:
     # A factory with requires_grad=True makes a leaf, a node of its own (leaves.py).
     if not isinstance(call.target, str):
         call.makes_leaf = call.named.pop("requires_grad", False) is True
+        call.target, call.given, call.named = without_fixed(call.target, call.given, call.named)
+    if takes_library_wrapper((call.given, call.named)):
+        call.target = WithTorchFunctions(call.target)
 
 
 def _guard_offsets(call: _Call) -> None:
@@ -449,6 +456,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     is_size = isinstance(value, NumberValue) and is_number(value.kind, name)
     if is_size and (size := value.as_size(machine)) is not None:  # type: ignore[attr-defined]
         return size
+    if isinstance(value, RaggedSize):
+        return value.as_node(machine)
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):
@@ -459,7 +468,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if value.is_constant(machine):
         constant = without_enum(value.as_constant(machine))
         taken = torch_constant(constant, name)
-        if taken is not constant or type(taken) in _PLAIN_ARGUMENTS:
+        if taken is not constant or type(taken) in _PLAIN_ARGUMENTS or is_fixed_class(type(taken)):
             return taken
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
@@ -476,7 +485,7 @@ def lift(machine: Machine, result: object) -> Value:
     if isinstance(result, Node):
         known = machine.notes.owners.get(result)
         if not isinstance(known, TensorValue):
-            kind = type(result.meta["val"]) if is_wrapper(result.meta["val"]) else torch.Tensor
+            kind = kind_of_result(result.meta["val"])
             known = machine.notes.owners[result] = TensorValue(result, kind)
         return known
     if isinstance(result, torch.Size) or not isinstance(result, tuple | list):

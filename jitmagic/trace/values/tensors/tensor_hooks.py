@@ -107,7 +107,7 @@ def add_hook(machine: Machine, tensor: Any, hook: Value | None, unsupported: boo
     meta = getattr(tensor, "meta", None)
     registered = TensorHook(tensor, hook, getattr(meta, "grad_fn", None), machine.step)
     # The hooks of a tensor that existed before the call also run in backwards of other graphs.
-    inside = graph.root is graph and not graph.modes_vary
+    inside = graph.root is graph and not graph.modes_vary and not graph.is_transformed
     # A leaf has no grad_fn: its hooks belong to its AccumulateGrad node, which later backwards run
     # as well.
     if unsupported or not inside or registered.history is None or tensor.live is not None:

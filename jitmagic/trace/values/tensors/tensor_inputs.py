@@ -1,9 +1,10 @@
 """Makes live tensors graph inputs, whether parameters, buffers, globals, attributes or cells.
 
 Input: a tensor object and its Source. Output: a placeholder of the graph and a TensorMatch guard;
-tensor data is never read. Unsupported tensors (subclasses, sparse, quantized, functorch-wrapped,
-dual, conjugate views, named, meta) are a graph break with the reason. Eager runs the operation, and
-the rest of the frame too if all its tensor arguments are unsupported.
+tensor data is never read. Unsupported tensors (subclasses, sparse, quantized, dual, conjugate
+views, named, meta) are a graph break with the reason. Eager runs the operation, and the rest of the
+frame too if all its tensor arguments are unsupported. Under a transform of torch.func, tensors that
+it wraps are inputs with the shape that the program sees.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ....graph.wrappers.wrapping import is_wrapper
 from ....guards.guard import TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import Argument, Source, describe
+from ....guards.state import is_transformed_call
 from ...breaks import GraphBreak, OnlyUnsupportedTensors, TransformedTensor, UnsupportedTensor
 from ...input_memory import check_written_inputs
 from ...result import BreakReason
@@ -39,9 +41,10 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return why_not_taken_apart(tensor)
     if (why := _why_not_of_class(type(tensor))) is not None:
         return why
-    if is_transformed(tensor):
-        return "it is wrapped by a function transform"
-    if has_forward_gradient(tensor):
+    wrapped = is_transformed(tensor)
+    if wrapped and not is_transformed_call():
+        return "it is wrapped by a function transform that has ended"
+    if not wrapped and has_forward_gradient(tensor):
         return "it carries a gradient of forward-mode differentiation"
     if tensor.layout is not torch.strided or tensor.is_nested:
         return f"its layout is {'nested' if tensor.is_nested else tensor.layout}"

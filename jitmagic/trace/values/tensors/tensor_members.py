@@ -38,6 +38,7 @@ from .function_subclasses import (
 )
 from .gradients import read_gradient
 from .name_lookups import guard_looked_up_names
+from .ragged_sizes import sizes_of_nested
 from .subclasses import library_method, wrapper_attribute
 from .tensor import ATTRIBUTES, TensorValue, record
 
@@ -153,7 +154,12 @@ def _constant(read: Callable[[TensorValue, str], object]) -> Callable[..., Value
     return lambda machine, tensor, name: machine.constant(read(tensor, name))
 
 
+def _shape(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
+    return sizes_of_nested(machine, tensor) if tensor.meta.is_nested else None
+
+
 ATTRIBUTES.extend(
+    Rule(_shape, ("shape",)),  # before the meta tensor, which has no name for a ragged size
     Rule(_refuse_varying_flag, _FLAGS),  # before the meta tensor, which has one of the answers
     Rule(_constant(lambda tensor, name: getattr(tensor.meta, name)), _FROM_META),
     Rule(_constant(lambda tensor, name: device_of(tensor.node)), ("device",)),
@@ -219,6 +225,13 @@ def _counter(call: _Call) -> Value | None:
     return read_counter(call.machine, owner.node, owner.live, owner.source)
 
 
+def _size(call: _Call) -> Value | None:
+    if not call.owner.meta.is_nested or call.kwargs:
+        return None
+    sizes = sizes_of_nested(call.machine, call.owner)
+    return sizes.get_item(call.machine, call.args[0]) if call.args else sizes
+
+
 def _number(call: _Call) -> Value | None:
     if call.args or call.kwargs:
         return None
@@ -258,6 +271,7 @@ def _refuse_type_names(call: _Call) -> None:
 
 
 _METHODS: Rules[Value] = Rules(
+    Rule(_size, ("size",)),
     Rule(_counter, ("item",)),  # before `_number`, which would fix a step count as a constant
     Rule(_number, NUMBERS),
     Rule(_refuse, {*DATA_METHODS, *REFUSED_METHODS}),  # after the numbers that the trace knows

@@ -23,8 +23,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule, Node
 
-from ..compat.modes import switch_grad_mode
-from ..torch_types import AnyFunction
+from ...compat.modes import switch_grad_mode
+from ...torch_types import AnyFunction
 
 __all__ = ["FunctionCall", "ProgramBackward", "Region", "back_to_entry_mode", "calls_in", "holding"]
 

@@ -6,7 +6,7 @@ tensors of the result as one flat tuple. Run on tensors of any kind (real, meta,
 call that the program wrote: torch.func's levels and batching rules and its behaviour under an outer
 autograd are torch's own, and a joint trace below them records plain ATen operations. So no batching
 or differentiation rule is duplicated, and transforms nest in any order. `Pull` calls the function
-that a transform returned with its results (torch.func.vjp). `PythonCall` runs a function that the
+that a transform returned with its results (vjp, linearize). `PythonCall` runs a function that the
 tracer does not look into.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ..compat.pytree import tree_flatten, tree_unflatten
-from ..torch_types import AnyFunction, Args, Kwargs
+from ...compat.pytree import tree_flatten, tree_map, tree_unflatten
+from ...torch_types import AnyFunction, Args, Kwargs
 
 __all__ = [
     "PassThrough",
@@ -32,6 +32,7 @@ __all__ = [
     "Slot",
     "Transformed",
     "is_transform",
+    "linearize",
 ]
 
 
@@ -163,6 +164,23 @@ class PythonCall(_OverTensors):
     def __call__(self, given: Sequence[object]) -> tuple[object, ...]:
         args, kwargs = self.arguments.fill(given)
         return self._flat(self.function(*args, **kwargs))
+
+
+def linearize(function: AnyFunction, *primals: Any) -> tuple[Any, AnyFunction]:
+    """Do torch.func.linearize. torch traces the function for its second result, which computes
+    only what depends on the tangents; here the compiled graph merges the equal parts.
+    """
+
+    def push(*tangents: Any) -> Any:
+        return torch.func.jvp(function, primals, tangents)[1]
+
+    # The trace takes tensors that reach the function unchanged for constants of the function.
+    own = tree_map(lambda one: one.view_as(one) if _is_tensor(one) else one, primals)
+    return function(*own), push
+
+
+def _is_tensor(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor)
 
 
 def is_transform(target: object) -> bool:

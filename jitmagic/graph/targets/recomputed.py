@@ -21,8 +21,8 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import checkpoint
 
-from ..compat.autograd import checkpointed, is_checkpoint_valid
-from ..torch_types import Args, Kwargs, OpOverload
+from ...compat.autograd import checkpointed, is_checkpoint_valid
+from ...torch_types import Args, Kwargs, OpOverload
 
 __all__ = ["Policy", "Recomputed", "Rerun", "check_reentrant", "regions_of", "run_checkpointed"]
 

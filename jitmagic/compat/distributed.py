@@ -1,0 +1,60 @@
+"""Binds functions of torch.distributed at their first use: importing them takes 23 ms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from .table import private
+
+__all__ = ["async_class", "in_place_forms", "make_async", "reductions", "wait"]
+
+_MODULE = "torch.distributed._functional_collectives"
+_IN_PLACE = {
+    "all_reduce": "all_reduce_inplace",
+    "all_gather": "all_gather_inplace",
+    "all_gather_into_tensor": "all_gather_tensor_inplace",
+    "reduce_scatter_tensor": "reduce_scatter_tensor_inplace",
+    "all_to_all_single": "all_to_all_inplace",
+}
+
+
+@cache
+def in_place_forms() -> dict[str, Callable[..., Any]]:
+    """Return, for names of torch.distributed, the functional collective followed by a copy."""
+    return {name: private(f"{_MODULE}.{form}") for name, form in _IN_PLACE.items()}
+
+
+@cache
+def reductions() -> Mapping[Any, str]:
+    """Return the names of the reductions in functional collectives."""
+    found: Mapping[Any, str] = private(f"{_MODULE}.REDUCE_OP_TO_STR")
+    return found
+
+
+@cache
+def async_class() -> type:
+    """Return the class of results that eager waits for at their first use."""
+    found: type = private(f"{_MODULE}.AsyncCollectiveTensor")
+    return found
+
+
+@cache
+def _maker() -> Callable[..., Any]:
+    found: Callable[..., Any] = private(f"{_MODULE}._maybe_wrap_tensor")
+    return found
+
+
+def make_async(tensor: torch.Tensor) -> Any:
+    """Return the tensor as such a result."""
+    return _maker()(tensor)
+
+
+@cache
+def wait() -> Callable[..., Any]:
+    """Return the function that waits for such a result."""
+    found: Callable[..., Any] = private(f"{_MODULE}.wait_tensor")
+    return found
