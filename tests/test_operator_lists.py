@@ -93,6 +93,7 @@ OTHER_LISTS = {
     "diagnostics/explanation/kernels.py": "products, which reports call matrix product",
     "trace/values/containers/read_only.py": "methods of dicts",
     "trace/values/numbers/arithmetic.py": "functions of Python's math",
+    "trace/values/tensors/ragged_sizes.py": "slots of a class",
 }
 
 

@@ -8,8 +8,7 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     shape_rules       the table of shape rules
     shapes            asks the table; shape rules of common operations
     tensor_iterator   layouts of elementwise results
-    reductions        sums, extremes, truth, statistics
-    fallback_shapes   scans, sorting, pooling, indexing, attention
+    fallback_shapes   reductions, scans, sorting, pooling, indexing, attention
     network           normalisations, adaptive pools, padding, losses
     convolution       convolutions
     recurrent         LSTM, GRU and RNN layers

@@ -22,8 +22,8 @@ from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
-from . import convolution, factories, fallback_shapes, network, recurrent, reductions, without_meta
-from .reductions import wrapped
+from . import convolution, factories, fallback_shapes, network, recurrent, without_meta
+from .fallback_shapes import wrapped
 from .registered import infer_registered
 from .shape_rules import SHAPE_RULES, infers
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
@@ -40,7 +40,7 @@ __all__ = [
     "tensors_of",
 ]
 
-FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, reductions, without_meta)
+FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, without_meta)
 """Modules of rules: importing them fills SHAPE_RULES."""
 aten = torch.ops.aten
 Rule = AnyFunction
