@@ -25,11 +25,11 @@ from ..devices import row_of
 from ..errors import CompileFailed
 from ..graph.lazy_module import copy_node
 from ..graph.operators.foreign import is_foreign
-from ..graph.operators.pointwise import is_pointwise, is_transcendental
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
+from ..operators.operation import work_of
 from ..spec import TensorSpec
 from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork
@@ -44,6 +44,7 @@ aten = torch.ops.aten
 _SAVED_BYTE = 8
 _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
+_TRANSCENDENTAL = 10  # additions, from which on an element costs a device its `costly`
 _REDUCED = 6  # per element read by a reduction
 
 _NOT_SAVED = EagerSaved(0)
@@ -328,9 +329,9 @@ def _cost_to_recompute(node: Node, parts: _Parts) -> int:
     spec: TensorSpec | None = node.meta.get("spec")
     if spec is None:
         return INFINITE
-    if is_pointwise(node.target):
-        work = row_of(spec.device).costly if is_transcendental(node.target) else _CHEAP
-        cost = work * spec_elements(spec)
+    if work := work_of(node.target):
+        each = row_of(spec.device).costly if work >= _TRANSCENDENTAL else _CHEAP
+        cost = each * spec_elements(spec)
         return cost + spec_bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
     if node.target in _REDUCTIONS:
         argument = node.all_input_nodes[0].meta["spec"]
@@ -350,7 +351,7 @@ def _read_whole(node: Node, parts: _Parts) -> bool:
 
 
 def _fusible(node: Node) -> bool:
-    return is_pointwise(node.target) or node.target in _REDUCTIONS
+    return bool(work_of(node.target)) or node.target in _REDUCTIONS
 
 
 def _is_own_effect(node: Node) -> bool:

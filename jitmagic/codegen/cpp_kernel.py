@@ -27,6 +27,7 @@ from ..symbols.size import Dimension, Size, hint_of, is_same
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
 from .cpp_product import write_products
+from .cpp_reduce import LANES
 from .cpp_text import CTYPES, blocks_text, closed, count_text, name_sizes, step_text
 from .cpp_values import CppBody
 from .loop_structure import Structure
@@ -255,8 +256,7 @@ class KernelWriter:
         first, *rest = self.kernel.passes
         columns = min(16 * max(self.target.lanes, 4) * self.target.threads, PARTIAL_SUMS // 64)
         sums = bool(first.reductions) and all(
-            r.op in ("sum", "prod", "max", "min") and r.dtype != torch.bool
-            for r in first.reductions
+            r.op in LANES and r.dtype != torch.bool for r in first.reductions
         )
         simple = not first.stores and not first.saved and not any(p.axes for p in rest)
         tall = bool(first.axes) and first.axes[0].extent >= 2048

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from ..loops.ir import Reduction
+from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS
 from .cpp_text import CTYPES, literal
 
-__all__ = ["POSITIONAL", "Accumulator", "lanes_of_product"]
+__all__ = ["LANES", "POSITIONAL", "Accumulator", "lanes_of_product"]
 
-_LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
+LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
 POSITIONAL = ("argmax", "argmin")
 _PRODUCT_BYTES = 32  # register width in ATen's kernel, which torch builds for AVX2 at most
 
@@ -120,7 +121,7 @@ class Accumulator:
         if self.dtype in (torch.float32, torch.float64) and self.node.op in ("sum", "prod"):
             return f"{a} {'+' if self.node.op == 'sum' else '*'} ({b})"
         if self.dtype == torch.bool:
-            both = self.node.op in ("all", "min", "prod")
+            both = identity(self.node.op, torch.bool)
             return f"jm::bitwise_{'and' if both else 'or'}({a}, {b})"
         return f"jm::{REDUCTIONS[self.node.op]}({a}, {b})"
 
@@ -142,11 +143,11 @@ class Accumulator:
         if self.ordered:
             return f"{self.name}.result()"
         if self.dtype == torch.bool:
-            both = self.node.op in ("all", "min", "prod")
+            both = identity(self.node.op, torch.bool)
             return f"jm::{'all' if both else 'any'}({self.name})"
         if self.wide:
             return f"float(jm::hsum(jm::convert<double>({self._sum})))"
-        return f"jm::{_LANES[self.node.op]}({self.combined})"
+        return f"jm::{LANES[self.node.op]}({self.combined})"
 
     def join_part(self, part: str) -> str:
         """Combine with the result of another part of the loop, in order."""

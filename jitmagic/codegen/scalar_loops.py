@@ -362,7 +362,7 @@ class _Accumulator:
         if self.positional:
             return self._position(value)
         if self.boolean:
-            word = body.both if op in ("all", "min", "prod") else body.either
+            word = body.both if identity(op, torch.bool) else body.either
             return [body.assign(acc, f"{acc} {word} {value}")]
         if self.compensated:
             return self._compensate(value)

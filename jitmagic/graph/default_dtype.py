@@ -16,19 +16,16 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..operators.operation import is_in_place, operation
 from .devices import place
 from .nested import map_nodes, tensor_nodes_in
 from .node_meta import device_of, tensors_in
-from .operators.pointwise import FLOATING, PROMOTING
 from .propagate import EagerRaises, Target, run_on_meta, target_name
 from .symbolic.sym_node import as_torch
 
 __all__ = ["FollowsDefault", "spelled_out"]
 
 Arguments = tuple[tuple[object, ...], dict[str, object]]
-
-_OPERATORS = ("truediv", "true_divide", "divide", "multiply", "subtract", "rsub", "rpow")
-_CASTING = {*PROMOTING, *FLOATING, *_OPERATORS}
 
 
 class FollowsDefault(Exception):
@@ -53,7 +50,7 @@ def spelled_out(
         named = args, {**kwargs, "dtype": made[0]}
         if _gives(target, named, wanted):
             return named
-    if target_name(target).strip("_") in _CASTING:
+    if operation(target_name(target)).promotion in ("common", "floating"):
         casts = {node: call("to", (node, dtype)) for node in nodes}
         cast: Arguments = map_nodes(given, lambda node: casts.get(node, node))
         if casts and _gives(target, cast, wanted):
@@ -68,9 +65,8 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 def _is_in_place(target: Target, given: Arguments) -> bool:
     """Return whether the result's dtype is that of a written tensor."""
     name = target_name(target)
-    dunder = name.startswith("__i") or name in ("setitem", "__setitem__")
-    in_place = name.endswith("_") and not name.endswith("__")
-    return dunder or in_place or given[1].get("out") is not None
+    assigns = is_in_place(name) or name in ("setitem", "__setitem__")
+    return assigns or given[1].get("out") is not None
 
 
 def _gives(target: Target, given: Arguments, wanted: Sequence[object]) -> bool:

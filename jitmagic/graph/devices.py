@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..devices import row_of
-from ..operators.operation import is_in_place, operation
+from ..operators.operation import is_in_place, operation, takes_device
 from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
@@ -91,7 +91,7 @@ def place(
     if not tensors:
         made_on = as_device(asked) if asked is not None else CPU
         return Placement(
-            made_on, args, {**changed, "device": META} if operation(name).makes_tensor else changed
+            made_on, args, {**changed, "device": META} if takes_device(name) else changed
         )
     own = device_of(tensors[0])
     mover = _MOVERS.get(name)

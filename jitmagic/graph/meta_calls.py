@@ -133,6 +133,12 @@ def _run(call: MetaCall) -> None:
     ]
 
 
+def _refuse_layouts(call: MetaCall) -> None:
+    made = (t for t in tensors_in(call.value) if not is_wrapper(t))
+    if any(t.layout is not torch.strided for t in made):
+        raise NotFollowed("its result leaves the strided layout")
+
+
 def _copy_moved(call: MetaCall) -> None:
     """Copy a result that is an argument: between meta tensors, a change of device moves nothing."""
     value = call.value
@@ -187,6 +193,7 @@ _STEPS: Rules[None] = Rules(
     _check_before,  # first: running such a call would end the process
     _refuse_cast,
     _run,
+    _refuse_layouts,  # the next ones ask for the memory of the result
     _copy_moved,
     _refuse_layout,
     _check_kernels,  # these three compare the call with its result and its writes

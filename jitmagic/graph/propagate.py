@@ -22,7 +22,7 @@ from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..devices import row_of
 from ..errors import UserLine
-from ..operators.operation import operation
+from ..operators.operation import operation, overloads_named, takes_device
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
@@ -33,7 +33,7 @@ from .memory import storage_under
 from .operators.collectives import makes_async, mark_async, runs_at_once
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import is_foreign, name_of, without_data
-from .operators.meta_functions import infer_without_rule, takes_device
+from .operators.meta_functions import infer_without_rule
 from .operators.recurrent import by_one_step
 from .operators.registered import infer_registered
 from .operators.shapes import infer_accepted, tensors_of
@@ -365,12 +365,10 @@ def _storages_written(func: OpOverload, args: tuple[object, ...], kwargs: Kwargs
 
 _SHAPES = _Shapes()
 
-_VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
-
 
 def is_view_in_place(target: Target) -> bool:
     """Return whether the call only changes the view that its tensor is."""
-    return target_name(target) in _VIEWS_IN_PLACE
+    return any(torch.Tag.inplace_view in op.tags for op in overloads_named(target_name(target)))
 
 
 def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:

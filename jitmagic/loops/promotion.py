@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from ..devices import row_of
-from ..graph.operators.pointwise import promoted_categories
+from ..graph.operators.shapes import promoted_categories
 from ..symbols.size import Size, SizeFloat
 from .builder import Decline
 from .tensor_view import NumberView, TensorView

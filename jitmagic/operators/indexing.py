@@ -26,7 +26,7 @@ define("index_add", raises="data", index=_WHOLE, operands="one dtype", scatters=
 define("index_fill", raises="data", index=_LONG)
 define("put index_copy", raises="data", index=_LONG, operands="one dtype", scatters=True)
 define("masked_scatter", raises="data", index=_MASK, scatters=True)
-define("masked_fill", index=_MASK, mixes="scalars")
+define("masked_fill", index=_MASK, mixes="scalars", is_elementwise=True)
 define("repeat_interleave segment_reduce", raises="data", can_be_probed=False)
 define("histc", raises="data", takes=FRACTIONS)
 define("amax amin aminmax cummax cummin mode sort argsort msort nansum nanmean", takes=ORDERED)

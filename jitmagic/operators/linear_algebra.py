@@ -52,4 +52,4 @@ _define_unprobed(
 )
 _define_unprobed("pinverse det geqrf ormqr orgqr qr")
 define("fft_*", kernel_strides=True)
-define("fft_fftfreq fft_rfftfreq", makes_tensor=True)  # they return a range and run no transform
+define("fft_fftfreq fft_rfftfreq")  # they return a range and run no transform

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from .operation import FRACTIONS, NO_BOOLS, Flag, define
+from functools import partial
+
+from .operation import FLOATS, FRACTIONS, NO_BOOLS, Flag, define
 
 __all__: list[str] = []
 
-_FLOATS = frozenset({"float"})
-
 define(
-    "softmax log_softmax softmin gelu silu mish elu celu selu leaky_relu hardsigmoid softplus "
-    "log_sigmoid glu normalize hardshrink softshrink prelu logcumsumexp std var std_mean var_mean "
-    "igamma igammac mse_loss smooth_l1_loss kl_div hardtanh_",
+    "softmax log_softmax softmin selu log_sigmoid glu normalize hardshrink prelu "
+    "logcumsumexp std var std_mean var_mean igamma igammac mse_loss smooth_l1_loss kl_div "
+    "hardtanh_",
     takes=FRACTIONS,
 )
-define("hardswish logsigmoid", takes=FRACTIONS, is_elementwise=True)
+_define_activation = partial(define, promotion="first", arity=1)
+_define_activation("gelu silu mish elu celu leaky_relu hardsigmoid softplus", takes=FRACTIONS)
+_define_activation("hardswish", takes=FRACTIONS, is_elementwise=True)
+_define_activation("hardtanh")
+_define_activation("_prelu_kernel", is_elementwise=True)
+_define_activation("softshrink", takes=FRACTIONS)
+_define_activation("sgn")
+_define_gradient = partial(define, promotion="equal", arity=2, is_elementwise=True)
+_define_gradient(
+    "gelu_backward silu_backward mish_backward hardtanh_backward hardswish_backward "
+    "hardsigmoid_backward softplus_backward sigmoid_backward tanh_backward"
+)
+define("logsigmoid", takes=FRACTIONS, is_elementwise=True)
 define("relu relu6 threshold _threshold trace neg", takes=NO_BOOLS)
 define("layer_norm group_norm rms_norm", takes=FRACTIONS, operands="floats")
 define(
@@ -33,7 +45,7 @@ define(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d max_pool1d lp_pool1d lp_pool2d "
     "local_response_norm interpolate unfold fold",
-    takes=_FLOATS,
+    takes=FLOATS,
 )
 define("max_unpool1d max_unpool2d max_unpool3d", raises="data")
 define("cross_entropy nll_loss", raises="data", has_labels=True)

@@ -39,6 +39,7 @@ __all__ = [
     "ManyIterations",
     "MutatedGenerator",
     "MutatedInput",
+    "NoMetaFunction",
     "NumpyCall",
     "OnlyUnsupportedTensors",
     "PlainCall",
@@ -115,6 +116,16 @@ class TensorItem(Reason):
     template = "{what} turns tensor data into a Python value"
     explanation = "The value is known only when the kernels have run, so the graph ends before it."
     advice = "keep the value in a tensor (torch.where, tensor arithmetic)"
+
+
+class NoMetaFunction(TensorItem):
+    title = "An operation without a meta function"
+    template = "{what} needs tensor data: torch has no meta function for it"
+    explanation = (
+        "A graph needs the shapes and dtypes of results before kernels run. Conversions to sparse, "
+        "quantised and oneDNN tensors are of this kind."
+    )
+    advice = "call it outside of the compiled function, or accept the graph break"
 
 
 class TensorBranch(Reason):

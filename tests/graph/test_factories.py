@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from jitmagic.graph.operators.factories import FACTORY_RULES
+from jitmagic.graph.operators import factories
+from jitmagic.graph.operators.shape_rules import SHAPE_RULES
 from jitmagic.graph.operators.shapes import infer
 from jitmagic.graph.operators.target_traits import makes_new
 
@@ -29,6 +30,8 @@ FACTORIES = [
     *((aten.randint.low, (low, high, [4])) for low, high in ((-3, 5), (2, 2), (3, 1))),
     *((aten.scalar_tensor.default, (value,)) for value in (0.5, 2, True)),
     *((aten.arange.default, (n,)) for n in (3.0, 0.5, -1.0, float("nan"))),
+    *((aten.arange.start, (low, 7)) for low in (0, 2.5, 9)),
+    *((aten.arange.start_step, (low, 7, 2)) for low in (0, 2.5, 9)),
     *((aten.randperm.default, (n,)) for n in (0, 1, 7, -1)),
     *((aten.eye.default, (n,)) for n in (0, 3, -1)),
     *((aten.eye.m, (n, 4)) for n in (0, 3, -1)),
@@ -123,7 +126,8 @@ def test_rules_of_draws_from_tensors_agree_with_kernels():
 def test_every_rule_is_tried():
     tried = {op for op, _ in (*FACTORIES, *FROM_TENSORS)}
     drawn = {aten.rand.generator, aten.randn.generator}  # the same rule
-    assert set(FACTORY_RULES) <= tried | drawn
+    here = {op for op, rule in SHAPE_RULES.items() if rule.run.__module__ == factories.__name__}
+    assert here <= tried | drawn
 
 
 def test_default_dtype_decides():

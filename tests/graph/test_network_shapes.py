@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -107,9 +108,12 @@ def test_rules_agree_with_eager(case: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0]))
-def test_rules_give_none_where_eager_refuses(case: tuple[Any, ...]) -> None:
+def test_rules_raise_or_give_none_where_eager_refuses(case: tuple[Any, ...]) -> None:
     op, *args = case
-    assert infer(op, _meta(args), {}) is None
+    made = None
+    with suppress(RuntimeError, IndexError):
+        made = infer(op, _meta(args), {})
+    assert made is None
 
 
 _HOW = (0.1, 1e-5)

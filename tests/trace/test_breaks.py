@@ -81,6 +81,7 @@ def test_break_in_a_callee_ends_at_the_call_with_its_effects_undone() -> None:
     assert box == {"n": 1, "m": 0}
 
 
+EYE = torch.eye(2)
 REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
     (lambda x: id(x), (1,), breaks.StatefulCall),
     (lambda: time.sleep(0), (), breaks.StatefulCall),
@@ -95,6 +96,14 @@ REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
     (lambda: 1 / 0, (), breaks.EscapingException),
     (lambda x: next(x), (iter([1]),), breaks.LoopIterator),
     (lambda x: 10**x, (10**6,), breaks.UnsupportedArguments),
+    (lambda x: x.to_sparse(), (EYE,), breaks.NoMetaFunction),
+    (lambda x: x.to_mkldnn(), (EYE,), breaks.NoMetaFunction),
+    (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), (EYE,), breaks.NoMetaFunction),
+    (lambda x: torch.linalg.lstsq(x, x)[0], (EYE,), breaks.NoMetaFunction),
+    (lambda x: torch.sparse_coo_tensor(x.long(), x[0], (2, 2)), (EYE,), breaks.RefusedTorchCall),
+    (lambda: torch.zeros(2, 2, layout=torch.sparse_coo), (), breaks.RefusedTorchCall),
+    (lambda x: torch.allclose(x, x), (EYE,), breaks.TensorItem),
+    (lambda x: x.is_nonzero(), (EYE[0, 0],), breaks.TensorItem),
 ]
 
 

@@ -282,7 +282,7 @@ BREAKS = {
     parameter_inside: "such a value", seed: "state of the process",
     threads: "state of the process", rng_state: "state", generator: "",
     vmap: "branch", checkpoint: "reentrant form", deepcopy: "",
-    pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
+    pickled: "", data_ptr: "storage", storage: "storage", sparse: "no meta", resize: "storage",
     sparse_gradient: "a gradient is sparse", strided_beyond: "beyond the known storage",
     shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", conv_dim_order: "layout",

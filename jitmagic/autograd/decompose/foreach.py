@@ -8,6 +8,7 @@ import torch
 
 from ...devices import row_of
 from ...operators import SCALARS
+from ...operators.operation import operation, rows
 from ...torch_types import OpOverload
 from ..recording.recorder import Recorder, Sym
 from .registry import TABLE
@@ -17,7 +18,7 @@ __all__: list[str] = []
 aten = torch.ops.aten
 Choice = Callable[[tuple[object, ...]], OpOverload]  # chooses the operation for a row of arguments
 _BINARY = {
-    **{name: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div")},
+    **{name: getattr(aten, name).Tensor for name, row in rows() if row.exact_numbers},
     "maximum": aten.maximum.default,
     "minimum": aten.minimum.default,
 }
@@ -67,7 +68,7 @@ def _register() -> None:
     for name, choice in choices.items():
         packet = getattr(aten, f"_foreach_{name}")
         overloads: tuple[str, ...] = ("List", "Scalar", "ScalarList", "Tensor")
-        if name not in ("add", "sub", "mul", "div"):
+        if not operation(name).exact_numbers:
             overloads = ("List",) if name in _BINARY else ("List", "Scalar", "ScalarList")
         for overload in overloads:
             if overload in packet.overloads():

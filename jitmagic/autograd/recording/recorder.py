@@ -25,11 +25,12 @@ from ...graph.lazy_module import add_node, copy_node
 from ...graph.nested import frozen, map_leaves
 from ...graph.operators.device_layouts import laid_out_on
 from ...graph.operators.foreign import has_side_effects
-from ...graph.operators.meta_functions import infer_without_rule, takes_device
+from ...graph.operators.meta_functions import infer_without_rule
 from ...graph.operators.shapes import infer
 from ...graph.operators.tensor_iterator import has_insignificant_strides
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions
 from ...graph.targets.recomputed import Recomputed
+from ...operators.operation import takes_device
 from ...spec import TensorSpec, has_loose_strides
 from ...symbols.size import Size, expr_of
 from ...torch_types import Kwargs, OpOverload, Values

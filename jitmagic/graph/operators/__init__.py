@@ -5,10 +5,10 @@ functions: those written in Python cost 150 us a call, and the first call import
 torch._dynamo. A rule returns None for unusual arguments, and torch's meta function decides.
 Afterwards `strictness` refuses calls that meta functions accept and kernels reject.
 
-    shapes            shape rules of common operations; the table of all rules
+    shape_rules       the table of shape rules
+    shapes            asks the table; shape rules of common operations
     tensor_iterator   layouts of elementwise results
-    pointwise         the elementwise operations by their dtype promotion
-    fallback_shapes   scans, sorting, pooling, indexing, attention
+    fallback_shapes   reductions, scans, sorting, pooling, indexing, attention
     network           normalisations, adaptive pools, padding, losses
     convolution       convolutions
     recurrent         LSTM, GRU and RNN layers

@@ -22,6 +22,7 @@ import torch
 
 from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
+from ...operators.operation import takes_device
 from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
@@ -30,7 +31,6 @@ from ..nested import frozen, map_leaves, map_tensors
 from ..node_meta import changes_mode, tensors_in
 from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .kernel_refusals import check_dtypes
-from .meta_functions import takes_device
 from .strictness import check_as_kernels_do
 from .symbolic_shapes import shapes_by_sampling
 

@@ -19,14 +19,15 @@ from ...compat.tensors import memory_format_of_convolution, select_convolution
 from ..dispatch_mode import dataless
 from ..fresh_meta import has_elements
 from ..symbolic.sym_node import has_strides_along
+from .shape_rules import infers
 
 __all__ = [
     "convolution",
-    "convolution_backward",
     "convolution_layout",
     "is_convolved_by_cudnn",
 ]
 
+aten = torch.ops.aten
 META = torch.device("meta")
 
 
@@ -55,6 +56,7 @@ def _spread(values: Sequence[int], count: int) -> Sequence[int]:
     return values if len(values) == count else [values[0]] * count
 
 
+@infers(aten.convolution.default, by_strides=False)
 def convolution(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -88,6 +90,7 @@ def convolution(
     return _empty((x.shape[0], out, *extents), x, _format(x, weight))
 
 
+@infers(aten.convolution_backward.default, by_strides=False)
 def convolution_backward(
     grad: torch.Tensor,
     x: torch.Tensor,

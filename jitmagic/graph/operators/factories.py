@@ -9,15 +9,15 @@ a deviation below zero, a special layout): torch's own function is asked then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ...torch_types import AnyFunction, OpOverload
 from ..fresh_meta import same_shape
+from .shape_rules import infers
 
-__all__ = ["FACTORY_RULES", "counted"]
+__all__: list[str] = []
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -53,15 +53,18 @@ def _is_single_or_index(dtype: torch.dtype) -> bool:
     return dtype in (torch.float32, torch.float64, torch.int64)
 
 
+@infers(aten.rand.default, aten.rand.generator, aten.randn.default, aten.randn.generator)
 def _drawn(size: Sequence[int], *args: object, **options: object) -> Tensor | None:
     """Infer rand, randn."""
     return _made(size, _is_float, torch.get_default_dtype(), options)
 
 
+@infers(aten.normal.float_float)
 def _normal(mean: float, std: float, size: Sequence[int], **options: object) -> Tensor | None:
     return _drawn(size, **options) if std >= 0 else None
 
 
+@infers(aten.randint.default, aten.randint.low)
 def _integers(*bounds_and_size: Any, **options: object) -> Tensor | None:
     """Infer randint(high, size), randint(low, high, size)."""
     low, high, size = (0, *bounds_and_size)[-3:]
@@ -70,15 +73,18 @@ def _integers(*bounds_and_size: Any, **options: object) -> Tensor | None:
     return _made(size, _is_single_or_index, torch.int64, options)
 
 
+@infers(aten.randperm.default)
 def _permutation(n: int, **options: object) -> Tensor | None:
     return _made((n,), _is_index, torch.int64, options)
 
 
+@infers(aten.eye.default, aten.eye.m)
 def _identity(n: int, m: int | None = None, **options: object) -> Tensor | None:
     size = (n, n if m is None else m)
     return _made(size, _is_single_or_index, torch.get_default_dtype(), options)
 
 
+@infers(aten.linspace.default, aten.logspace.default)
 def _spaced(
     start: object, end: object, steps: int, *base: float, **options: object
 ) -> Tensor | None:
@@ -88,14 +94,23 @@ def _spaced(
     return _made((steps,), _is_float, torch.get_default_dtype(), options)
 
 
+_WINDOWS = (
+    *(aten.hann_window, aten.hamming_window, aten.blackman_window),
+    *(aten.bartlett_window, aten.kaiser_window),
+)
+
+
+@infers(*(op.default for op in _WINDOWS), *(op.periodic for op in _WINDOWS))
 def _window(length: int, *args: object, **options: object) -> Tensor | None:
     return _made((length,), _is_float, torch.get_default_dtype(), options)
 
 
+@infers(aten.fft_fftfreq.default)
 def _frequencies(n: int, d: float = 1.0, **options: object) -> Tensor | None:
     return _made((n,), _is_float, torch.get_default_dtype(), options) if n > 0 else None
 
 
+@infers(aten.fft_rfftfreq.default)
 def _frequencies_from_zero(n: int, d: float = 1.0, **options: object) -> Tensor | None:
     return _frequencies(n // 2 + 1, d, **options) if n > 0 else None
 
@@ -109,6 +124,10 @@ def _triangle_indices(upper: bool) -> Callable[..., Tensor | None]:
         return _made((2, count), _is_index, torch.int64, options)
 
     return rule
+
+
+infers(aten.tril_indices.default)(_triangle_indices(upper=False))
+infers(aten.triu_indices.default)(_triangle_indices(upper=True))
 
 
 def _below(rows: int, columns: int, offset: int) -> int:
@@ -136,11 +155,13 @@ def _alike(x: Tensor) -> Tensor | None:
     return torch.empty(x.shape, dtype=x.dtype, device=META) if plain else None
 
 
+@infers(aten.poisson.default)
 def _like_first(x: Tensor, *args: object, generator: object = None) -> Tensor | None:
     """Infer poisson."""
     return _alike(x)
 
 
+@infers(aten.rrelu_with_noise.default)
 def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: object,
            generator: object = None) -> Tensor | None:  # fmt: skip
     """Infer rrelu_with_noise: row-major, whatever the layout of x."""
@@ -149,6 +170,7 @@ def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *a
     return torch.empty(x.shape, dtype=x.dtype, device=META)
 
 
+@infers(aten.randint_like.default, aten.randint_like.low_dtype)
 def _integers_like(x: Tensor, *bounds: int, **options: object) -> Tensor | None:
     low, high = (0, *bounds)[-2:]
     if options.pop("memory_format", None) not in (None, torch.preserve_format):
@@ -158,6 +180,7 @@ def _integers_like(x: Tensor, *bounds: int, **options: object) -> Tensor | None:
     return _made(x.shape, _is_single_or_index, x.dtype, {"device": META, **options})
 
 
+@infers(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor)
 def _normal_around(mean: object, std: Any = 1.0, *, generator: object = None) -> Tensor | None:
     """Infer normal of a tensor and a number, or of two tensors of one shape."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
@@ -167,6 +190,7 @@ def _normal_around(mean: object, std: Any = 1.0, *, generator: object = None) ->
     return _alike(tensors[0]) if isinstance(std, Tensor) or std >= 0 else None
 
 
+@infers(aten.multinomial.default)
 def _categories(
     x: Tensor, count: int, replacement: bool = False, *, generator: object = None
 ) -> Tensor | None:
@@ -179,6 +203,7 @@ def _categories(
     return torch.empty((*x.shape[:-1], count), dtype=torch.int64, device=META)
 
 
+@infers(aten.repeat.default)
 def _repeated(x: Tensor, times: Sequence[int]) -> Tensor | None:
     missing = len(times) - x.dim()
     if missing < 0 or any(n < 0 for n in times):
@@ -188,6 +213,7 @@ def _repeated(x: Tensor, times: Sequence[int]) -> Tensor | None:
     return torch.empty(extents, dtype=x.dtype, device=META)
 
 
+@infers(aten.diag_embed.default)
 def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> Tensor | None:
     if not x.dim() or (first, second) != (-2, -1):
         return None
@@ -195,6 +221,7 @@ def _diagonal(x: Tensor, offset: int = 0, first: int = -2, second: int = -1) -> 
     return torch.empty((*x.shape[:-1], side, side), dtype=x.dtype, device=META)
 
 
+@infers(aten.slice_backward.default, aten.select_backward.default, aten.diagonal_backward.default)
 def _unviewed(grad: Tensor, size: Sequence[int], *args: object) -> Tensor:
     """Infer the gradient of a view: zeros of the base's size, with the view's part filled in."""
     return torch.empty(size, dtype=grad.dtype, device=META)
@@ -242,7 +269,8 @@ def _is_chance(p: float) -> bool:
     return 0 < p < 1
 
 
-def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
+@infers(aten.arange.start, aten.arange.start_step)
+def _counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
     """Infer arange: ceil((end - start) / step) numbers, floats if one of the three is a float."""
     given = start, end, step
     if not all(type(v) in (float, *_INTS) for v in given) or step == 0:
@@ -255,53 +283,28 @@ def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None
         return None
     dtype = kwargs.get("dtype") or default
     whole = default is torch.int64
-    if (end - start) * step < 0 or not (whole or dtype.is_floating_point):
+    fits = dtype.is_floating_point or (whole and not dtype.is_complex)
+    if (end - start) * step < 0 or not fits:
         return None
     return torch.empty((count,), dtype=dtype, device=META)
 
 
+@infers(aten.arange.default)
+def _counted_from_zero(end: object, **kwargs: object) -> Tensor | None:
+    return _counted(0, end, **kwargs)
+
+
+@infers(aten.scalar_tensor.default)
 def _single(value: object, **kwargs: object) -> Tensor | None:
     return _made((), lambda dtype: True, None, kwargs)
 
 
-_WINDOWS = ("hann", "hamming", "blackman", "bartlett", "kaiser")
-_DISTRIBUTIONS: Sequence[tuple[Callable[..., bool], Any, Any]] = (
-    (_has_deviation, aten.normal_.default, aten.normal_functional.default),
-    (_has_positive_deviation, aten.log_normal_.default, aten.log_normal.default),
-    (_has_rate, aten.exponential_.default, aten.exponential.default),
-    (_has_width, aten.cauchy_.default, aten.cauchy.default),
-    (_is_chance, aten.geometric_.default, aten.geometric.default),
-)
-_FAMILIES: Mapping[Any, tuple[Any, ...]] = {
-    _drawn: tuple(getattr(aten, n).default for n in ("rand", "randn"))
-    + tuple(getattr(aten, n).generator for n in ("rand", "randn")),
-    _normal: (aten.normal.float_float,),
-    _integers: (aten.randint.default, aten.randint.low),
-    _permutation: (aten.randperm.default,),
-    _identity: (aten.eye.default, aten.eye.m),
-    _spaced: (aten.linspace.default, aten.logspace.default),
-    _window: tuple(getattr(aten, f"{n}_window").default for n in _WINDOWS)
-    + tuple(getattr(aten, f"{n}_window").periodic for n in _WINDOWS),
-    _frequencies: (aten.fft_fftfreq.default,),
-    _frequencies_from_zero: (aten.fft_rfftfreq.default,),
-    _triangle_indices(upper=False): (aten.tril_indices.default,),
-    _triangle_indices(upper=True): (aten.triu_indices.default,),
-    _like_first: (aten.poisson.default,),
-    _leaky: (aten.rrelu_with_noise.default,),
-    _integers_like: (aten.randint_like.default, aten.randint_like.low_dtype),
-    _normal_around: tuple(
-        getattr(aten.normal, n) for n in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
-    ),
-    _categories: (aten.multinomial.default,),
-    _single: (aten.scalar_tensor.default,),
-    _repeated: (aten.repeat.default,),
-    _diagonal: (aten.diag_embed.default,),
-    _unviewed: tuple(
-        getattr(aten, f"{name}_backward").default for name in ("slice", "select", "diagonal")
-    ),
-}
-FACTORY_RULES: Mapping[OpOverload, AnyFunction] = {
-    **{op: rule for rule, ops in _FAMILIES.items() for op in ops},
-    **{in_place: _filled(legal) for legal, in_place, _ in _DISTRIBUTIONS},
-    **{functional: _refilled(legal) for legal, _, functional in _DISTRIBUTIONS},
-}
+for _legal, _in_place, _functional in (
+    (_has_deviation, aten.normal_, aten.normal_functional),
+    (_has_positive_deviation, aten.log_normal_, aten.log_normal),
+    (_has_rate, aten.exponential_, aten.exponential),
+    (_has_width, aten.cauchy_, aten.cauchy),
+    (_is_chance, aten.geometric_, aten.geometric),
+):
+    infers(_in_place.default)(_filled(_legal))
+    infers(_functional.default)(_refilled(_legal))

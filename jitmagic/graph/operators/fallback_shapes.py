@@ -7,19 +7,21 @@ None otherwise: torch's own function is asked then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction
 from ..fresh_meta import broadcast, fresh_meta, has_elements, refuse_empty, same_shape
 from ..symbolic.sym_node import expected_to_hold, is_dense_in
+from .shape_rules import infers
 
-__all__ = ["FALLBACK_RULES", "refuse_repeated"]
+__all__ = ["wrapped"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+_MOST_DIMS = 64  # ATen/WrapDimUtilsMulti.h, dim_bitset_size
 
 
 def _usual(*tensors: Tensor) -> bool:
@@ -30,22 +32,18 @@ def _in_range(dim: int, x: Tensor) -> bool:
     return -x.dim() <= dim < x.dim()
 
 
-def refuse_repeated(dims: Sequence[int]) -> None:
-    """Raise as eager does if a (non-negative) dimension is named twice."""
-    if len(set(dims)) < len(dims):
-        raise RuntimeError("a dimension appears multiple times in the list of dims")
-
-
 def _same(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
     """Return a result of the first argument's shape and dtype."""
     return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
 
+@infers(aten.masked_scatter.default)
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
     """Infer masked_scatter; only for a mask of the tensor's shape, as they broadcast."""
     return _same(x) if same_shape(mask.shape, x.shape) else None
 
 
+@infers(aten.roll.default)
 def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     """Infer roll like `_same`; joined parts keep channels_last, unlike in torch's meta kernel."""
     aligned = len(shifts) == (len(dims) or 1)
@@ -59,6 +57,7 @@ def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     return torch.empty_like(x, memory_format=layout) if joined else None
 
 
+@infers(aten.flip.default, aten.index_add.default, aten.logcumsumexp.default)
 def _along(x: Tensor, dim: Any, *args: object, **kwargs: object) -> Tensor | None:
     """Infer like `_same` where the second argument is one or several dimensions."""
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
@@ -68,6 +67,7 @@ def _along(x: Tensor, dim: Any, *args: object, **kwargs: object) -> Tensor | Non
     return _same(x)
 
 
+@infers(aten.cumsum.default, aten.cumprod.default)
 def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
     """Infer cumsum, cumprod: integers become int64; row-major whatever the layout of x."""
     if x.dtype.is_complex or not _in_range(dim, x):
@@ -76,6 +76,8 @@ def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | 
     return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))
 
 
+@infers(aten.scatter.value, other=(1, torch.int64))
+@infers(aten.scatter.src, aten.scatter_add.default, aten.scatter_reduce.two)
 def _scattered(
     x: Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
 ) -> Tensor | None:
@@ -94,12 +96,14 @@ def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
     return all(d == free or expected_to_hold("<=", a, b) for d, (a, b) in pairs)
 
 
+@infers(aten.sort.default)
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
     if not _usual(x) or not _in_range(dim, x):
         return None
     return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.int64)
 
 
+@infers(aten.topk.default)
 def _top(x: Tensor, k: int, dim: int = -1, *args: object) -> tuple[Tensor, Tensor] | None:
     if (
         not _usual(x)
@@ -113,34 +117,10 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: object) -> tuple[Tensor, Tenso
     return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
 
 
-def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
-    """Infer max.dim, min.dim; torch's meta functions accept empty tensors, eager does not."""
-    refuse_empty(x.shape, dim)
-    shape = _without(x, dim, keepdim)
-    if shape is None:
-        return None
-    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
-
-
-def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: object) -> Tensor | None:
-    shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
-    if shape is None or not expected_to_hold("!=", x.shape[dim], 0):
-        return None
-    return fresh_meta(shape, x.dtype)
-
-
-def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
-    """Return the shape after reducing the dimension."""
-    if not _usual(x) or not _in_range(dim, x):
-        return None
-    shape = list(x.shape)
-    shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
-    return shape
-
-
 # -- indexing --------------------------------------------------------------------------------------
 
 
+@infers(aten.index.Tensor, other=(1, torch.int64))
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     """Infer indexing by integer tensors on adjacent dimensions, which their shape replaces."""
     given = [i for i in indices if i is not None]
@@ -158,6 +138,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     return fresh_meta((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
 
 
+@infers(aten.index_put.default, other=(1, torch.int64))
 def _index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, *args: object
 ) -> Tensor | None:
@@ -165,6 +146,7 @@ def _index_put(
     return _same(x) if whole and values.dtype is x.dtype else None
 
 
+@infers(aten.index_select.default)
 def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
     """Infer index_select."""
     if not _usual(x) or not _in_range(dim, x) or index.dim() > 1 or not x.dim():
@@ -174,6 +156,7 @@ def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
     return fresh_meta(shape, x.dtype)
 
 
+@infers(aten.embedding_dense_backward.default)
 def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: object) -> Tensor:
     return fresh_meta((rows, grad.shape[-1]), grad.dtype)
 
@@ -194,6 +177,7 @@ def _pooled(extent: int, kernel: int, stride: int, pad: int, dilation: int, ceil
     return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
 
 
+@infers(aten.max_pool2d_with_indices.default)
 def _max_pool(
     x: Tensor,
     kernel: Sequence[int],
@@ -206,6 +190,7 @@ def _max_pool(
     return None if shape is None else (fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64))
 
 
+@infers(aten.avg_pool2d.default)
 def _average_pool(
     x: Tensor,
     kernel: Sequence[int],
@@ -239,6 +224,11 @@ def _pool_shape(
     return [*x.shape[:2], *extents] if all(extent > 0 for extent in extents) else None
 
 
+@infers(
+    aten.max_pool2d_with_indices_backward.default,
+    aten.avg_pool2d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default,
+)
 def _pool_gradient(grad: Tensor, x: Tensor, *args: object) -> Tensor | None:
     return _same(x) if x.dim() == 4 else None
 
@@ -246,26 +236,31 @@ def _pool_gradient(grad: Tensor, x: Tensor, *args: object) -> Tensor | None:
 # -- products, draws, attention --------------------------------------------------------------------
 
 
+@infers(aten.mv.default)
 def _mv(matrix: Tensor, vector: Tensor) -> Tensor | None:
     if matrix.dtype is not vector.dtype or matrix.shape[1] != vector.shape[0]:
         return None
     return fresh_meta(matrix.shape[:1], matrix.dtype)
 
 
+@infers(aten.dot.default)
 def _dot(a: Tensor, b: Tensor) -> Tensor | None:
     return fresh_meta((), a.dtype) if a.dtype is b.dtype and same_shape(a.shape, b.shape) else None
 
 
+@infers(aten.randn_like.default, aten.rand_like.default)
 def _drawn_like(x: Tensor, *args: object, **kwargs: Any) -> Tensor | None:
     if kwargs.get("memory_format") not in (None, torch.preserve_format) or not _usual(x):
         return None
     return fresh_meta(x.shape, kwargs.get("dtype") or x.dtype)
 
 
+@infers(aten.native_dropout.default)
 def _dropped(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] | None:
     return (fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.bool)) if _usual(x) else None
 
 
+@infers(aten.binary_cross_entropy.default)
 def _entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor | None:
@@ -274,6 +269,7 @@ def _entropy(
     return fresh_meta(() if reduction else x.shape, x.dtype)
 
 
+@infers(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: object
 ) -> tuple[Tensor, Tensor] | None:
@@ -296,6 +292,7 @@ def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return fresh_meta([made.shape[n] for n in order], dtype, [made.stride(n) for n in order])
 
 
+@infers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def _attention_gradient(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: object, **kwargs: object
 ) -> tuple[Tensor, ...]:
@@ -305,26 +302,31 @@ def _attention_gradient(
     )
 
 
+@infers(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def _row_major(x: Tensor, *args: object) -> Tensor:
     """Infer backwards of softmax: row-major whatever the layout of the arguments."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return fresh_meta(x.shape, dtype)
 
 
+@infers(aten.log_sigmoid_forward.default)
 def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, x.dtype)
 
 
+@infers(aten.angle.default)
 def _angle(x: Tensor) -> Tensor | None:
     """Infer angle of complex numbers: row-major, as the real part of a temporary is copied."""
     return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
+@infers(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar)
 def _found(x: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Return row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
     return fresh_meta(x.shape, torch.bool)
 
 
+@infers(aten.native_dropout_backward.default)
 def _scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not is_dense_in(x, order):
@@ -332,6 +334,7 @@ def _scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor | None:
     return fresh_meta(x.shape, torch.result_type(x, 1.0), x.stride())
 
 
+@infers(aten._linalg_svd.default)
 def _singular_values(
     x: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -345,50 +348,106 @@ def _singular_values(
     return u, fresh_meta((*batch, k), x.dtype), vh
 
 
-_FAMILIES: Mapping[Any, tuple[Any, ...]] = {
-    _same: (
-        aten.softshrink.default,
-        aten.sgn.default,
-    ),
-    _masked_scatter: (aten.masked_scatter.default,),
-    _rolled: (aten.roll.default,),
-    _along: (aten.flip.default, aten.index_add.default, aten.logcumsumexp.default),
-    _scan: (aten.cumsum.default, aten.cumprod.default),
-    _scattered: (
-        aten.scatter.src,
-        aten.scatter.value,
-        aten.scatter_add.default,
-        aten.scatter_reduce.two,
-    ),
-    _sorted: (aten.sort.default,),
-    _top: (aten.topk.default,),
-    _extreme: (aten.max.dim, aten.min.dim),
-    _product: (aten.prod.dim_int,),
-    _indexed: (aten.index.Tensor,),
-    _index_put: (aten.index_put.default,),
-    _picked: (aten.index_select.default,),
-    _embedding_gradient: (aten.embedding_dense_backward.default,),
-    _max_pool: (aten.max_pool2d_with_indices.default,),
-    _average_pool: (aten.avg_pool2d.default,),
-    _pool_gradient: (
-        aten.max_pool2d_with_indices_backward.default,
-        aten.avg_pool2d_backward.default,
-        aten._adaptive_avg_pool2d_backward.default,
-    ),
-    _mv: (aten.mv.default,),
-    _dot: (aten.dot.default,),
-    _drawn_like: (aten.randn_like.default, aten.rand_like.default),
-    _dropped: (aten.native_dropout.default,),
-    _entropy: (aten.binary_cross_entropy.default,),
-    _attention: (aten._scaled_dot_product_flash_attention_for_cpu.default,),
-    _attention_gradient: (aten._scaled_dot_product_flash_attention_for_cpu_backward.default,),
-    _row_major: (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
-    _log_sigmoid: (aten.log_sigmoid_forward.default,),
-    _angle: (aten.angle.default,),
-    _found: (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
-    _scaled: (aten.native_dropout_backward.default,),
-    _singular_values: (aten._linalg_svd.default,),
-}
-FALLBACK_RULES: Mapping[OpOverload, AnyFunction] = {
-    op: rule for rule, ops in _FAMILIES.items() for op in ops
-}
+# -- reductions ------------------------------------------------------------------------------------
+
+
+def wrapped(dim: int, rank: int) -> int:
+    """Return the non-negative dimension. Raises IndexError."""
+    bound = max(rank, 1)
+    if not -bound <= dim < bound:
+        raise IndexError(f"Dimension out of range: {dim} for {rank} dimensions")
+    return dim % bound
+
+
+def refuse_repeated(dims: Sequence[int]) -> None:
+    """Raise as eager does if a (non-negative) dimension is named twice."""
+    if len(set(dims)) < len(dims):
+        raise RuntimeError("a dimension appears multiple times in the list of dims")
+
+
+def _reduced(x: Tensor, dims: Any, keepdim: bool, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a result without these dimensions, or with extent 1; None or () means all."""
+    rank = x.dim()
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        gone = set(range(rank))
+    else:
+        listed = [wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+        refuse_repeated(listed)
+        gone = set(listed)
+    if rank > _MOST_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
+    extents = [1 if i in gone else n for i, n in enumerate(x.shape) if keepdim or i not in gone]
+    return fresh_meta(extents, dtype or x.dtype)
+
+
+def _reduction(kind: str) -> AnyFunction:
+    def rule(
+        x: Tensor, dims: object = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        made = dtype or x.dtype
+        is_whole = not (made.is_floating_point or made.is_complex)
+        if kind == "mean" and is_whole:
+            raise RuntimeError(f"mean() of {made}: floating-point numbers are needed")
+        if kind == "sum" and dtype is None and is_whole:
+            made = torch.int64
+        if kind == "bool":
+            made = torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        if kind in ("same", "place"):
+            refuse_empty(x.shape, dims)
+        return _reduced(x, dims, keepdim, torch.int64 if kind == "place" else made)
+
+    return rule
+
+
+infers(aten.sum.dim_IntList, aten.sum.default)(_reduction("sum"))
+infers(aten.mean.dim, aten.mean.default)(_reduction("mean"))
+infers(aten.amax.default, aten.amin.default)(_reduction("same"))
+infers(aten.argmax.default, aten.argmin.default)(_reduction("place"))
+infers(aten.any.dim, aten.any.default, aten.all.dim, aten.all.default)(_reduction("bool"))
+
+
+@infers(aten.max.dim, aten.min.dim)
+def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
+    """Infer max.dim, min.dim; torch's meta functions accept empty tensors, eager does not."""
+    refuse_empty(x.shape, dim)
+    if not x.is_contiguous() or x.dtype.is_complex:
+        return None
+    return _reduced(x, dim, keepdim), _reduced(x, dim, keepdim, torch.int64)
+
+
+@infers(aten.prod.dim_int)
+def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: object) -> Tensor | None:
+    usual = x.dtype.is_floating_point and x.is_contiguous() and not kwargs and x.dim()
+    if not usual or not expected_to_hold("!=", x.shape[dim], 0):
+        return None
+    return _reduced(x, dim, keepdim)
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+@infers(aten.var.correction, aten.std.correction)
+def _variance(
+    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
+) -> Tensor | None:
+    usual = x.dtype.is_floating_point and x.is_contiguous() and has_elements(x)
+    return _reduced(x, dims, keepdim) if usual else None
+
+
+@infers(aten.var_mean.correction)
+def _variance_and_mean(x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor] | None:
+    variance, mean = _variance(x, *args, **kwargs), _variance(x, *args, **kwargs)
+    return None if variance is None or mean is None else (variance, mean)
+
+
+@infers(aten.logsumexp.default)
+def _logsumexp(x: Tensor, dims: object, keepdim: bool = False) -> Tensor | None:
+    return _variance(x, dims, keepdim=keepdim) if dims else None
+
+
+@infers(aten.linalg_vector_norm.default)
+def _vector_norm(
+    x: Tensor, order: object = 2, dims: object = None, keepdim: bool = False, **kwargs: object
+) -> Tensor | None:
+    is_cast = kwargs.get("dtype") is not None
+    return None if is_cast else _variance(x, dims, keepdim=keepdim)

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from ...compat.autograd import run_backward
 from ...compat.modes import AutocastOff
 from ...compat.operators import DispatchKey
+from ...operators.operation import is_elementwise
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..devices import kernel_device
 from ..fresh_meta import META, fresh_meta
@@ -32,7 +33,6 @@ from ..nested import map_leaves, map_tensors
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import sizes_in, with_hints
 from .foreign import is_foreign
-from .pointwise import is_pointwise
 from .tensor_iterator import (
     CHANNELS_LAST,
     has_insignificant_strides,
@@ -159,7 +159,7 @@ def kernel_result(op: OpOverload, args: Args, kwargs: Kwargs, most: int = _MOST)
         return None
     named = _named(op, args, kwargs)
     pivots = _pivots_in(named)
-    elementwise = _is_elementwise(op)
+    elementwise = is_elementwise(op)  # integers are operands, not indexes, and may not be 0
     indexes = [t for t in tensors if _counts(t) and t.numel() and id(t) not in pivots]
     # Kernels of gradients are unsafe without elements: they write to the indexed row of an empty
     # table, and since torch 2.14 batch norm's divides by the size of its batch.
@@ -216,11 +216,6 @@ def _can_be_asked(op: OpOverload) -> bool:
     if is_foreign(op) or any(tag in op.tags for tag in _DATA):  # its kernel may have side effects
         return False
     return all(info is None or info.is_write for info in _alias_infos(op._schema))
-
-
-def _is_elementwise(op: OpOverload) -> bool:
-    """Return whether integers are operands, not indexes; they are filled with 1 then."""
-    return is_pointwise(op) or torch.Tag.pointwise in op.tags or op._opname.startswith("_foreach_")
 
 
 def _has_slow_meta(op: OpOverload) -> bool:

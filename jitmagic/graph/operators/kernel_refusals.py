@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from ...devices import row_of
-from ...operators.operation import canonical, kind_of, operation
+from ...operators.operation import is_elementwise, kind_of, operation, overloads_named
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
 from ...symbols.symbolic_numbers import symbols_of
@@ -69,7 +69,7 @@ def check_dtypes(
         if size.context.of_data(symbol)
     ]
     args, kwargs = with_hints(args), with_hints(kwargs)
-    tensors, elementwise = list(tensors_in((args, kwargs))), _is_elementwise(name)
+    tensors, elementwise = list(tensors_in((args, kwargs))), is_elementwise(name)
     several = len({t.dtype for t in tensors if t.is_floating_point()}) > 1
     verdict = _UNKNOWN
     if several and not elementwise:
@@ -106,7 +106,7 @@ def kernel_refusal(
     accepts the call's shapes and dtypes, or cannot be tried.
     """
     in_torch = getattr(target, "__module__", None) in _IN_PYTHON
-    if _is_elementwise(name) or not (in_torch or _number_places(name)[0]):
+    if is_elementwise(name) or not (in_torch or _number_places(name)[0]):
         return None
     args, kwargs = with_hints(args), with_hints(kwargs)
     if sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST_UNCUT:
@@ -278,31 +278,19 @@ def _fills_beyond(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
     return not dtype.is_complex and any(not _holds(dtype, number) for number in numbers)
 
 
-@lru_cache(maxsize=4096)
-def _is_elementwise(name: str) -> bool:
-    if (known := operation(name).is_elementwise) is not None:
-        return known
-    packet = getattr(torch.ops.aten, canonical(name), None)
-    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return any(torch.Tag.pointwise in overload.tags for overload in overloads)
-
-
 @lru_cache(maxsize=1024)
 def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
     """Return (is an ATen operation, positions, names) of its number arguments. Dimensions and flags
     do not count.
     """
-    packet = getattr(torch.ops.aten, name, None)
-    if packet is None:
-        return False, frozenset(), frozenset()
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    overloads = overloads_named(name)
     places = {
         (n, argument.name)
-        for schema in schemas
-        for n, argument in enumerate(schema.arguments)
+        for overload in overloads
+        for n, argument in enumerate(overload._schema.arguments)
         if "number" in str(argument.type)
     }
-    return True, frozenset(n for n, _ in places), frozenset(name for _, name in places)
+    return bool(overloads), frozenset(n for n, _ in places), frozenset(name for _, name in places)
 
 
 def _numbers(name: str, args: Args, kwargs: dict[str, object]) -> Iterator[object]:

@@ -7,7 +7,7 @@ results as meta tensors, laid out as the CPU's kernel lays them out. Raises what
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from .kernel_probing import in_kernel_format, kernel_result
 from .shapes import tensors_of
 from .symbolic_shapes import infer_symbolic, shapes_by_sampling
 
-__all__ = ["infer_without_rule", "takes_device"]
+__all__ = ["infer_without_rule"]
 
 aten = torch.ops.aten
 ByRule = Callable[[OpOverload, Sequence[object], Mapping[str, object]], object]
@@ -95,9 +95,3 @@ def _refuse_to_grow(op: OpOverload, args: Sequence[Any], kwargs: Kwargs) -> None
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:
     return any(type(size) is not int for size in tensor.shape)
-
-
-@lru_cache(maxsize=4096)
-def takes_device(op: OpOverload) -> bool:
-    """Return whether the operator has an option `device`, as factories do."""
-    return any(each.name == "device" and each.kwarg_only for each in op._schema.arguments)

@@ -7,18 +7,19 @@ torch._dynamo or sympy. A rule never answers for arguments that eager refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ...devices import row_of
-from ...torch_types import AnyFunction, OpOverload
+from ...torch_types import AnyFunction
 from ..devices import kernel_device
 from ..fresh_meta import fresh_meta, has_elements, joins_to_rows, same_shape
+from .shape_rules import infers
 from .tensor_iterator import CHANNELS_LAST, is_of_images, like, strides_along
 
-__all__ = ["NETWORK_RULES"]
+__all__: list[str] = []
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -40,6 +41,7 @@ def _like(x: Tensor) -> Tensor:
 # -- normalisation ---------------------------------------------------------------------------------
 
 
+@infers(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def _batch_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -84,10 +86,12 @@ def _dtype_of_statistics(x: Tensor, given: Sequence[Tensor]) -> torch.dtype | No
     return torch.float32 if kinds == {torch.float32} and narrow else None
 
 
+@infers(aten._native_batch_norm_legit.no_stats)
 def _batch_norm_without_statistics(x: Tensor, weight: Any, bias: Any, *how: Any) -> object:
     return _batch_norm(x, weight, bias, None, None, *how)
 
 
+@infers(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm_by_statistics(x: Tensor, *args: Any) -> object:
     return _batch_norm(x, *(*args[:4], False, *args[4:]))
 
@@ -112,6 +116,13 @@ def _updated(rule: AnyFunction) -> AnyFunction:
     return functional
 
 
+infers(aten._batch_norm_with_update.default)(_batch_norm_with_reserve(True))
+infers(aten._batch_norm_no_update.default)(_batch_norm_with_reserve(False))
+infers(aten._native_batch_norm_legit_functional.default)(_updated(_batch_norm))
+infers(aten._batch_norm_with_update_functional.default)(_updated(_batch_norm_with_reserve(True)))
+
+
+@infers(aten.native_group_norm.default)
 def _group_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -130,60 +141,29 @@ def _group_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
 
 
-def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
-    """Infer statistics over some dimensions; over all of them if none are named."""
-    wanted = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
-    if not _usual(x) or not has_elements(x) or any(not -x.dim() <= d < x.dim() for d in wanted):
-        return None
-    gone = {d % x.dim() for d in wanted}
-    if len(gone) != len(wanted):
-        return None
-    kept = [1 if i in gone else e for i, e in enumerate(x.shape) if keepdim or i not in gone]
-    return fresh_meta(kept, x.dtype)
-
-
-def _variance(
-    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
-) -> Tensor | None:
-    return _reduced(x, dims, keepdim)
-
-
-def _variance_and_mean(
-    x: Tensor, dims: object = None, *, correction: object = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor] | None:
-    variance, mean = _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
-    return None if variance is None or mean is None else (variance, mean)
-
-
-def _logsumexp(x: Tensor, dims: object, keepdim: bool = False) -> Tensor | None:
-    return _reduced(x, dims, keepdim) if dims else None
-
-
-def _vector_norm(
-    x: Tensor, order: object = 2, dims: object = None, keepdim: bool = False, **kwargs: object
-) -> Tensor | None:
-    return None if kwargs.get("dtype") is not None else _reduced(x, dims, keepdim)
-
-
 # -- pooling, padding, resizing --------------------------------------------------------------------
 
 
+@infers(aten._adaptive_avg_pool2d.default)
 def _adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor | None:
     if x.dim() not in (3, 4) or not _usual(x) or not has_elements(x) or any(n < 1 for n in size):
         return None
     return fresh_meta((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
 
 
+@infers(aten.adaptive_max_pool2d.default)
 def _adaptive_maximum(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] | None:
     made = _adaptive_average(x, size)
     return None if made is None else (made, fresh_meta(made.shape, torch.int64))
 
 
+@infers(aten.adaptive_max_pool2d_backward.default, other=(2, torch.int64))
 def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor | None:
     fits = indices.dtype is torch.int64 and same_shape(grad.shape, indices.shape)
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
+@infers(aten.constant_pad_nd.default)
 def _padded(x: Tensor, pads: Sequence[int], value: object = 0) -> Tensor | None:
     """Infer constant_pad_nd: pairs (before, after) from the last dimension on. A padded result is
     row-major except for images; without padding it is a copy.
@@ -204,6 +184,7 @@ def _padded(x: Tensor, pads: Sequence[int], value: object = 0) -> Tensor | None:
     return fresh_meta(shape, x.dtype, strides_along(shape, CHANNELS_LAST[x.dim()]))
 
 
+@infers(aten.im2col.default)
 def _patches(
     x: Tensor,
     kernel: Sequence[int],
@@ -221,6 +202,7 @@ def _patches(
     return fresh_meta((*x.shape[:-3], rows, places[0] * places[1]), x.dtype)
 
 
+@infers(aten.col2im.default)
 def _image(
     x: Tensor,
     size: Sequence[int],
@@ -268,19 +250,18 @@ def _resized_gradient(
     return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
 
 
-def _resizing() -> Mapping[OpOverload, Callable[..., Tensor | None]]:
-    """Return the rules of each way to resize and of its gradient, whose names end alike."""
-    ways = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
-    near = (f"{kind}{n}d" for kind in ("nearest", "nearest_exact") for n in (1, 2, 3))
-    smooth = ("bilinear2d_aa", "bicubic2d_aa")
-    rules: dict[OpOverload, Callable[..., Tensor | None]] = {}
-    for way in (*ways, *near, *smooth):
-        name = f"{'_' * (way in smooth or 'exact' in way)}upsample_{way}"
-        rules[getattr(aten, name).default] = _resized
-        rules[getattr(aten, f"{name}_backward").default] = _resized_gradient
-    return rules
+# The gradient of each way to resize has a name that ends alike.
+for _way in (
+    *("linear1d", "bilinear2d", "bicubic2d", "trilinear3d"),
+    *(f"nearest{kind}{n}d" for kind in ("", "_exact") for n in (1, 2, 3)),
+    *("bilinear2d_aa", "bicubic2d_aa"),
+):
+    _name = f"{'_' * (_way.endswith('_aa') or 'exact' in _way)}upsample_{_way}"
+    infers(getattr(aten, _name).default)(_resized)
+    infers(getattr(aten, f"{_name}_backward").default)(_resized_gradient)
 
 
+@infers(aten.masked_fill.Scalar, other=(1, torch.bool), in_place=True)
 def _masked(x: Tensor, mask: Tensor, value: object) -> Tensor | None:
     """Infer masked_fill with a number: row-major whatever x's layout; the mask is broadcast to
     x.
@@ -293,6 +274,7 @@ def _masked(x: Tensor, mask: Tensor, value: object) -> Tensor | None:
     return fresh_meta(x.shape, x.dtype)
 
 
+@infers(aten.stack.default)
 def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     first = tensors[0]
     rank = first.dim() + 1
@@ -308,6 +290,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     return fresh_meta(shape, first.dtype)
 
 
+@infers(aten.glu.default)
 def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
     """Infer glu."""
     if not _usual(x) or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
@@ -320,6 +303,7 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
 # -- losses ----------------------------------------------------------------------------------------
 
 
+@infers(aten.mse_loss.default)
 def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: object) -> Tensor | None:
     """Infer mse_loss and similar losses of two tensors of one shape and dtype."""
     if (
@@ -331,18 +315,21 @@ def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: object) -> Tenso
     return fresh_meta(x.shape if reduction == _NONE else (), x.dtype)
 
 
+@infers(aten.smooth_l1_loss.default)
 def _smooth_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1) -> Tensor | None:
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     return _loss(x, target, reduction)
 
 
+@infers(aten.huber_loss.default)
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1) -> Tensor | None:
     if not delta > 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return _loss(x, target, reduction)
 
 
+@infers(aten.binary_cross_entropy_with_logits.default)
 def _logits_loss(
     x: Tensor,
     target: Tensor,
@@ -353,6 +340,7 @@ def _logits_loss(
     return _loss(x, target, reduction) if weight is None and positive is None else None
 
 
+@infers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, other=(1, torch.int64))
 def _likelihood(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor] | None:
@@ -409,39 +397,9 @@ def _can_sample(spatial: int, x: Tensor, grid: Tensor) -> bool:
     return same_shape((grid.shape[0], grid.shape[-1]), (x.shape[0], spatial))
 
 
-NETWORK_RULES: Mapping[OpOverload, AnyFunction] = {
-    aten.native_batch_norm.default: _batch_norm,
-    aten._native_batch_norm_legit.default: _batch_norm,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm_by_statistics,
-    aten._batch_norm_with_update.default: _batch_norm_with_reserve(True),
-    aten._native_batch_norm_legit_functional.default: _updated(_batch_norm),
-    aten._batch_norm_with_update_functional.default: _updated(_batch_norm_with_reserve(True)),
-    aten._batch_norm_no_update.default: _batch_norm_with_reserve(False),
-    aten.native_group_norm.default: _group_norm,
-    aten.var.correction: _variance,
-    aten.std.correction: _variance,
-    aten.var_mean.correction: _variance_and_mean,
-    aten.logsumexp.default: _logsumexp,
-    aten.linalg_vector_norm.default: _vector_norm,
-    aten._adaptive_avg_pool2d.default: _adaptive_average,
-    aten.adaptive_max_pool2d.default: _adaptive_maximum,
-    aten.adaptive_max_pool2d_backward.default: _adaptive_maximum_gradient,
-    aten.constant_pad_nd.default: _padded,
-    aten.im2col.default: _patches,
-    aten.col2im.default: _image,
-    **_resizing(),
-    aten.grid_sampler_2d.default: _sampled(2),
-    aten.grid_sampler_3d.default: _sampled(3),
-    aten.grid_sampler_2d_backward.default: _sampled_gradients(2),
-    aten.grid_sampler_3d_backward.default: _sampled_gradients(3),
-    aten.masked_fill.Scalar: _masked,
-    aten.stack.default: _stacked,
-    aten.glu.default: _gated,
-    aten.mse_loss.default: _loss,
-    aten.smooth_l1_loss.default: _smooth_loss,
-    aten.huber_loss.default: _huber_loss,
-    aten.binary_cross_entropy_with_logits.default: _logits_loss,
-    aten.nll_loss_forward.default: _likelihood,
-    aten.nll_loss2d_forward.default: _likelihood,
-}
+for _spatial, _forward, _backward in (
+    (2, aten.grid_sampler_2d, aten.grid_sampler_2d_backward),
+    (3, aten.grid_sampler_3d, aten.grid_sampler_3d_backward),
+):
+    infers(_forward.default)(_sampled(_spatial))
+    infers(_backward.default)(_sampled_gradients(_spatial))

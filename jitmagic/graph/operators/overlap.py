@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
 
-from ...operators.operation import operation
+from ...operators.operation import is_elementwise, operation, overloads_named
 from ...torch_types import Args
 from ..memory import storage_under
 from ..node_meta import tensors_in
@@ -23,7 +22,6 @@ from ..symbolic.sym_node import in_layout
 
 __all__ = ["overlaps_itself", "why_order_matters"]
 
-_ELEMENTWISE = frozenset(("copy", "fill", "masked_fill", "where"))  # not tagged pointwise by torch
 _BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements compared one by one; for larger tensors, meeting spans count as overlap
 
@@ -53,14 +51,9 @@ def why_order_matters(
     return None
 
 
-@cache
 def _reads_elsewhere(name: str) -> bool:
     """Return whether a kernel reads other elements than it writes, as products and scans do."""
-    plain = name.removesuffix("_")
-    packet = getattr(torch.ops.aten, plain, None)
-    if packet is None or plain in _ELEMENTWISE or plain.startswith("_foreach_"):
-        return False
-    return not any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+    return not is_elementwise(name) and bool(overloads_named(name.removesuffix("_")))
 
 
 def _regions(name: str, args: Args) -> Sequence[object]:

@@ -20,15 +20,15 @@ from torch.fx import Node
 from ...compat.flags import get_mkldnn_enabled, has_mkldnn
 from ...compat.functions import pack_padded_sequence
 from ...compat.modes import BelowAutograd
-from ...torch_types import AnyFunction, Args, OpOverload
+from ...torch_types import Args
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
 from .operator_library import LIBRARY, is_registered
+from .shape_rules import infers
 
 __all__ = [
     "LSTM_LAYER",
     "RECURRENT",
-    "RECURRENT_RULES",
     "by_one_step",
     "differentiable",
     "is_fused_lstm",
@@ -152,6 +152,7 @@ def _empty(*likes: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.empty(like.shape, dtype=like.dtype, device="meta") for like in likes)
 
 
+@infers(*RECURRENT.values(), by_strides=False)
 def _all_layers(input: Tensor, states: Any, *args: object) -> tuple[Tensor, ...]:
     """Infer a layer that is one operation; its arguments were checked before."""
     *_, both, batch_first = args
@@ -163,6 +164,7 @@ def _all_layers(input: Tensor, states: Any, *args: object) -> tuple[Tensor, ...]
     return (made.transpose(0, 1) if batch_first else made, *_empty(*held))
 
 
+@infers(aten.mkldnn_rnn_layer.default, LSTM_LAYER, by_strides=False)
 def _layer(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """Infer results, both states, and the workspace of the kernel's own backward."""
     hx, cx, hidden = args[4], args[5], args[9]
@@ -170,13 +172,7 @@ def _layer(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
     return (made, *_empty(hx, cx), torch.empty(0, dtype=torch.uint8, device="meta"))
 
 
+@infers(aten.mkldnn_rnn_layer_backward.default, by_strides=False)
 def _layer_backward(*args: Any) -> tuple[Tensor, ...]:
     """Infer gradients of the input, of two weights and two biases, and of both states."""
     return _empty(*args[:7])
-
-
-RECURRENT_RULES: Mapping[OpOverload, AnyFunction] = {
-    **dict.fromkeys(RECURRENT.values(), _all_layers),
-    **dict.fromkeys((aten.mkldnn_rnn_layer.default, LSTM_LAYER), _layer),
-    aten.mkldnn_rnn_layer_backward.default: _layer_backward,
-}

@@ -11,65 +11,71 @@ that eager rejects raise here too, or give None, provided that all tensors are f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
+from ...operators.operation import ALL, overloads_named, rows, tensor_first
 from ...symbols.size import Size
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
-from ..fresh_meta import fresh_meta, joins_to_rows, refuse_empty, same_shape
+from ..fresh_meta import fresh_meta, joins_to_rows, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
-from .convolution import convolution, convolution_backward
-from .factories import FACTORY_RULES, counted
-from .fallback_shapes import FALLBACK_RULES, refuse_repeated
-from .network import NETWORK_RULES
-from .pointwise import (
-    BOOLEAN,
-    FLOATING,
-    KEEPING,
-    PROMOTING,
-    overloads,
-    promoted_categories,
-    takes_wrapped_number,
-)
-from .recurrent import RECURRENT_RULES
+from . import convolution, factories, fallback_shapes, network, recurrent, without_meta
+from .fallback_shapes import wrapped
 from .registered import infer_registered
+from .shape_rules import SHAPE_RULES, infers
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
-from .without_meta import WITHOUT_META
 
 __all__ = [
+    "FAMILIES",
     "infer",
     "infer_accepted",
     "infer_in_place",
     "is_integer",
     "number_dtype",
     "promoted",
+    "promoted_categories",
     "tensors_of",
 ]
 
+FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, without_meta)
+"""Modules of rules: importing them fills SHAPE_RULES."""
 aten = torch.ops.aten
-_MOST_DIMS = 64  # limit of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
 Rule = AnyFunction
 
 
 def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
-    rule = _RULES.get(op)
+    rule = SHAPE_RULES.get(op)
     if (registered := infer_registered(op, args, kwargs)) is not None:
         return registered
-    if rule is None or takes_wrapped_number(op, args):
+    if rule is None or _takes_wrapped_number(op, args):
         return None
-    made = rule(*args, **kwargs)
-    hangs_on_kernel = op in _BY_LAYOUT and any(map(has_insignificant_strides, tensors_in(args)))
+    made = rule.run(*args, **kwargs)
+    hangs_on_kernel = rule.by_strides and any(map(has_insignificant_strides, tensors_in(args)))
     return None if hangs_on_kernel else made
 
 
-def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the first argument if op is the in-place form of a pointwise rule and the result fits;
-    else None.
+def _takes_wrapped_number(op: OpOverload, args: Args) -> bool:
+    """Return whether the only tensor is a wrapped number, which dispatch modes see as a number.
+
+    jvp and vmap copy and expand such numbers. Kernels accept them, jitmagic's rules do not.
     """
-    functional = _IN_PLACE.get(op)
+    return (
+        bool(args)
+        and isinstance(args[0], int | float | complex | torch.SymInt)
+        and isinstance(op._schema.arguments[0].type, torch.TensorType)
+        and not any(isinstance(arg, torch.Tensor) for arg in args)
+    )
+
+
+def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the first argument if op is the in-place form of a rule and the result fits; else
+    None.
+    """
+    functional = _functional(op)
     result = None if functional is None else infer(functional, args, kwargs)
     if result is None or not same_shape(result.shape, args[0].shape):
         return None
@@ -78,29 +84,24 @@ def infer_in_place(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     return args[0]
 
 
+@cache
+def _functional(op: OpOverload) -> OpOverload | None:
+    """Return the overload whose rule holds for an in-place operator, or None."""
+    if not op._schema.is_mutable or not op._opname.endswith("_"):
+        return None
+    # pow_.Scalar is pow.Tensor_Scalar; pow.Scalar is a number to the power of a tensor.
+    names = op._overloadname, f"Tensor_{op._overloadname}"
+    found = [each for each in overloads_named(op._opname[:-1]) if each._overloadname in names]
+    rules = ((each, SHAPE_RULES.get(each)) for each in found)
+    return next((each for each, rule in rules if rule is not None and rule.in_place), None)
+
+
 def infer_accepted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
-    if not _accepts(op, tensors_of(args), kwargs):
+    rule = SHAPE_RULES.get(_functional(op) or op)
+    if rule is None or not rule.accepts_dtypes(tensors_of(args), kwargs):
         return None
-    made = infer(op, args, kwargs)
-    return infer_in_place(op, args, kwargs) if made is None else made
-
-
-def _accepts(op: OpOverload, tensors: list[torch.Tensor], kwargs: Kwargs) -> bool:
-    """Return whether eager certainly accepts these dtypes: all floating, or the allowed ones."""
-    if op in _ANY_DTYPE:
-        return True
-    if not all(t.is_meta for t in tensors):
-        return False
-    if op in _ANY_REAL and "alpha" not in kwargs:
-        return not any(t.dtype.is_complex for t in tensors)
-    expected = _OTHER_DTYPES.get(op)
-    if expected is not None:
-        position, dtype = expected
-        if len(tensors) <= position or tensors[position].dtype is not dtype:
-            return False
-        tensors = tensors[:position] + tensors[position + 1 :]
-    return all(t.is_floating_point() for t in tensors)
+    return infer(op, args, kwargs) if _functional(op) is None else infer_in_place(op, args, kwargs)
 
 
 def tensors_of(values: object) -> list[torch.Tensor]:
@@ -135,6 +136,26 @@ def promoted(values: Sequence[object]) -> torch.dtype:
     return result
 
 
+def promoted_categories(
+    sized: torch.dtype | None, scalar: torch.dtype | None, number: torch.dtype | None
+) -> torch.dtype | None:
+    """Return the common dtype of c10's categories: tensors with dimensions, 0-dim tensors, Python
+    numbers; None for those without operands.
+    """
+    return _over(sized, _over(scalar, number))
+
+
+def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """Combine two categories: the lower one counts only if it is of a higher kind of number."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
 def number_dtype(value: object) -> torch.dtype:
     """Return the dtype of a tensor made of a bool, an int, a float or a size."""
     if isinstance(value, bool | torch.SymBool):
@@ -157,7 +178,7 @@ def _real(values: Sequence[object]) -> bool:
 #  rules -------------------------------------------------------------------------------------------
 
 
-def _pointwise(dtype_of: Callable[[Sequence[object]], torch.dtype], operands: int) -> Rule:
+def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype | None], operands: int) -> Rule:
     """Return the elementwise rule over the first `operands` arguments (tensors or numbers)."""
 
     def rule(*args: object, **kwargs: object) -> torch.Tensor | None:
@@ -166,24 +187,18 @@ def _pointwise(dtype_of: Callable[[Sequence[object]], torch.dtype], operands: in
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors or not _real(values):
             return None
-        return elementwise(tensors, dtype_of(values))
+        dtype = dtype_of(values)
+        return None if dtype is None else elementwise(tensors, dtype)
 
     return rule
 
 
-def _gradient(values_first: bool) -> Rule:
-    """Return the rule of an activation's (grad, values, numbers); kernels differ in whose strides
-    win.
-    """
-
-    def rule(
-        grad: torch.Tensor, values: torch.Tensor, *args: object, **kwargs: object
-    ) -> torch.Tensor | None:
-        if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
-            return None
-        return elementwise([values, grad] if values_first else [grad, values], grad.dtype)
-
-    return rule
+@infers(aten.threshold_backward.default, aten.leaky_relu_backward.default)
+def _gradient(grad: torch.Tensor, values: torch.Tensor, *args: object) -> torch.Tensor | None:
+    """Infer the gradients for which the strides of the values win over those of `grad`."""
+    if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
+        return None
+    return elementwise([values, grad], grad.dtype)
 
 
 def _floating(values: Sequence[object]) -> torch.dtype:
@@ -200,11 +215,18 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
     return dtype
 
 
+def _equal(values: Sequence[Any]) -> torch.dtype | None:
+    dtypes = {value.dtype for value in values}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+@infers(aten.div.Tensor_mode)
 def _divided(a: object, b: object, *, rounding_mode: str | None = None) -> torch.Tensor | None:
     made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
     return made
 
 
+@infers(aten.pow.Scalar, accepts=ALL)
 def _power_of_number(base: object, exponent: torch.Tensor) -> torch.Tensor | None:
     """Infer pow.Scalar: row-major, unlike other elementwise results and its meta function."""
     if not _real((base, exponent)):
@@ -212,62 +234,13 @@ def _power_of_number(base: object, exponent: torch.Tensor) -> torch.Tensor | Non
     return fresh_meta(exponent.shape, promoted((base, exponent)))
 
 
+@infers(aten.where.self, other=(0, torch.bool))
 def _where(condition: Any, then: object, other: object) -> torch.Tensor | None:
     if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
         return None
     if not _real((then, other)):
         return None
     return elementwise([condition, then, other], promoted((then, other)))
-
-
-def _wrapped(dim: int, rank: int) -> int:
-    bound = max(rank, 1)
-    if not -bound <= dim < bound:
-        raise IndexError(f"Dimension out of range: {dim} for {rank} dimensions")
-    return dim % bound
-
-
-def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
-    rank = len(shape)
-    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
-        gone = set(range(rank))
-    else:
-        listed = [_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
-        refuse_repeated(listed)
-        gone = set(listed)
-    if rank > _MOST_DIMS:
-        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
-    if keepdim:
-        return [1 if i in gone else extent for i, extent in enumerate(shape)]
-    return [extent for i, extent in enumerate(shape) if i not in gone]
-
-
-def _reduction(kind: str) -> Rule:
-    def rule(
-        x: torch.Tensor,
-        dims: object = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-    ) -> torch.Tensor:
-        result_dtype = dtype or x.dtype
-        if kind == "mean" and not (result_dtype.is_floating_point or result_dtype.is_complex):
-            raise RuntimeError(f"mean() of {result_dtype}: floating-point numbers are needed")
-        if (
-            kind == "sum"
-            and dtype is None
-            and not (result_dtype.is_floating_point or result_dtype.is_complex)
-        ):
-            result_dtype = torch.int64
-        if kind == "bool":
-            result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
-        if kind in ("same", "place"):
-            refuse_empty(x.shape, dims)
-        if kind == "place":
-            result_dtype = torch.int64
-        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
-
-    return rule
 
 
 def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
@@ -291,44 +264,59 @@ def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
     return rule
 
 
+infers(aten.mm.default)(_matrix(0, 1))
+infers(aten.bmm.default)(_matrix(0, 1, rank=3))
+infers(aten.addmm.default)(_matrix(1, 2))
+infers(aten.clone.default, accepts=ALL, by_strides=False)(like)
+infers(aten.empty_like.default, aten.zeros_like.default, accepts=ALL, by_strides=False)(like)
+infers(aten._to_copy.default, aten._conj_physical.default, by_strides=False)(like)
+infers(aten.ones_like.default, by_strides=False)(like)
+
+
+@infers(aten.full.default)
 def _full(size: Sequence[int], value: object = None, **kwargs: Any) -> torch.Tensor | None:
     dtype = kwargs.get("dtype")
     return None if dtype is None else fresh_meta(size, dtype)
 
 
+@infers(aten.full_like.default, by_strides=False)
 def _filled(x: torch.Tensor, value: object, **kwargs: Any) -> torch.Tensor | None:
     return like(x, **kwargs)
 
 
+@infers(aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default)
 def _scattered(x: torch.Tensor, *args: object) -> torch.Tensor:
     if dense(x.shape, x.stride()):
         return fresh_meta(x.shape, x.dtype, x.stride())
     return fresh_meta(x.shape, x.dtype)
 
 
+@infers(aten.gather.default, other=(1, torch.int64))
 def _gathered(
     x: torch.Tensor, dim: int, index: torch.Tensor, *args: object, **kw: object
 ) -> torch.Tensor | None:
     if index.dim() != x.dim() or not x.dim():
         return None
-    dim = _wrapped(dim, x.dim())
+    dim = wrapped(dim, x.dim())
     if any(i > e for d, (i, e) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         return None
     return fresh_meta(index.shape, x.dtype)
 
 
+@infers(aten.embedding.default, other=(1, torch.int64))
 def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: object) -> torch.Tensor | None:
     if weight.dim() != 2:
         return None
     return fresh_meta((*indices.shape, *weight.shape[1:]), weight.dtype)
 
 
+@infers(aten.cat.default)
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     kept = [t for t in tensors if not (t.dim() == 1 and in_layout("==", t.shape[0], 0))]
     if not kept or not _real(kept) or not joins_to_rows(kept):
         return None
     shape = list(kept[0].shape)
-    dim = _wrapped(dim, len(shape))
+    dim = wrapped(dim, len(shape))
     for t in kept[1:]:
         if t.dim() != len(shape) or any(
             a != b for i, (a, b) in enumerate(zip(t.shape, shape, strict=True)) if i != dim
@@ -338,11 +326,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     return fresh_meta(shape, promoted(tensors))
 
 
-def _same_layout(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """Infer activations with parameters: elementwise over the first argument."""
-    return elementwise([x], x.dtype)
-
-
+@infers(aten.abs.default, in_place=True)
 def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
     """Infer abs. For complex input the layout is that of empty_like, unlike in the meta
     function.
@@ -350,17 +334,20 @@ def _magnitude(x: torch.Tensor) -> torch.Tensor | None:
     return like(x, dtype=x.dtype.to_real()) if x.dtype.is_complex else elementwise([x], x.dtype)
 
 
+@infers(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
 def _contiguous(x: torch.Tensor, dim: int, *args: object) -> torch.Tensor | None:
     """Infer softmax and similar: a contiguous result."""
-    _wrapped(dim, x.dim())
+    wrapped(dim, x.dim())
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
     return None if True in args else fresh_meta(x.shape, dtype)
 
 
+@infers(aten.tril.default, aten.triu.default, accepts=ALL)
 def _triangle(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor | None:
     return fresh_meta(x.shape, x.dtype) if x.dim() >= 2 and x.is_contiguous() else None
 
 
+@infers(aten.native_layer_norm.default)
 def _layer_norm(
     x: torch.Tensor,
     shape: Sequence[int],
@@ -378,119 +365,20 @@ def _layer_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
 
 
-def _count(end: object, **kwargs: object) -> torch.Tensor | None:
-    return counted(0, end, **kwargs)
-
-
-_GRADIENTS = (
-    "gelu", "silu", "mish", "hardtanh", "hardswish", "hardsigmoid", "softplus", "sigmoid", "tanh",
-)  # fmt: skip
-
-_ACTIVATIONS = tuple(
-    getattr(aten, name).default
-    for name in "gelu silu elu leaky_relu softplus hardtanh hardswish hardsigmoid mish celu".split()
-)
-_POINTWISE = (PROMOTING, FLOATING, KEEPING)
-
-# The layouts of these rules hold if all strides are significant (see `has_insignificant_strides`).
-_BY_LAYOUT: Mapping[OpOverload, Rule] = {
-    **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
-    **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
-    aten.threshold_backward.default: _gradient(True),
-    aten.leaky_relu_backward.default: _gradient(True),
-    **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
-    **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
-    **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
-    **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
-    aten.abs.default: _magnitude,
-    aten.pow.Scalar: _power_of_number,
-    aten.div.Tensor_mode: _divided,
-    aten.xlogy.Tensor: _pointwise(_floating, 2),
-    aten.addcmul.default: _pointwise(promoted, 3),
-    aten.where.self: _where,
-    **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
-    aten._safe_softmax.default: _contiguous,
-    aten.tril.default: _triangle,
-    aten.triu.default: _triangle,
-    aten.native_layer_norm.default: _layer_norm,
-    aten.arange.default: _count,
-    aten.arange.start: counted,
-    aten.arange.start_step: counted,
-    aten.sum.dim_IntList: _reduction("sum"),
-    aten.sum.default: _reduction("sum"),
-    aten.mean.dim: _reduction("mean"),
-    aten.mean.default: _reduction("mean"),
-    **{op.default: _reduction("same") for op in (aten.amax, aten.amin)},
-    **{op.default: _reduction("place") for op in (aten.argmax, aten.argmin)},
-    **{op.dim: _reduction("bool") for op in (aten.any, aten.all)},
-    **{op.default: _reduction("bool") for op in (aten.any, aten.all)},
-    aten.mm.default: _matrix(0, 1),
-    aten.bmm.default: _matrix(0, 1, rank=3),
-    aten.addmm.default: _matrix(1, 2),
-    aten.full.default: _full,
-    aten.select_scatter.default: _scattered,
-    aten.slice_scatter.default: _scattered,
-    aten.diagonal_scatter.default: _scattered,
-    aten.gather.default: _gathered,
-    aten.embedding.default: _embedded,
-    aten.cat.default: _cat,
-    **FACTORY_RULES,
-    **FALLBACK_RULES,
-    **NETWORK_RULES,
-}
-
-_RULES: Mapping[OpOverload, Rule] = {
-    **_BY_LAYOUT,
-    **{op.default: like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
-    **{op.default: like for op in (aten.empty_like, aten.zeros_like, aten.ones_like)},
-    aten.full_like.default: _filled,
-    **RECURRENT_RULES,
-    **WITHOUT_META,
-    aten.convolution.default: convolution,
-    aten.convolution_backward.default: convolution_backward,
-}
-
-_IN_PLACE: Mapping[OpOverload, OpOverload] = {
-    getattr(getattr(aten, name + "_"), op._overloadname): op
-    for op in (*_ACTIVATIONS, *(op for table in _POINTWISE for op, _ in overloads(table)))
-    for name in (op._opname,)
-    if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
-} | {
-    aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
-    aten.pow_.Scalar: aten.pow.Tensor_Scalar,  # pow.Scalar is a number to the power of a tensor
-}
-
-_ANY_DTYPE = {
-    aten.tril.default,
-    aten.triu.default,
-    aten.clone.default,
-    aten.empty_like.default,
-    aten.zeros_like.default,
-    aten.pow.Scalar,
-    *WITHOUT_META,  # jitmagic's rules for these check the dtypes
-}
-_ANY_REAL = frozenset(
-    {
-        aten.add.Tensor,
-        aten.mul.Tensor,
-        aten.div.Tensor,
-        *(getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")),
-        *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
+def _register_elementwise() -> None:
+    """Add the rules of elementwise operations whose rows say how they promote."""
+    dtypes: dict[str, Callable[[Sequence[Any]], torch.dtype | None]] = {
+        "common": promoted,
+        "equal": _equal,
+        "floating": _floating,
+        "bool": _boolean,
+        "first": _kept,
     }
-)
-_OTHER_DTYPES: Mapping[
-    OpOverload, tuple[int, torch.dtype]
-] = {  # position among the tensors, its dtype
-    aten.embedding.default: (1, torch.int64),
-    aten.where.self: (0, torch.bool),
-    aten.bitwise_not.default: (0, torch.bool),
-    aten.gather.default: (1, torch.int64),
-    aten.index.Tensor: (1, torch.int64),
-    aten.index_put.default: (1, torch.int64),
-    aten.scatter.value: (1, torch.int64),
-    aten.masked_fill.Scalar: (1, torch.bool),
-    aten.masked_fill_.Scalar: (1, torch.bool),
-    aten.nll_loss_forward.default: (1, torch.int64),
-    aten.nll_loss2d_forward.default: (1, torch.int64),
-    aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
-}
+    for name, row in rows():
+        for op in tensor_first(name) if row.promotion else ():
+            if op not in SHAPE_RULES:
+                rule = _pointwise(dtypes[row.promotion], row.arity)
+                infers(op, accepts=row.accepts, in_place=row.promotion != "bool")(rule)
+
+
+_register_elementwise()

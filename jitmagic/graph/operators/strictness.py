@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ...devices import row_of
+from ...operators.operation import overloads_named
 from ...torch_types import Args
 from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
@@ -140,15 +141,11 @@ def _places(name: str) -> tuple[tuple[str, int], ...]:
     """Return the positions of checked arguments in the operator's schema; a Python function of the
     same name has other positions or types.
     """
-    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
-    schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
     return tuple(
-        {
-            argument.name: n
-            for schema in schemas[:1]
-            for n, argument in enumerate(schema.arguments)
-            if argument.name in _NAMED
-        }.items()
+        (argument.name, n)
+        for overload in overloads_named(name.removesuffix("_"))[:1]
+        for n, argument in enumerate(overload._schema.arguments)
+        if argument.name in _NAMED
     )
 
 

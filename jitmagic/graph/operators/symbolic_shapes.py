@@ -19,11 +19,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
+from ...operators.operation import is_elementwise
 from ...symbols.context import Context
 from ...symbols.expr import Expr, Integer, integer
 from ...symbols.probe import (
@@ -91,15 +92,10 @@ def infer_checked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     known = kernel_result(op, *here)
     if known is None:
         known = op(*here[0], **here[1])
-    if made is None and _is_elementwise(op) and isinstance(known, torch.Tensor):
+    by_iterator = is_elementwise(op) and not op._schema.is_mutable
+    if made is None and by_iterator and isinstance(known, torch.Tensor):
         made = elementwise(list(tensors_in((tuple(args), dict(kwargs)))), known.dtype)
     return made if made is not None and _is_alike(with_hints(made), known) else None
-
-
-@lru_cache(maxsize=4096)
-def _is_elementwise(op: OpOverload) -> bool:
-    """Return whether TensorIterator alone decides the layout of a fresh result."""
-    return torch.Tag.pointwise in op.tags and not op._schema.is_mutable
 
 
 def _is_alike(made: object, known: object) -> bool:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
 from ...extend.operators import OPERATORS, row_of
-from ...operators.operation import Operation, operation
+from ...operators.operation import Operation, operation, overloads_named
 from ..nested import nodes_in
 from ..propagate import Target, target_name
 from .foreign import is_random_op, overloads_of
@@ -41,7 +40,15 @@ def _registered(target: Target) -> tuple[OpOverload, Operation] | None:
 def draws(target: Target, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call may draw random numbers."""
     known = operation_of(target).draws
-    return is_random_op(target) if known is None else known.in_call(args, kwargs)
+    if known is not None:
+        return known.in_call(args, kwargs)
+    is_operator = isinstance(target, OpOverload | OpOverloadPacket)
+    return is_random_op(target) if is_operator else _draws_by_tag(target_name(target))
+
+
+@cache
+def _draws_by_tag(name: str) -> bool:
+    return any(map(is_random_op, overloads_named(name)))
 
 
 def makes_new(target: Target) -> bool:
@@ -56,8 +63,7 @@ def _makes_new(name: str) -> bool:
     """Decide by the schemas: a factory takes `pin_memory`, and reads at most `self`, the tensor
     that its result is like; private operators (_to_copy) may read more of it.
     """
-    packet = None if name.startswith("_") else getattr(torch.ops.aten, name, None)
-    overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    overloads = [] if name.startswith("_") else overloads_named(name)
     functional = [op for op in overloads if not any(a.is_out for a in op._schema.arguments)]
     return bool(functional) and all(map(_is_factory, functional))
 

@@ -6,20 +6,23 @@ kernel may refuse; the operators are extern calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from ...compat.operators import DispatchKey
-from ...torch_types import AnyFunction, OpOverload
+from ...operators.operation import ALL
+from ...torch_types import OpOverload
 from ..fresh_meta import fresh_meta
 from .foreign import is_foreign
+from .shape_rules import infers
 
-__all__ = ["WITHOUT_META", "only_writes"]
+__all__ = ["only_writes"]
 
 aten = torch.ops.aten
+_infers = partial(infers, accepts=ALL, by_strides=False)  # these rules check the dtypes
 Tensor = torch.Tensor
 _COUNTED = (torch.float32, torch.float64)  # dtypes that histogram kernels accept
 _ATTENDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -43,6 +46,13 @@ def only_writes(op: OpOverload) -> bool:
     return not any(map(op.has_kernel_for_dispatch_key, _KNOWN_BY))
 
 
+@_infers(
+    aten.multi_margin_loss_backward.default,
+    aten.multilabel_margin_loss_backward.default,
+    aten.fractional_max_pool3d_backward.default,
+    aten._ctc_loss_backward.default,
+    aten._ctc_loss_backward.Tensor,
+)
 def _gradient(grad: Tensor, x: Tensor, *args: object) -> Tensor | None:
     """Infer gradients of losses and pools: row-major, of the input's shape."""
     if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
@@ -64,6 +74,7 @@ def _counts(x: Tensor, bins: Sequence[int], limits: Any, weight: Tensor | None) 
     return weight is None or weight.dtype is x.dtype
 
 
+@_infers(aten.histogram.bin_ct)
 def _histogram(
     x: Tensor,
     bins: int = 100,
@@ -77,6 +88,7 @@ def _histogram(
     return fresh_meta((bins,), x.dtype), fresh_meta((bins + 1,), x.dtype)
 
 
+@_infers(aten.histogram.bins_tensor)
 def _histogram_between(
     x: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, Tensor] | None:
@@ -94,6 +106,7 @@ def _points(x: Tensor, bins: Sequence[object], weight: Tensor | None) -> bool:
     return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
 
 
+@_infers(aten._histogramdd_bin_edges.default)
 def _edges(
     x: Tensor,
     bins: Sequence[int],
@@ -107,10 +120,12 @@ def _edges(
     return [fresh_meta((count + 1,), x.dtype) for count in bins]
 
 
+@_infers(aten._histogramdd_from_bin_cts.default)
 def _histogram_of_points(x: Tensor, bins: Sequence[int], **options: Any) -> Tensor | None:
     return None if _edges(x, bins, **options) is None else fresh_meta(bins, x.dtype)
 
 
+@_infers(aten._histogramdd_from_bin_tensors.default)
 def _histogram_of_points_between(
     x: Tensor, edges: Sequence[Tensor], *, weight: Tensor | None = None, density: bool = False
 ) -> Tensor | None:
@@ -123,6 +138,7 @@ def _histogram_of_points_between(
 # -- linear algebra --------------------------------------------------------------------------------
 
 
+@_infers(aten.geqrf.default)
 def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """Infer geqrf: column-major, as in LAPACK."""
     if x.dim() < 2 or not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -146,6 +162,7 @@ def _masked(x: Tensor, num_heads: int) -> dict[int | None, tuple[int, ...]]:
     }
 
 
+@_infers(aten._transformer_encoder_layer_fwd.default)
 def _encoder_layer(
     x: Tensor,
     embed_dim: int,
@@ -186,6 +203,7 @@ def _encoder_layer(
     return fresh_meta(x.shape, x.dtype)
 
 
+@_infers(aten._padded_dense_to_jagged_forward.default)
 def _jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) -> Tensor | None:
     """Infer the values of a nested tensor of padded rows; their number is known if it is given."""
     if total is None or len(offsets) != 1 or dense.dim() < 2:
@@ -196,6 +214,7 @@ def _jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) 
 # -- quantized and back ----------------------------------------------------------------------------
 
 
+@_infers(aten.fake_quantize_per_tensor_affine_cachemask.default)
 def _fake_quantized(
     x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor] | None:
@@ -205,6 +224,7 @@ def _fake_quantized(
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
 
+@_infers(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default)
 def _fake_quantized_by_tensors(
     x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor] | None:
@@ -213,24 +233,3 @@ def _fake_quantized_by_tensors(
     if not fits or x.dtype not in _ATTENDED or quant_min > quant_max:
         return None
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
-
-
-WITHOUT_META: Mapping[OpOverload, AnyFunction] = {
-    aten.multi_margin_loss_backward.default: _gradient,
-    aten.multilabel_margin_loss_backward.default: _gradient,
-    aten.fractional_max_pool3d_backward.default: _gradient,
-    aten._ctc_loss_backward.default: _gradient,
-    aten._ctc_loss_backward.Tensor: _gradient,
-    aten.histogram.bin_ct: _histogram,
-    aten.histogram.bins_tensor: _histogram_between,
-    aten._histogramdd_bin_edges.default: _edges,
-    aten._histogramdd_from_bin_cts.default: _histogram_of_points,
-    aten._histogramdd_from_bin_tensors.default: _histogram_of_points_between,
-    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantized,
-    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: (
-        _fake_quantized_by_tensors
-    ),
-    aten.geqrf.default: _factors,
-    aten._padded_dense_to_jagged_forward.default: _jagged,
-    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-}

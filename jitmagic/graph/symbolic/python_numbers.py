@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...operators.operation import operation
 from ...torch_types import AnyFunction
 from ..lazy_module import copy_node
+from ..propagate import target_name
 
 __all__ = ["in_python"]
 
@@ -27,11 +29,6 @@ _BY_PYTHON: Mapping[Any, AnyFunction] = {
     torch.pow: operator.pow, torch.abs: operator.abs, torch.sqrt: math.sqrt, torch.exp: math.exp,
     torch.log: math.log, torch.tanh: math.tanh, torch.sin: math.sin, torch.cos: math.cos,
 }  # fmt: skip
-# Computed alike with a Python number and a 0-dim tensor of the other operand's own dtype.
-_TAKING = (
-    "mul", "div", "add", "sub", "mul_", "div_", "add_", "sub_", operator.mul, operator.truediv,
-    operator.add, operator.sub, operator.imul, operator.itruediv, operator.iadd, operator.isub,
-)  # fmt: skip
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -64,7 +61,8 @@ def _is_operand(node: Node) -> bool:
 
 
 def _takes(user: Node, number: Node, dtype: torch.dtype) -> bool:
-    if user.target not in _TAKING or len(user.args) != 2 or user.kwargs:
+    row = operation(target_name(user.target))  # type: ignore[arg-type]
+    if not row.exact_numbers or len(user.args) != 2 or user.kwargs:
         return False
     tensor, other = user.args
     if other is not number or tensor is number or not isinstance(tensor, Node):

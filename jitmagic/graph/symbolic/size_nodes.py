@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...errors import SizesDiffer, UserLine
+from ...operators.operation import operation
 from ...spec import TensorSpec
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr, Integer
@@ -40,8 +41,6 @@ READ = aten.sym_size.int, aten.sym_stride.int
 READ_AT_LEVEL = torch.Tensor.size, torch.Tensor.stride  # sym_size ignores functorch levels
 LARGEST_SIZE = 2**31  # the upper bound of data-dependent sizes
 _VALUE = -1  # stands for a dimension in `inputs`: the input is an int and is the size itself
-# Calls with float arguments that do not affect the shape, dtype or strides of their results.
-_TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
 
 
 def size_in(tensor: torch.Tensor) -> int:
@@ -126,7 +125,7 @@ class SizeNodes:
         """Return the nested arguments with a node for each size. Raises Specialize for a float that
         the shape of the result may depend on.
         """
-        if target_name(target) not in _TAKING_FLOATS:
+        if not operation(target_name(target)).floats_are_data:
             for size in sizes_in(arguments):
                 if isinstance(size, SizeFloat):
                     raise Specialize(symbols_of(size.expr), f"an argument of {call_name(target)}()")

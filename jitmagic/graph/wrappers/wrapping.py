@@ -111,7 +111,7 @@ class WithTorchFunctions:
 
 
 class NotFollowed(Exception):
-    """Raised for a call on wrapper subclasses that no graph can hold."""
+    """Raised for a call that no graph can hold, such as some on wrapper subclasses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

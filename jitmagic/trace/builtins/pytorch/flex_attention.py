@@ -22,11 +22,11 @@ from torch.nn.attention.flex_attention import noop_mask
 
 from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
-from ....graph.operators.pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING
 from ....graph.propagate import target_name
 from ....graph.targets.attention_operators import Form, working_dtype
 from ....graph.targets.flex_attention import FlexAttention
 from ....graph.targets.transforms import Slot
+from ....operators.operation import is_elementwise
 from ....spec import TensorSpec
 from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, UnsupportedArguments
@@ -44,9 +44,7 @@ _NAME = "torch.nn.attention.flex_attention.flex_attention"
 _TENSORS = ("query", "key", "value")
 _NAMES = (*_TENSORS, "score_mod", "block_mask", "scale", "enable_gqa", "return_lse")
 _MODULE, _WHOLE = "_operator", 1 << 30  # the block size of a mask without blocks
-_ELEMENTWISE = frozenset(
-    {*BOOLEAN, *FLOATING, *KEEPING, *PROMOTING, "where", "to", "float", "int", "bool", "clone"}
-)
+_CONVERSIONS = ("to", "float", "int", "bool", "clone")
 _MOVING = ("getitem", "matmul", "setitem")
 _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
 _ONE = (1, 1, 1, 1)
@@ -263,7 +261,9 @@ def _check_elementwise(node: Node) -> None:
         index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         if all(isinstance(each, Node | int) for each in index):
             return
-    if not (is_operator or name in _ELEMENTWISE or not node.all_input_nodes):
+    if not (
+        is_operator or name in _CONVERSIONS or is_elementwise(name) or not node.all_input_nodes
+    ):
         _refuse(f"{name}(), which is not elementwise")
 
 

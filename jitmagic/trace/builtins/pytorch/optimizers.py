@@ -30,6 +30,7 @@ from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, SequenceValue, TupleValue
 from ...values.numbers.number import node_scalar
+from ...values.numbers.scalar_calls import FORMS
 from ...values.objects.constants import ConstantValue
 from ...values.objects.functions import FunctionValue
 from ...values.objects.monkey_patches import unwrap_function
@@ -173,7 +174,6 @@ for _module, _name in ((adam, "adam"), (sgd, "sgd"), (adagrad, "adagrad")):
 # -- list operations -------------------------------------------------------------------------------
 
 
-_ELEMENTWISE = ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv")
 _VALUE_LAST = ("addcmul", "addcdiv")  # the number is a keyword of the tensor operation
 
 
@@ -248,7 +248,7 @@ def _gives_what_it_wrote() -> bool:
 
 
 def _register_lists() -> None:
-    for bare in _ELEMENTWISE:
+    for bare in (name for name in FORMS if hasattr(torch, f"_foreach_{name}")):
         for in_place in (False, True):
             function = foreach(f"{bare}{'_' if in_place else ''}")
             handles(function, like=AS_GIVEN)(_follow_list(bare, in_place, function))

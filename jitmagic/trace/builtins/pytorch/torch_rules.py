@@ -25,15 +25,13 @@ __all__ = [
 # Methods that return tensor data as Python values.
 DATA_METHODS = frozenset(
     (
-        "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ "
-        "__contains__ is_nonzero equal allclose"
+        "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __contains__"
     ).split()
 )
 
 _GRAPH = "it works on the autograd graph of live tensors"
 _STORAGE = "it shows or changes the storage of a live tensor"
 _HOOKS = "no exit of a graph can register such a hook"
-_LAYOUT = "it leaves the strided layout"
 _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
@@ -55,15 +53,6 @@ REFUSED_METHODS: dict[str, str] = {
         _STORAGE,
     ),
     **dict.fromkeys(
-        (
-            "to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn to_dense "
-            "coalesce is_coalesced indices values sparse_dim dense_dim sparse_mask sparse_resize_ "
-            "sparse_resize_and_clear_ crow_indices col_indices ccol_indices row_indices "
-            "dequantize q_scale q_zero_point int_repr qscheme smm sspaddmm to_padded_tensor"
-        ).split(),
-        _LAYOUT,
-    ),
-    **dict.fromkeys(
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
@@ -77,7 +66,6 @@ REFUSED_METHODS: dict[str, str] = {
 _STATE = "it changes the state of the process"
 _READS = "it reads the state of the process"
 _OUTER = "it transforms a function"
-_DATA = "its result depends on tensor data"
 _FOREIGN = "it takes memory from outside torch"
 
 # Bare names of functions in torch.*, torch._C and below that must not become graph nodes.
@@ -101,15 +89,8 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         "compile vmap grad grad_and_value jacrev jacfwd functional_call".split(),
         _OUTER,
     ),
-    **dict.fromkeys("lstsq linalg_lstsq is_nonzero equal allclose".split(), _DATA),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
-    ),
-    **dict.fromkeys(
-        "quantize_per_tensor quantize_per_channel sparse_coo_tensor sparse_csr_tensor "
-        "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor sparse_compressed_tensor "
-        "dequantize hspmm _sparse_coo_tensor_unsafe".split(),
-        _LAYOUT,
     ),
 }
 

@@ -25,12 +25,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from inspect import Signature, signature
+from typing import TypeVar
 
 import torch
 from torch.fx import Node
 
 from ....graph.node_meta import device_of
 from ....graph.propagate import Target, target_name
+from ....operators.operation import canonical, is_in_place
 from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval
 from ..base import Machine
@@ -39,7 +41,7 @@ from .arithmetic import Scalar, is_nonzero, require_within
 from .clamping import clamp
 from .number_arguments import call_with_numbers, refuse_numbers
 
-__all__ = ["call_with_scalars", "takes_number"]
+__all__ = ["FORMS", "call_with_scalars", "takes_number"]
 
 _CPU = torch.device("cpu")
 _NARROW = (torch.float16, torch.bfloat16)
@@ -50,14 +52,6 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # GPU kernels do not, so there it is equivalent only for ints that the dtype holds exactly.
 _ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}
 _EXACT_HALF = {torch.float16: 2**11, torch.bfloat16: 2**8}
-_ALIASES = {
-    "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub",
-    "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
-    "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
-    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
-    "clip": "clamp", "and_": "bitwise_and", "or_": "bitwise_or",
-}  # fmt: skip
-_IN_PLACE = "iadd isub imul itruediv ifloordiv imod iand ior ixor ilshift irshift ipow".split()
 
 
 def call_with_scalars(
@@ -97,13 +91,8 @@ def takes_number(target: Target, number: Scalar) -> bool:
 def _name(target: Target) -> tuple[str, bool]:
     """Return the operation and whether it writes to its first operand."""
     name = target_name(target)
-    if getattr(target, "__module__", "") == "_operator":
-        in_place = name in _IN_PLACE
-        name = name[1:] if in_place else name
-        return _ALIASES.get(name, name), in_place
-    in_place = name.endswith("_") and not name.endswith("__")
-    name = name[:-1] if in_place else name
-    return _ALIASES.get(name, name), in_place
+    # A method like __rsub__ has its operands in the other order.
+    return (name, False) if name.startswith("__") else (canonical(name), is_in_place(name))
 
 
 class _Call:
@@ -192,6 +181,18 @@ def _pair(first: object, second: object) -> tuple[Node, Scalar] | None:
 
 Form = Callable[..., Node | None]
 """A rule: its parameters are the call and the arguments of the operation, numbers as Scalars."""
+FORMS: dict[str, Form] = {}
+Registered = TypeVar("Registered", bound=Form)
+
+
+def _form(*names: str) -> Callable[[Registered], Registered]:
+    """Register the rule of these operations."""
+
+    def register(form: Registered) -> Registered:
+        FORMS.update(dict.fromkeys(names, form))
+        return form
+
+    return register
 
 
 # -- an operation of a tensor and a number ---------------------------------------------------------
@@ -221,6 +222,14 @@ def _promoted(
     return call.node(f"{call.name}_", tensor, number) if fits else None
 
 
+_form("pow")(partial(_promoted, _WIDE, False))
+_form("bitwise_and", "bitwise_or", "bitwise_xor")(partial(_promoted, _INTEGERS, False))
+# Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300, and a
+# float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as constants.
+_form("eq", "ne", "lt", "le", "gt", "ge")(partial(_promoted, (*_FLOATS, *_INTEGERS), True))
+
+
+@_form("mul", "div")
 def _factor(call: _Call, first: object, second: object, /) -> Node | None:
     """Record x * s or x / s; a number divided by a tensor is `reciprocal() * number` in torch."""
     if (pair := _pair(first, second)) is None:
@@ -239,6 +248,7 @@ def _factor(call: _Call, first: object, second: object, /) -> Node | None:
     return call.finish("mul" if first is value else call.name, tensor, number)
 
 
+@_form("add", "sub")
 def _sum(call: _Call, first: object, second: object, /, *, alpha: object = 1) -> Node | None:
     """Record x + s, s - x, or x + alpha * y where alpha is the number."""
     if isinstance(alpha, Scalar):
@@ -281,6 +291,7 @@ def _alike(*args: object) -> tuple[torch.dtype, list[Node]] | None:
     return dtypes.pop(), tensors
 
 
+@_form("floor_divide", "remainder", "fmod")
 def _flooring(call: _Call, first: object, second: object, /) -> Node | None:
     """Record a floor division or remainder by a number that is not zero."""
     if not isinstance(second, Scalar) or _pair(first, second) is None:
@@ -290,6 +301,7 @@ def _flooring(call: _Call, first: object, second: object, /) -> Node | None:
     return _promoted((*_WIDE, *_INTEGERS), False, call, first, second)
 
 
+@_form("bitwise_left_shift", "bitwise_right_shift")
 def _shift(call: _Call, first: object, second: object, /) -> Node | None:
     if not isinstance(first, Node) or not isinstance(second, Scalar) or second.kind is float:
         return None
@@ -302,6 +314,7 @@ def _shift(call: _Call, first: object, second: object, /) -> Node | None:
 # -- operations that take numbers as one of several values -----------------------------------------
 
 
+@_form("addcmul", "addcdiv")
 def _value(
     call: _Call, target: object, left: object, right: object, /, *, value: object = 1
 ) -> Node | None:
@@ -316,6 +329,7 @@ def _value(
     return call.finish(call.name, tensor, product, second)
 
 
+@_form("lerp")
 def _weight(call: _Call, start: object, end: object, /, weight: object) -> Node | None:
     """Record lerp(x, end, weight)."""
     if not isinstance(weight, Scalar) or (found := _alike(start, end)) is None:
@@ -328,6 +342,7 @@ def _weight(call: _Call, start: object, end: object, /, weight: object) -> Node 
 _PRODUCTS = {"addmm": "mm", "addmv": "mv", "baddbmm": "bmm"}
 
 
+@_form(*_PRODUCTS)
 def _product(
     call: _Call,
     target: object,
@@ -360,6 +375,7 @@ def _product(
     return call.node("copy_", tensor, made) if call.in_place else made
 
 
+@_form("clamp")
 def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = None) -> Node | None:
     """Record clamp(x, min, max), clamp_min(x, min) or clamp_max(x, max)."""
     if not isinstance(tensor, Node) or (dtype := _dtype(tensor)) not in (*_WIDE, *_INTEGERS):
@@ -367,6 +383,16 @@ def _clamp(call: _Call, tensor: object, /, min: object = None, max: object = Non
     given = {"min": min, "max": max}
     limits = {name: _limit(call, one, dtype) for name, one in given.items() if one is not None}
     return clamp(call.node, tensor, limits, call.in_place)
+
+
+@_form("clamp_min")
+def _clamp_min(call: _Call, tensor: object, /, min: object) -> Node | None:
+    return _clamp(call, tensor, min)
+
+
+@_form("clamp_max")
+def _clamp_max(call: _Call, tensor: object, /, max: object) -> Node | None:
+    return _clamp(call, tensor, None, max)
 
 
 def _limit(call: _Call, value: object, dtype: torch.dtype) -> Node | None:
@@ -390,6 +416,7 @@ def _holds(dtype: torch.dtype, value: int) -> bool:
     return limits.min <= value <= limits.max
 
 
+@_form("where")
 def _where(call: _Call, first: object, second: object, third: object, /) -> Node | None:
     """Record where(condition, x, s), where(condition, s, x) or x.where(condition, s)."""
     condition, *values = (second, first, third) if call.is_method else (first, second, third)
@@ -404,6 +431,7 @@ def _where(call: _Call, first: object, second: object, third: object, /) -> Node
     return call.node(torch.where, condition, *(sides if values[0] is tensor else sides[::-1]))
 
 
+@_form("masked_fill", "fill")
 def _filled(call: _Call, /, *given: object, value: object = None) -> Node | None:
     """Record x.fill_(s) or masked_fill(x, mask, s)."""
     *first, number = given if value is None else (*given, value)
@@ -415,6 +443,7 @@ def _filled(call: _Call, /, *given: object, value: object = None) -> Node | None
     return call.node(f"{call.name}_" if call.in_place else call.name, *first, made)
 
 
+@_form("full", "full_like", "new_full")
 def _full(
     call: _Call,
     /,
@@ -442,6 +471,7 @@ def _full(
     return call.node(torch.fill, zeros, number)
 
 
+@_form("setitem")
 def _set_item(call: _Call, tensor: object, key: object, value: object, /) -> Node | None:
     """Record x[key] = s or x[s] = value; the result is x."""
     assert isinstance(tensor, Node)
@@ -455,6 +485,7 @@ def _set_item(call: _Call, tensor: object, key: object, value: object, /) -> Nod
     return tensor
 
 
+@_form("tensor", "as_tensor")
 def _tensor(
     call: _Call, data: object, /, *, dtype: torch.dtype | None = None, **options: object
 ) -> Node | None:
@@ -467,32 +498,3 @@ def _tensor(
     # torch.tensor always copies. Without a copy, a write to the result would change the number,
     # whose node other operations of the program read.
     return call.node("to", call.number(data, dtype, is_checked=True), dtype, copy=True)
-
-
-FORMS: Mapping[str, Form] = {
-    **dict.fromkeys(("mul", "div"), _factor),
-    **dict.fromkeys(("add", "sub"), _sum),
-    **dict.fromkeys(("addcmul", "addcdiv"), _value),
-    **dict.fromkeys(_PRODUCTS, _product),
-    "lerp": _weight,
-    "pow": partial(_promoted, _WIDE, False),
-    **dict.fromkeys(("floor_divide", "remainder", "fmod"), _flooring),
-    # Eager casts the number to the tensor's dtype without a check: a uint8 of 44 equals 300,
-    # and a float16 inf equals 1e6. Numbers outside the dtype's range are left to the kernel as
-    # constants.
-    **dict.fromkeys(
-        ("eq", "ne", "lt", "le", "gt", "ge"), partial(_promoted, (*_FLOATS, *_INTEGERS), True)
-    ),
-    **dict.fromkeys(
-        ("bitwise_and", "bitwise_or", "bitwise_xor"), partial(_promoted, _INTEGERS, False)
-    ),
-    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), _shift),
-    "clamp": _clamp,
-    "clamp_min": lambda call, tensor, /, min: _clamp(call, tensor, min),
-    "clamp_max": lambda call, tensor, /, max: _clamp(call, tensor, None, max),
-    "where": _where,
-    **dict.fromkeys(("masked_fill", "fill"), _filled),
-    "setitem": _set_item,
-    **dict.fromkeys(("full", "full_like", "new_full"), _full),
-    **dict.fromkeys(("tensor", "as_tensor"), _tensor),
-}

@@ -59,7 +59,6 @@ _COMPARISONS: Mapping[Any, str] = {
 }  # fmt: skip
 _EXACT_IN_FLOAT = 2**24  # float32 holds integers exactly up to here
 _LARGEST_COUNT = 2.0**40  # the largest count that is modelled
-_VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "select")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,10 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
 
 def _whole(node: Node) -> Node:
     """Return the tensor that a one-element view was taken from: `flag[0]`, `flag.squeeze()`."""
-    while node.target in _VIEWS and isinstance(source := node.args[0], Node):
+    while node.op != "placeholder" and not node.meta.get("mutates"):
+        source = next(iter(node.all_input_nodes), None)
+        if source is None:
+            return node
         whole, part = source.meta["val"], node.meta["val"]
         if not (isinstance(whole, torch.Tensor) and isinstance(part, torch.Tensor)):
             return node

@@ -34,6 +34,7 @@ from ...breaks import (
     ActiveMode,
     CachedCast,
     GraphBreak,
+    NoMetaFunction,
     Reason,
     RefusedTorchCall,
     TensorBranch,
@@ -419,9 +420,15 @@ def _raises(name: str, error: EagerRaises) -> Reason:
     return TorchCallFailed.of(name=name, error=f"{type(error.error).__name__}: {error}")
 
 
+def _without_data(name: str, error: DataDependent) -> Reason:
+    is_missing = any(sign in str(error) for sign in _NO_META)
+    return (NoMetaFunction if is_missing else TensorItem).of(what=f"{name}()")
+
+
+_NO_META = ("no fake impl or Meta kernel", "Meta' backend")  # in errors of torch's dispatcher
 _DEFAULT = "its result follows the default dtype, which the frame has changed"
 _FAILURES: dict[type[Exception], Callable[[str, Any], Reason]] = {
-    DataDependent: lambda name, error: TensorItem.of(what=f"{name}()"),
+    DataDependent: _without_data,
     FollowsDefault: lambda name, error: RefusedTorchCall.of(name=str(error), why=_DEFAULT),
     StaleCast: lambda name, error: CachedCast.of(name=name, what=error),
     MixedDevices: lambda name, error: TorchCallFailed.of(name=name, error=f"({error})"),
