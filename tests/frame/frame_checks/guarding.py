@@ -73,7 +73,7 @@ def malformed_steps_are_refused():
         raises(ValueError, GuardProgram, (load, step))
     raises(TypeError, GuardProgram, [load])
     raises(TypeError, GuardProgram(()).check, [1])
-    raises(RuntimeError, GuardProgram, (("STATE", 1, 0, None, None, None, 0, 0, 0, None),))
+    raises(RuntimeError, GuardProgram, (("STATE", 1, 0, None, None, None, 0, 0, 0, 0, None),))
 
 
 @check

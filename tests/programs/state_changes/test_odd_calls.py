@@ -229,7 +229,7 @@ def test_odd_then_ordinary_and_back(odd: str, program: str, order: str) -> None:
             assert is_one_graph(tagged)
 
 
-SPREAD = "meta sparse quantized nested jagged mkldnn".split()
+SPREAD = "meta sparse quantized nested mkldnn".split()
 
 
 def plus_one(x: Tensor) -> Tensor:

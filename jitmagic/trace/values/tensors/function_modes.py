@@ -16,6 +16,7 @@ from torch.overrides import get_testing_overrides
 
 from ....compat.functions import C_MODULE
 from ....compat.modes import (
+    DeviceContext,
     function_mode_depth,
     is_function_mode_active,
     pop_function_mode,
@@ -68,6 +69,9 @@ def innermost_mode(machine: Machine) -> Iterator[Value]:
 
 
 def _push(machine: Machine, mode: Value) -> None:
+    if mode.python_type(machine) is DeviceContext:
+        why = "it sets the default device, and was made outside of the function"
+        raise GraphBreak(RefusedTorchCall.of(name=push_function_mode.__name__, why=why))
     entered = machine.notes.root.of(_Entered)
     if not entered.is_used:
         entered.is_used = True
