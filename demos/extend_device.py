@@ -135,13 +135,6 @@ OPERATIONS: Mapping[str, str] = {
 }
 
 
-def known(table: Mapping[Any, str], key: object) -> str:
-    """Return a text; the graph of a kernel without one runs operator by operator."""
-    if key not in table:
-        raise extend.CannotRender("C", str(key))
-    return table[key]
-
-
 class CText(extend.LoopText):
     """The syntax of C. <tgmath.h> gives functions of float and of double one name."""
 
@@ -185,7 +178,7 @@ class CText(extend.LoopText):
     def compute(
         self, op: str, args: Sequence[str], dtype: torch.dtype, operand: torch.dtype
     ) -> str:
-        return known(OPERATIONS, op).format(*args)
+        return extend.line_of(op, "c", OPERATIONS).format(*args, t=self.type(operand))
 
     def finite(self, code: str) -> str:
         return f"isfinite({code})"
@@ -200,7 +193,9 @@ class CText(extend.LoopText):
         return f"(({a}) / {b})"
 
     def type(self, dtype: torch.dtype) -> str:
-        return known(TYPES, dtype)
+        if dtype not in TYPES:  # the graph then runs operator by operator
+            raise extend.CannotRender("C", str(dtype))
+        return TYPES[dtype]
 
 
 class CRenderer(extend.LoopRenderer):

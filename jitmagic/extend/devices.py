@@ -17,7 +17,7 @@ import torch
 
 from ..devices import Device, Target, add, remove
 from ..devices.device import TargetOptions
-from ..errors import ExtensionFailed, UsageError
+from ..errors import CompileFailed, ExtensionFailed, UsageError
 from .registry import Registration, Registry
 
 __all__ = [
@@ -54,6 +54,8 @@ class RegisteredRenderer:
         """Call a function of the user; its errors are ExtensionFailed."""
         try:
             return function(*args)
+        except CompileFailed:  # CannotRender, for one
+            raise
         except Exception as error:  # it may raise anything
             raise ExtensionFailed(what, repr(self.name), function, error) from error
 

@@ -7,7 +7,7 @@ Input: Python's operators and calls of `scalar.exp(x)` in a function that was re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import torch
@@ -110,6 +110,7 @@ class ScalarFacts(TypedDict, total=False):
     cpp: str
     triton: str
     numba: str
+    texts: Mapping[str, str]
     cost: int
     operands: str
     boolean: bool
@@ -135,6 +136,7 @@ def register_scalar(
     cpp, triton, numba: expressions in C++, Triton and Python (compiled by numba). {0}, {1} and {2}
         are the operands, {t} is their type. Kernels in a language without one are not built, and
         the next language is used instead. C++ of + - * / and scalar operations is vectorised
+    texts: expressions by the names of registered renderers
     cost: in additions, 10 by default
     operands: "floats" (of 32 or 64 bits, the default), "integers", "numbers", "bools", or "any"
     boolean: whether the result is a bool; otherwise it has the dtype of the operands
@@ -147,7 +149,8 @@ def register_scalar(
     rest: dict[str, Any] = {"arity": 1, "operands": "floats", "cost": 10, **facts}
     if unknown := [fact for fact in rest if fact not in ScalarFacts.__annotations__]:
         raise UsageError.unknown("argument", unknown[0], ScalarFacts.__annotations__)
-    texts = {language: rest.pop(language, None) for language in LANGUAGES}
+    texts = {**rest.pop("texts", {})}
+    texts |= {language: rest.pop(language) for language in LANGUAGES if language in rest}
     row = ScalarOperation(name, rest.pop("arity"), reference, rest.pop("operands"), **rest)
-    register(row, **texts)
+    register(row, texts)
     return _REGISTERED.add(name, row)

@@ -108,27 +108,19 @@ def define(*rows: ScalarOperation) -> None:
         _ROWS[row.name] = row
 
 
-def register(
-    row: ScalarOperation,
-    *,
-    cpp: str | None = None,
-    triton: str | None = None,
-    numba: str | None = None,
-) -> None:
-    """Add an operation with the expressions of the renderers, in which {0}, {1} and {2} are the
+def register(row: ScalarOperation, texts: Mapping[str, str]) -> None:
+    """Add an operation with its expression in each language, in which {0}, {1} and {2} are the
     operands and {t} is their type. Functions that were compiled before keep their kernels. Raises
     UsageError if the name is taken or no identifier, or if an expression does not format.
     """
     if not row.name.isidentifier():
         raise UsageError(f"the name of a scalar operation is an identifier, not {row.name!r}")
-    given = zip(LANGUAGES, (cpp, triton, numba), strict=True)
-    texts = {language: text for language, text in given if text is not None}
     for language, text in texts.items():
         try:
             text.format(*"abc"[: row.arity], t="t")
         except (LookupError, ValueError) as error:
             raise UsageError(f"{language} of {row.name!r}: {text!r}: {error!r}") from error
-    define(replace(row, texts=MappingProxyType(texts)))
+    define(replace(row, texts=MappingProxyType({**texts})))
 
 
 def unregister(name: str) -> bool:
@@ -137,8 +129,9 @@ def unregister(name: str) -> bool:
 
 
 def line_of(name: str, language: str, *tables: Mapping[str, str]) -> str:
-    """Return a renderer's expression of an operation: its line in the first of the renderer's
-    tables that has one, or the expression that it was registered with. Raises CannotRender.
+    """Return a renderer's expression of a scalar operation, with {0}, {1} and {2} for operands: its
+    line in the first of the renderer's tables that has one, or what it was registered with. Raises
+    CannotRender.
     """
     if (texts := _ROWS[name].texts) is not None:
         tables = ({name: texts[language]},) if language in texts else ()

@@ -110,19 +110,23 @@ def registered() -> Iterator[None]:
     """Register an operation of vectors, one of lanes, and one of two operands with a condition."""
     register(
         ScalarOperation("ramp", 1, torch.nn.functional.softsign, "floats", cost=5, ulp=2),
-        cpp="{0} / (1 + abs({0}))",
-        triton="{0} / (1.0 + tl.abs({0}))",
-        numba="{0} / ({t}(1) + abs({0}))",
+        {
+            "cpp": "{0} / (1 + abs({0}))",
+            "triton": "{0} / (1.0 + tl.abs({0}))",
+            "numba": "{0} / ({t}(1) + abs({0}))",
+        },
     )
     register(
         ScalarOperation("bessel", 1, torch.special.bessel_j0, "floats", cost=25, ulp=8),
-        cpp="__builtin_j0({0})",
+        {"cpp": "__builtin_j0({0})"},
     )
     register(
         ScalarOperation("farther", 2, lambda a, b: a.abs() > b.abs(), "floats", boolean=True),
-        cpp="abs({0}) > abs({1}) ? true : false",
-        triton="tl.abs({0}) > tl.abs({1})",
-        numba="abs({0}) > abs({1})",
+        {
+            "cpp": "abs({0}) > abs({1}) ? true : false",
+            "triton": "tl.abs({0}) > tl.abs({1})",
+            "numba": "abs({0}) > abs({1})",
+        },
     )
     yield
     assert all(map(unregister, ("ramp", "bessel", "farther")))
@@ -196,11 +200,11 @@ def test_a_renderer_without_the_expression_says_so() -> None:
 def test_what_cannot_be_registered() -> None:
     row = partial(ScalarOperation, arity=1, reference=torch.exp)
     with pytest.raises(UsageError, match="there is a scalar operation 'exp' already"):
-        register(row("exp"), cpp="{0}")
+        register(row("exp"), {"cpp": "{0}"})
     with pytest.raises(UsageError, match="an identifier"):
-        register(row("a b"), cpp="{0}")
+        register(row("a b"), {"cpp": "{0}"})
     with pytest.raises(UsageError, match="cpp of 'one'"):
-        register(row("one"), cpp="{0} + {1}")
+        register(row("one"), {"cpp": "{0} + {1}"})
     assert not unregister("exp")
     assert "exp" in SCALARS
 
@@ -213,7 +217,7 @@ def test_an_overload_is_lowered_to_its_registered_operation(tier: str) -> None:
         ScalarOperation(
             "j1", 1, torch.special.bessel_j1, "floats", cost=25, rule="float", overloads=(overload,)
         ),
-        cpp="__builtin_j1({0})",
+        {"cpp": "__builtin_j1({0})"},
     )
     x = torch.randn(64)
     fn = jitmagic.jit(lambda x: torch.special.bessel_j1(x * 2) + 1, options={"cpu_tier": tier})

@@ -162,6 +162,21 @@ def autocast_for_the_device_is_eager() -> None:
 
 
 @program
+def registered_scalar_has_a_text_for_the_renderer() -> None:
+    DEMO["register"]()
+    facts = {"cpp": "{0} * {0} * {0}", "texts": {"c": "{0} * {0} * {0}"}}
+    extend.register_scalar("cubed", lambda x: x * x * x, **facts)
+
+    @torch.library.custom_op("toy::cube", mutates_args=())
+    def cube(x: Tensor) -> Tensor:
+        return x * x * x
+
+    cube.register_fake(torch.empty_like)
+    extend.register_lowering(cube, lambda x: extend.scalar.cubed(x))
+    assert languages(compared(lambda x: cube(x) + 1, torch.randn(4))) == {"c"}
+
+
+@program
 def renderer_serves_the_cpu() -> None:
     extend.register_renderer("c", DEMO["CRenderer"](), load=DEMO["build"])
     compiled = jitmagic.jit(lambda x: x.exp().sum(-1), options={"cpu_tier": "c"})
@@ -186,7 +201,7 @@ def failing_renderer_is_a_warning_and_the_result_is_right() -> None:
     for name, fn, text in (
         ("failing", lambda x: x * 2, "raised KeyError: 'nothing'"),
         ("loads nothing", lambda x: x * 3, "returned no ctypes function"),
-        ("c", lambda x: x.erfinv() + 1, "no C for the scalar operation 'erfinv'"),
+        ("c", lambda x: x.erfinv() + 1, "no c for the scalar operation 'erfinv'"),
     ):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
