@@ -55,7 +55,7 @@ LEAVES = _Leaves()
 
 @dataclass(eq=False)
 class Split:
-    """What runs where, by instruction of the body; `stacks` has the stack before each."""
+    """Says which part of a body runs where. `stacks` has the stack before each instruction."""
 
     stacks: dict[Instruction, Stack]
     handling: dict[Instruction, int]  # number of exceptions that are being handled

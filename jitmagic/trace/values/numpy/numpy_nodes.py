@@ -85,7 +85,7 @@ def _tried(call: Call, number: int) -> Any:
             result = _called(call, memory)
     except np.linalg.LinAlgError:
         return None
-    except Exception as error:
+    except Exception as error:  # numpy raises errors of many classes for wrong arguments
         raise NodeRefused(f"numpy raises {type(error).__name__}") from None
     if any(
         not torch.equal(_bits(one), _bits(old)) for one, old in zip(memory, before, strict=True)
