@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from jitmagic import target
+from jitmagic.devices import cpu
 from jitmagic.options import make_options
 from jitmagic.runtime import numba_kernels
 from jitmagic.runtime.store import Store
@@ -121,7 +121,7 @@ _reseals("sealed_no_library", lambda body: body[:16] + b"\x01\0" + body[18:])
 
 
 def _library_of(text: str, *flags: str) -> bytes:
-    cxx = target._find_cxx(None)[0]
+    cxx = cpu._find_cxx(None)[0]
     command = [cxx, "-shared", "-fPIC", *flags, "-x", "c++", "-", "-o", "/dev/stdout"]
     return subprocess.run(["sh", "-c", f"{' '.join(command)} | cat"], input=text.encode(),
                           capture_output=True, check=True).stdout  # fmt: skip
@@ -303,7 +303,7 @@ def no_memory_files(place: Place) -> None:
 def compiler(place: Place, script: str, name: str = "cxx") -> str:
     """A compiler that is a shell script; it knows `$out`, and the real one as `$cxx`."""
     path = place.cache.with_name(name)
-    lines = ("#!/bin/sh", "for out; do :; done", f"cxx={target._find_cxx(None)[0]}", script)
+    lines = ("#!/bin/sh", "for out; do :; done", f"cxx={cpu._find_cxx(None)[0]}", script)
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o755)
     place.options["cxx"] = str(path)
@@ -361,7 +361,7 @@ def a_compiler_that_cannot_be_executed(place: Place) -> None:
 @kind("numba", "No such file")
 def a_compiler_that_was_removed(place: Place) -> None:
     path = compiler(place, "exit 0")
-    target._find_cxx(path)
+    cpu._find_cxx(path)
     os.unlink(path)
 
 
@@ -372,7 +372,7 @@ def a_compiler_of_another_machine(place: Place) -> None:
 
 @kind("cpp", "exit code 3")
 def the_first_of_two_compilers_is_broken(place: Place) -> None:
-    real = target._find_cxx(None)[0]
+    real = cpu._find_cxx(None)[0]
     place.library.unlink()
     tools = place.cache.with_name("tools")
     tools.mkdir()
@@ -382,8 +382,8 @@ def the_first_of_two_compilers_is_broken(place: Place) -> None:
     del place.options["cxx"]
     place.patch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     place.patch.delenv("CXX", raising=False)
-    target._compilers.cache_clear()
-    place.undo.callback(target._compilers.cache_clear)
+    cpu._compilers.cache_clear()
+    place.undo.callback(cpu._compilers.cache_clear)
 
 
 @kind("cpp")

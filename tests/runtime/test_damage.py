@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic import target
 from jitmagic.api import handle_of
+from jitmagic.devices import cpu
 from jitmagic.options import make_options
 from jitmagic.records import COMPILED
 from jitmagic.runtime.store import open_store
@@ -67,7 +67,7 @@ def call(options: Any) -> Call:
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the function's kernels."""
-    if not target._find_cxx(None)[0]:
+    if not cpu._find_cxx(None)[0]:
         pytest.skip("no C++ compiler on this machine")
     folder = tmp_path_factory.mktemp("good") / "cache"
     assert call(make_options({"cache_dir": str(folder)})).tier == "cpp"

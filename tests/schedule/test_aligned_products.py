@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jitmagic.devices import CUDA_ROW
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
@@ -22,7 +23,7 @@ MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """Make copies pay for matrices of any size."""
-    monkeypatch.setattr(aligned_products, "_DEVICES", {"cpu"})
+    monkeypatch.setattr(aligned_products, "row_of", lambda device: CUDA_ROW)
     monkeypatch.setattr(aligned_products, "_WORTH", 0)
     monkeypatch.setattr(aligned_products, "_WORTH_ODD", 0)
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from jitmagic.devices import CUDA_ROW
 from jitmagic.graph.operators import convolution
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
@@ -22,7 +23,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(convolution_biases, "_DEVICES", {"cpu"})
+    monkeypatch.setattr(convolution_biases, "row_of", lambda device: CUDA_ROW)
 
 
 class TwoPasses(TorchFunctionMode):

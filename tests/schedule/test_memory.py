@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.devices import CUDA_ROW
 from jitmagic.loops.ir import Nest
 from jitmagic.schedule import memory
 from jitmagic.schedule.dependencies import reads_of, writes_of
@@ -44,7 +45,7 @@ def test_live_temporaries_never_share_memory(name, fuse):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Allocate every temporary separately, as large ones are on a GPU."""
-    monkeypatch.setattr(memory, "_QUICK", {"cpu"})
+    monkeypatch.setattr(memory, "row_of", lambda device: CUDA_ROW)
     monkeypatch.setattr(memory, "_LARGE", 1)
 
 

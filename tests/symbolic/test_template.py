@@ -54,7 +54,7 @@ def test_after_half_of_the_limit_templates_assume_nothing_for_speed(monkeypatch)
     """Else sizes that are always unlike the last ones would end op by op."""
     asked = []
 
-    def compiled_for(graph, name, within, values, *args, excludes_sizes):
+    def compiled_for(graph, name, within, values, *args, excludes_sizes, training):
         asked.append(excludes_sizes)
         [n] = values
         return Template(None, Predicates({Symbol("s0", int, Interval(n, n), "one"): n}))

@@ -21,6 +21,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TRIES = 5  # graph breaks tried per program
 TORCH_SIDE = (
+    "jitmagic.trace.builtins.pytorch.collectives",
+    "jitmagic.trace.values.autograd.forward_mode",
+    "jitmagic.trace.values.autograd.later_hooks",
     "jitmagic.trace.builtins.pytorch.attention",
     "jitmagic.trace.builtins.pytorch.autocast",
     "jitmagic.trace.builtins.pytorch.autograd_functions",
@@ -100,8 +103,8 @@ class _StandIn(types.ModuleType):
 class _Graph:
     """A graph that records nothing."""
 
-    def __init__(self, grad_enabled: bool, step: Callable[[], int]) -> None:
-        self.grad_enabled, self.step = grad_enabled, step
+    def __init__(self, grad_enabled: bool, step: Callable[[], int], transformed: bool) -> None:
+        self.grad_enabled, self.step, self.is_transformed = grad_enabled, step, transformed
         self.assertions = self.leaves = ()
         self.root, self.work, self.arithmetic = self, 0, 0
         self.mutated_inputs: dict[Any, int] = {}
@@ -130,6 +133,8 @@ def _stand_in_for_torch() -> None:
     torch.get_default_dtype = lambda: None
     torch._C = _StandIn("torch._C")
     torch._C._len_torch_function_stack = torch._C._len_torch_dispatch_stack = lambda: 0
+    torch._C._functorch = _StandIn("torch._C._functorch")
+    torch._C._functorch.peek_interpreter_stack = lambda: None
     torch.nn, torch.fx = _StandIn("torch.nn"), _StandIn("torch.fx")
     torch._compile = _StandIn("torch._compile")
     torch._compile._disable_dynamo = lambda function: lambda *args: function(*args)
@@ -145,6 +150,8 @@ def _stand_in_for_torch() -> None:
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
+    hooks = sys.modules["jitmagic.trace.values.autograd.later_hooks"]
+    hooks.register_at_exit = lambda machine, builder: None
     leaves = sys.modules["jitmagic.trace.values.tensors.leaves"]
     leaves.check_leaves = leaves.output_leaves = lambda graph: None
     sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
