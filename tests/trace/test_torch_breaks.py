@@ -335,6 +335,13 @@ def test_tensors_that_are_no_inputs(make):
     assert broken.where.text == "return x * 2, z"
 
 
+@pytest.mark.parametrize("odd", ["sparse", "nested"])
+def test_tensors_without_strided_memory_are_no_inputs_within_a_dual_level(odd):
+    with torch.autograd.forward_ad.dual_level():
+        broken = break_of(lambda x, y: x * 2, UNFIT[odd](), X)
+    assert "graph input" in broken.reason.message
+
+
 def test_an_unsupported_tensor_may_be_returned():
     odd = X.to_sparse()
 

@@ -232,7 +232,8 @@ def _compared(
 
 def has_forward_gradient(tensor: torch.Tensor) -> bool:
     """Return whether it is a dual tensor of forward-mode AD; no graph propagates its tangent."""
-    if forward_level() < 0:
+    # torch makes a view of the tensor to unpack it, which fails without strided memory.
+    if forward_level() < 0 or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
