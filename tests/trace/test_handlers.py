@@ -77,7 +77,7 @@ def test_a_handler_takes_args_and_kwargs_both_or_neither() -> None:
 # These change the state of the process, wait, or write.
 _IMPURE = {
     "open", "__import__", "compile", "manual_seed", "warn", "_log", "isEnabledFor",
-    "register_hook", "backward",
+    "register_hook", "backward", "enter_dual_level", "exit_dual_level", "__enter__", "__exit__",
 }  # fmt: skip
 _EXAMPLES = (
     "ab", [3, 1, 2], 2, torch.ones(2, requires_grad=True), True, len, torch.nn.Linear(1, 1),
