@@ -1,7 +1,7 @@
 """Traces the functions that operators of a joint graph take, with their derivatives.
 
 In: the nodes of flex_attention's operators. Out: `meta["functions"]` of each: the score function
-and the mask function as functional ATen graphs of scalars (None: there is none). Placeholders are
+and the mask function as functional ATen graphs of scalars (None without one). Placeholders are
 named score, batch, head, query, key, captured0, captured1 and so on, and tangent. A graph returns
 the result, and the gradient of the score if the node is of a backward and it differs from the
 tangent. A function that such a graph cannot express leaves its node as it is: the operator then

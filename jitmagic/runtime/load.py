@@ -96,7 +96,7 @@ def load(
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     else:
-        build = _LOADERS.get(source.language, _load_registered)
+        build = _load_triton if source.language == "triton" else _load_host
         loaded = build(plan, source, target, options, report, others)
     return (
         replace(loaded, run=with_cuda_graphs(loaded.run, plan)) if options.cuda_graphs else loaded
@@ -129,17 +129,12 @@ def _loaded_template(
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
         return _triton_template(plan, source, symbols, target, options, report)
-    if source.language == "numba":
-        kernels = _numba_kernels(source, report)
-    elif source.language == "cpp":
-        kernels = _cpp_kernels(source, target, options, report)
-    else:
-        kernels = _registered_kernels(source, target, report)
+    kernels = _host_kernels(source, target, options, report)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries))
 
 
-def _load_cpp(
+def _load_host(
     plan: Plan,
     source: KernelSource,
     target: Target,
@@ -147,9 +142,21 @@ def _load_cpp(
     report: Report,
     others: Others,
 ) -> Loaded:
-    kernels = _cpp_kernels(source, target, options, report)
+    kernels = _host_kernels(source, target, options, report)
     run = make_executable(plan, {**kernels.entries, **others})
-    return Loaded(run, kernels.cached, len(kernels.entries), refusals())
+    refused = refusals() if source.language == "cpp" else ()
+    return Loaded(run, kernels.cached, len(kernels.entries), refused)
+
+
+def _host_kernels(
+    source: KernelSource, target: Target, options: Options, report: Report
+) -> _Kernels:
+    """Build kernels that are functions of the host, `int (void* const* args)`."""
+    if source.language == "cpp":
+        return _cpp_kernels(source, target, options, report)
+    if source.language == "numba":
+        return _numba_kernels(source, report)
+    return _registered_kernels(source, target, report)
 
 
 def _cpp_kernels(
@@ -168,19 +175,6 @@ def _cpp_kernels(
     return _Kernels(entries, not built and all(lib.cached for lib in libraries.values()))
 
 
-def _load_numba(
-    plan: Plan,
-    source: KernelSource,
-    target: Target,
-    options: Options,
-    report: Report,
-    others: Others,
-) -> Loaded:
-    kernels = _numba_kernels(source, report)
-    run = make_executable(plan, {**kernels.entries, **others})
-    return Loaded(run, kernels.cached, len(kernels.entries))
-
-
 def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:
     report("numba")
     functions = build_functions(source)
@@ -188,19 +182,6 @@ def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:
         name: CpuEntry(function.address, function) for name, function in functions.items()
     }
     return _Kernels(entries, cached=False)
-
-
-def _load_registered(
-    plan: Plan,
-    source: KernelSource,
-    target: Target,
-    options: Options,
-    report: Report,
-    others: Others,
-) -> Loaded:
-    kernels = _registered_kernels(source, target, report)
-    run = make_executable(plan, {**kernels.entries, **others})
-    return Loaded(run, kernels.cached, len(kernels.entries))
 
 
 def _registered_kernels(source: KernelSource, target: Target, report: Report) -> _Kernels:
@@ -296,10 +277,3 @@ def _cuda_entries(
         numbers = source.by_value.get(name, ())
         entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None, numbers)
     return entries
-
-
-_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Report, Others], Loaded]] = {
-    "cpp": _load_cpp,
-    "numba": _load_numba,
-    "triton": _load_triton,
-}

@@ -126,7 +126,7 @@ class AttentionKernel:
 
 
 Kernel = Nest | AttentionKernel
-"""What a renderer writes a function for."""
+"""A renderer writes a function for each of these."""
 
 
 def attention_kernel(step: Extern, buffers: Mapping[str, Buffer]) -> AttentionKernel | None:
