@@ -7,6 +7,7 @@
     ├── Unsupported                   fullgraph=True, and the code has a graph break
     ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
+    ├── CannotKeep                    compiled code holds something that no file can hold
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
     │   ├── CannotRender              a renderer has no line for a scalar operation
@@ -48,6 +49,7 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
@@ -220,6 +222,10 @@ class UnsupportedTorch(JitmagicError):
 
     def __init__(self, version: str, name: str, remedy: str) -> None:
         super().__init__(f"torch {version} has no {name}{_hinted(remedy)}")
+
+
+class CannotKeep(JitmagicError):
+    """Says that compiled code cannot be written to a file, because a part of it is no data."""
 
 
 class CompileFailed(JitmagicError):
