@@ -12,24 +12,26 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention as flex
 from torch.utils.checkpoint import checkpoint
 
+from tests.fuzz.generate import generate
+from tests.fuzz.program import load
 from tests.programs.control_flow.plain import TORCH
 from tests.programs.modules import operators_defined
 
 __all__ = ["PROGRAMS", "Case"]
 
 OPS = getattr(torch.ops, operators_defined.NAMESPACE)
-Make = Callable[[], Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """`build` returns what is compiled; `make` the arguments of a call."""
+    """`build` returns what is compiled; `calls` the arguments of each call."""
 
     name: str
     build: Callable[[], Callable[..., Any]]
-    make: Make
+    calls: Callable[[], Sequence[Sequence[Any]]]
     dynamic: bool = False
     checks: bool = False  # whether a function of the program runs again if guards of it fail
+    raises: tuple[type[BaseException], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}{'-sized' if self.dynamic else ''}"
@@ -57,11 +59,11 @@ def program(
             torch.manual_seed(3)
             return function() if isinstance(function, type) else function
 
-        def make() -> Sequence[Any]:
-            return [leaf(*shape) for shape in shapes]
+        def calls() -> Sequence[Sequence[Any]]:
+            return [[leaf(*shape) for shape in shapes]]
 
         for dynamic in (False, True) if sized else (False,):
-            PROGRAMS.append(Case(function.__name__, build, make, dynamic, checks))
+            PROGRAMS.append(Case(function.__name__, build, calls, dynamic, checks))
         return function
 
     return register
@@ -277,9 +279,25 @@ def results_of_results(a: Tensor) -> tuple[Tensor, Tensor]:
     return b, (b * 2).exp()
 
 
+def generated(seed: int) -> Case:
+    """Return a random program of the fuzzer."""
+    space: dict[str, Any] = {}
+
+    def build() -> Any:
+        space.update(load(generate(seed).source()))
+        return space["build"]()
+
+    return Case(
+        f"seed {seed}", build, lambda: [one() for one in space["CALLS"]], raises=(Exception,)
+    )
+
+
 @program((4, 6), (4, 6))
 def optimizer_step(a: Tensor, b: Tensor) -> Tensor:
     with torch.no_grad():
         b.mul_(0.9).add_(a, alpha=0.1)
         a.addcdiv_(b, b.abs().sqrt() + 1e-8, value=-1e-3)
     return b
+
+
+PROGRAMS += [generated(seed) for seed in range(40)]

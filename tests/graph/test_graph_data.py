@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,23 +15,27 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 import jitmagic
+from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.nodes import node_spec, placeholders
 from jitmagic.autograd.result import Partition
 from jitmagic.codegen import render, render_template
 from jitmagic.compile import pipeline, sized_joint
 from jitmagic.devices import find_target
-from jitmagic.errors import CannotKeep
+from jitmagic.errors import CannotKeep, CompileFailed
 from jitmagic.graph.data.forms import TensorData
 from jitmagic.graph.data.names import is_function, name_of
 from jitmagic.graph.data.reading import graph_of, restored
 from jitmagic.graph.data.writing import PLAIN, graph_data, stored
-from jitmagic.graph.symbolic.concrete import graph_at
+from jitmagic.graph.node_meta import specs_in, symbols_in
+from jitmagic.graph.operators.autocast import restoring_modes
+from jitmagic.graph.symbolic.concrete import graph_at, sized_graph
 from jitmagic.graph.verify import verify
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.examples import examples
 from jitmagic.schedule import schedule
 from jitmagic.symbols.predicates import Predicates, fresh_sizes, read_as_ints
+from jitmagic.symbols.size import Size
 from jitmagic.symbols.symbolic_numbers import Symbol
 from jitmagic.torch_types import OpOverload
 
@@ -47,7 +53,8 @@ class Compiled:
     parts: list[tuple[Partition, Predicates | None]] = field(default_factory=list)
 
 
-def compiled(case: Case, monkeypatch: pytest.MonkeyPatch) -> Compiled:
+@cache
+def compiled(case: Case) -> Compiled:
     """Compile and run a program, without kernels, and return its graphs."""
     seen = Compiled(case)
 
@@ -59,40 +66,44 @@ def compiled(case: Case, monkeypatch: pytest.MonkeyPatch) -> Compiled:
             note(made, *args)
             return made
 
-        monkeypatch.setattr(module, name, run)
-
-    noting(pipeline, "edit_captured", lambda _, traced, *rest: seen.traced.append(traced.graph))
-    noting(pipeline, "edit_parts", lambda made, *rest: seen.parts.append((made, None)))
-    noting(sized_joint, "edit_parts", lambda made, *rest: seen.parts.append((made, None)))
+        patch.setattr(module, name, run)
 
     def with_predicates(made: Any, gm: GraphModule, name: str, within: Any, *rest: Any) -> None:
         last = seen.parts[-1][0]
         if gm is last.forward:
             seen.parts[-1] = last, within
 
-    noting(sized_joint, "Templates", with_predicates)
-    jitmagic.jit(case.build(), options={"cpu_tier": "aten"}, dynamic=case.dynamic)(*case.make())
-    assert seen.parts
+    with pytest.MonkeyPatch.context() as patch:
+        noting(pipeline, "edit_captured", lambda _, traced, *rest: seen.traced.append(traced.graph))
+        noting(pipeline, "edit_parts", lambda made, *rest: seen.parts.append((made, None)))
+        noting(sized_joint, "edit_parts", lambda made, *rest: seen.parts.append((made, None)))
+        noting(sized_joint, "Templates", with_predicates)
+        tagged = jitmagic.jit(case.build(), options={"cpu_tier": "aten"}, dynamic=case.dynamic)
+        for arguments in case.calls():
+            with contextlib.suppress(*case.raises):
+                tagged(*arguments)
     return seen
 
 
 @pytest.fixture(params=PROGRAMS, ids=str)
-def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Compiled:
-    return compiled(request.param, monkeypatch)
+def graphs(request: pytest.FixtureRequest) -> Compiled:
+    return compiled(request.param)
 
 
-def outcome(gm: GraphModule, inputs: Sequence[Tensor]) -> list[Tensor | None]:
+def outcome(gm: GraphModule, inputs: Sequence[Tensor], grad: bool = False) -> list[Any]:
     """The results of a graph, and its inputs afterwards, which it may write to."""
     torch.manual_seed(7)
     given = [one.detach().clone(memory_format=torch.preserve_format) for one in inputs]
-    with torch.no_grad():
-        return [*gm.forward(*given), *given]
+    for one, node in zip(given, placeholders(gm), strict=True):
+        one.requires_grad_(grad and node_spec(node).requires_grad)
+    with torch.set_grad_enabled(grad):
+        return [*restoring_modes(gm, gm.forward)(*given), *given]
 
 
 def inputs_of_backward(parts: Partition, inputs: Sequence[Tensor]) -> list[Tensor]:
     """What the forward saves, and gradients."""
     assert parts.backward is not None
-    made: list[Any] = outcome(parts.forward, inputs)
+    made = outcome(parts.forward, inputs)
     results, inputs = made[: -len(inputs)], made[-len(inputs) :]
     saved = [inputs[n] for n in parts.saved_inputs]
     saved += [results[n] for n in parts.saved_results]
@@ -205,6 +216,29 @@ def test_partitions(graphs: Compiled) -> None:
                 assert sized_kernels(one, predicates, values) == sized_kernels(two, others, values)
 
 
+def at_traced_sizes(gm: GraphModule) -> GraphModule:
+    """A torch-level graph with the sizes of the traced call."""
+    nodes = list(gm.graph.nodes)
+    found = {symbol for node in nodes for symbol in symbols_in(node)}
+    contexts = [
+        size.context
+        for node in nodes
+        for spec in specs_in(node)
+        for size in (*spec.shape, *spec.stride)
+        if isinstance(size, Size)
+    ]
+    return sized_graph(gm, {s: contexts[0].hint_of(s) for s in found})[0] if found else gm
+
+
+def joint_of(gm: GraphModule) -> str:
+    """The joint graph of a torch-level one, if it has one; as text, for nan is not nan."""
+    try:
+        joint = trace_joint(gm, [node_spec(node) for node in placeholders(gm)])
+    except CompileFailed:
+        return ""
+    return repr(graph_data(joint.module))
+
+
 @pytest.mark.parametrize("with_values", [True, False])
 def test_torch_level_graphs(graphs: Compiled, with_values: bool) -> None:
     if graphs.case.checks:
@@ -218,3 +252,9 @@ def test_torch_level_graphs(graphs: Compiled, with_values: bool) -> None:
         assert graph_data(again, with_values=with_values) == data
         if with_values:
             verify(again)
+            one, two = at_traced_sizes(gm), at_traced_sizes(again)
+            assert joint_of(one) == joint_of(two)
+        else:
+            one, two = at_traced_sizes(gm), at_traced_sizes(again)
+            inputs = examples([node_spec(node) for node in placeholders(one)])
+            same(outcome(one, inputs, True), outcome(two, inputs, True))

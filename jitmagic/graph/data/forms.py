@@ -69,9 +69,14 @@ class MetaTensor:
     memory: int
 
 
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.view(-1).view(torch.uint8)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorData:
-    """Holds a tensor that is a constant of the graph. Equal ones have equal elements."""
+    """Holds a tensor that is a constant of the graph. Equal ones have the same bytes."""
 
     tensor: torch.Tensor
 
@@ -79,8 +84,8 @@ class TensorData:
         if not isinstance(other, TensorData):
             return NotImplemented
         one, two = self.tensor, other.tensor
-        alike = (one.dtype, one.device, one.stride()) == (two.dtype, two.device, two.stride())
-        return one is two or (alike and torch.equal(one, two))
+        alike = (one.dtype, one.device, one.shape) == (two.dtype, two.device, two.shape)
+        return one is two or (alike and torch.equal(_bytes_of(one), _bytes_of(two)))
 
     __hash__ = None  # type: ignore[assignment]
 

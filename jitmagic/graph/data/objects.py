@@ -26,7 +26,7 @@ from ..targets.transforms import Pattern, Pull, PythonCall, Transformed
 from ..triton.launches import Launch
 from ..wrappers.wrapping import WithTorchFunctions
 
-__all__ = ["CLASSES", "Row"]
+__all__ = ["CLASSES", "Row", "is_made_of_parts", "maker_of"]
 
 
 class Row(NamedTuple):
@@ -145,3 +145,28 @@ CLASSES: dict[type, Row] = {
         lambda function, args, keywords: partial(function, *args, **keywords),
     ),
 }
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def is_made_of_parts(cls: type) -> bool:
+    """Return whether calling the class with its parts, and with any others, has no effects: a
+    frozen dataclass of the package that is compared by identity, or one of torch's named tuples.
+    """
+    if cls.__module__ == "torch.return_types":
+        return True
+    settings = getattr(cls, "__dataclass_params__", None)
+    is_own = cls.__module__.partition(".")[0] == _PACKAGE
+    return is_own and settings is not None and settings.frozen and not settings.eq
+
+
+def maker_of(cls: type) -> Callable[..., object]:
+    """Return the function that makes an object of its parts. Raises CannotKeep for a class that
+    stored graphs never have.
+    """
+    if (row := CLASSES.get(cls)) is not None:
+        return row.make
+    if not is_made_of_parts(cls):
+        raise CannotKeep(f"a stored graph has no {cls.__name__}")
+    return cls

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...errors import CannotKeep
 from ...symbols.expr import Expr
 from ...symbols.predicates import fresh_symbol, is_fresh
 from ...symbols.size import Size, SizeFloat
 from ...symbols.symbolic_numbers import Symbol
 from ..fresh_meta import META
 from ..lazy_module import LazyModule, add_node
+from ..operators.operator_library import DEFINERS
 from ..symbolic.sym_node import as_torch, sizes_in
 from ..targets.attention_operators import number_of
 from .forms import (
@@ -37,7 +39,7 @@ from .forms import (
     TensorData,
 )
 from .names import object_at
-from .objects import CLASSES
+from .objects import maker_of
 from .writing import PLAIN
 
 __all__ = ["graph_of", "restored"]
@@ -135,10 +137,11 @@ class _Reader:
         return self._objects[data.index]
 
     def _object(self, data: ObjectData) -> object:
-        row = CLASSES.get(data.cls)  # None: a frozen dataclass, or one of torch.return_types
-        return (data.cls if row is None else row.make)(*map(self.value, data.parts))
+        return maker_of(data.cls)(*map(self.value, data.parts))
 
     def _operator(self, data: OperatorData) -> object:
+        if data.make not in DEFINERS:
+            raise CannotKeep(f"{data.make} defines no operator")
         return data.make(*map(self.value, data.args))
 
     def _form(self, data: FormData) -> int:

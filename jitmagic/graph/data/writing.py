@@ -45,7 +45,7 @@ from .forms import (
     TensorData,
 )
 from .names import is_function, name_of, object_at
-from .objects import CLASSES, Row
+from .objects import CLASSES, Row, is_made_of_parts
 
 __all__ = ["PLAIN", "graph_data", "stored"]
 
@@ -143,8 +143,8 @@ class _Writer:
             return self.graph(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if type(value).__module__ == "torch.return_types":
-            return ObjectData(type(value), (self._tuple(tuple(value)),))
+        if is_made_of_parts(type(value)):
+            return ObjectData(type(value), self._tuple(_parts_of(value)))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             made = self._tuple(tuple(value))
             return value if made == value else type(value)._make(made)  # type: ignore[attr-defined]
@@ -167,14 +167,11 @@ class _Writer:
         return place
 
     def _dataclass(self, value: Any) -> Any:
-        """Return a frozen dataclass with data in its fields, the same one if nothing changes. One
-        that is compared by its identity becomes an ObjectData.
-        """
+        """Return a frozen dataclass with data in its fields, the same one if nothing changes."""
         if not value.__dataclass_params__.frozen:
             raise CannotKeep(f"a {type(value).__name__} may change")
         if not value.__dataclass_params__.eq:
-            parts = [self.value(getattr(value, one.name)) for one in fields(value)]
-            return ObjectData(type(value), tuple(parts))
+            raise CannotKeep(f"a {type(value).__name__} is known by its identity")
         changed = {}
         for one in fields(value):
             before = getattr(value, one.name)
@@ -275,6 +272,13 @@ class _Writer:
         shape, stride = self.value(tuple(tensor.shape)), self.value(tuple(tensor.stride()))
         offset = self.value(tensor.storage_offset())
         return MetaTensor(shape, stride, tensor.dtype, offset, tensor.requires_grad, memory)
+
+
+def _parts_of(value: Any) -> tuple[object, ...]:
+    """Return the arguments that make an equal object."""
+    if isinstance(value, tuple):  # of torch.return_types
+        return (tuple(value),)
+    return tuple([getattr(value, one.name) for one in fields(value)])
 
 
 _WRITERS: dict[type, Callable[[_Writer, Any], object]] = {
