@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ...symbols.context_facts import ContextFacts
 from ...symbols.expr import Expr
 from ...torch_types import OpOverload
 
 __all__ = [
+    "ContextFacts",
     "FormData",
     "GraphData",
     "MetaTensor",

@@ -147,18 +147,20 @@ CLASSES: dict[type, Row] = {
 }
 
 
-_PACKAGE = __name__.partition(".")[0]
+_PACKAGE = f"{__name__.partition('.')[0]}."
+_GRAPHS = f"{_PACKAGE}graph."
 
 
 def is_made_of_parts(cls: type) -> bool:
-    """Return whether calling the class with its parts, and with any others, has no effects: a
-    frozen dataclass of the package that is compared by identity, or one of torch's named tuples.
+    """Return whether calling the class with any parts has no effects: one of torch's named tuples,
+    or a frozen dataclass of the package that is compared by identity, or that only graphs have.
     """
     if cls.__module__ == "torch.return_types":
         return True
     settings = getattr(cls, "__dataclass_params__", None)
-    is_own = cls.__module__.partition(".")[0] == _PACKAGE
-    return is_own and settings is not None and settings.frozen and not settings.eq
+    if settings is None or not settings.frozen or not cls.__module__.startswith(_PACKAGE):
+        return False
+    return not settings.eq or cls.__module__.startswith(_GRAPHS)
 
 
 def maker_of(cls: type) -> Callable[..., object]:

@@ -148,7 +148,9 @@ class _Reader:
         return number_of(self.value(data.form))
 
     def _named(self, data: NamedObject) -> object:
-        return object_at(data.module, data.name)
+        if (found := object_at(data.module, data.name)) is None:
+            raise CannotKeep(f"{data.module} has no {data.name}")
+        return found
 
     # -- sizes and tensors -----------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from ...symbols.size import Size, SizeFloat
 from ...symbols.symbolic_numbers import Symbol
 from ..memory import storage_under
 from ..node_meta import KEYS
+from ..operators.foreign import name_of as name_in_namespace
 from ..operators.operator_library import DEFINED
 from ..symbolic.sym_node import as_dimension, as_dimensions
 from ..targets.attention_operators import FLEX_OPERATORS, form_of
@@ -186,16 +187,22 @@ class _Writer:
         if isinstance(value, Enum):
             return value
         if is_function(value):
-            if name_of(value) is None:
-                name = getattr(value, "__qualname__", type(value).__name__)
-                raise CannotKeep(f"no module has the function {name}")
-            return value
+            return self._function(value)
         if function_of(value) is not None:
             return self._kernel(value)
         raise CannotKeep(f"a {type(value).__module__}.{type(value).__qualname__} is no data")
 
+    def _function(self, value: Any) -> Any:
+        """Return the function; its name, if that is not the one that it has itself."""
+        name = getattr(value, "__qualname__", type(value).__name__)
+        if (found := name_of(value)) is None:
+            raise CannotKeep(f"no module has the function {name}")
+        return NamedObject(*found) if "<locals>" in name else value
+
     def _operator(self, value: Any) -> Any:
         """Return an operator; of one that is defined on demand, how to define it."""
+        if isinstance(value, OpOverloadPacket):
+            return NamedObject("torch.ops", ".".join(name_in_namespace(value)))
         if value in DEFINED:
             make, args = DEFINED[value]
             return OperatorData(make, tuple([self.value(arg) for arg in args]))
