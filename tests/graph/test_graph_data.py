@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ from jitmagic.symbols.size import Size
 from jitmagic.symbols.symbolic_numbers import Symbol
 from jitmagic.torch_types import OpOverload
 
+from ..processes import run_python
+from .data_files import written
 from .stored_programs import PROGRAMS, Case
 
 OPERATORS = (OpOverload, type(torch.ops.aten.add))
@@ -258,3 +261,34 @@ def test_torch_level_graphs(graphs: Compiled, with_values: bool) -> None:
             one, two = at_traced_sizes(gm), at_traced_sizes(again)
             inputs = examples([node_spec(node) for node in placeholders(one)])
             same(outcome(one, inputs, True), outcome(two, inputs, True))
+
+
+def test_another_process_reads_them(tmp_path: Path) -> None:
+    """Operators, forms and symbols have other numbers there: graphs are read in another order."""
+    cases = []
+    for case in PROGRAMS:
+        for parts, predicates in compiled(case).parts:
+            whole = at_hints(parts, predicates)
+            inputs = examples([node_spec(node) for node in placeholders(whole.forward)])
+            results = outcome(whole.forward, inputs)
+            cases.append((str(case), stored((parts, predicates)), inputs, results))
+    file = tmp_path / "cases"
+    file.write_bytes(written(cases[::-1]))
+    code = """
+        import sys
+        from pathlib import Path
+        from tests.graph.data_files import read
+        from tests.graph.test_graph_data import run_as_stored
+        print(run_as_stored(read(Path(sys.argv[1]).read_bytes())))
+    """
+    done = run_python(code, str(file))
+    assert done.stdout.split() == [str(len(cases))], done.stderr
+
+
+def run_as_stored(cases: list[Any]) -> int:
+    """Run graphs of another process, and return how many there were."""
+    for name, data, inputs, results in cases:
+        parts, predicates = restored(data)
+        assert stored((parts, predicates)) == data, name
+        same(results, outcome(at_hints(parts, predicates).forward, inputs))
+    return len(cases)
