@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -195,6 +196,11 @@ def gradient_inside(a: Tensor) -> Tensor:
     b = a.detach().requires_grad_()
     (g,) = torch.autograd.grad((b**3).sum(), b)
     return a * g
+
+
+@program((4, 6), sized=False)
+def numpy_inside(a: Tensor) -> Tensor:
+    return a * torch.from_numpy(np.fft.fft(a.detach().numpy()).real.astype("float32"))
 
 
 @program((4, 6))

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 import jitmagic
 from jitmagic.autograd.joint import trace_joint
@@ -23,11 +24,13 @@ from jitmagic.codegen import render, render_template
 from jitmagic.compile import pipeline, sized_joint
 from jitmagic.devices import find_target
 from jitmagic.errors import CannotKeep, CompileFailed
-from jitmagic.graph.data.forms import TensorData
+from jitmagic.graph.data.forms import NamedObject, ObjectData, OperatorData, TensorData
 from jitmagic.graph.data.names import is_function, name_of
 from jitmagic.graph.data.reading import graph_of, restored
 from jitmagic.graph.data.writing import PLAIN, graph_data, stored
-from jitmagic.graph.node_meta import specs_in, symbols_in
+from jitmagic.graph.lazy_module import LazyModule
+from jitmagic.graph.memory import storage_under
+from jitmagic.graph.node_meta import specs_in, symbols_in, tensors_in
 from jitmagic.graph.operators.autocast import restoring_modes
 from jitmagic.graph.symbolic.concrete import graph_at, sized_graph
 from jitmagic.graph.verify import verify
@@ -39,11 +42,13 @@ from jitmagic.symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from jitmagic.symbols.size import Size
 from jitmagic.symbols.symbolic_numbers import Symbol
 from jitmagic.torch_types import OpOverload
+from jitmagic.trace.values.numpy.numpy_operators import ArrayLayout, numpy_operator
 
 from ..processes import run_python
 from .data_files import written
 from .stored_programs import PROGRAMS, Case
 
+D = torch.float64
 OPERATORS = (OpOverload, type(torch.ops.aten.add))
 
 
@@ -136,7 +141,7 @@ def kernels(gm: GraphModule) -> Any:
 
 
 def sized_kernels(gm: GraphModule, within: Predicates, values: tuple[int, ...]) -> Any:
-    """What a Template is made of, with the symbols that a stage needs as ints as constants."""
+    """The kernels for all sizes, with the symbols that a stage needs as ints as constants."""
     options, fixed = Options(), set[Symbol]()
     target = find_target(torch.device("cpu"), options)
     while True:
@@ -151,6 +156,8 @@ def sized_kernels(gm: GraphModule, within: Predicates, values: tuple[int, ...]) 
                 raise
             fixed |= more
             continue
+        data = stored((plans, source, predicates))  # what a Template is made of
+        assert stored(restored(data)) == data
         return stored(plans.plan(values)), source, str(predicates)
 
 
@@ -292,3 +299,60 @@ def run_as_stored(cases: list[Any]) -> int:
         assert stored((parts, predicates)) == data, name
         same(results, outcome(at_hints(parts, predicates).forward, inputs))
     return len(cases)
+
+
+def _closure() -> Callable[..., Any]:
+    factor = 2
+    return lambda x: x * factor
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[object, ...], str]] = {
+    "a closure": (_closure, (), "no module has the function"),
+    "an object": (lambda: torch.add, (object(),), "builtins.object is no data"),
+    "a generator": (lambda: torch.rand, (torch.Generator(),), "Generator is no data"),
+    "an operator of a process": (
+        lambda: numpy_operator("sort", lambda x: [x.sort()[0]], 1, [ArrayLayout((3,), (1,), D)]),
+        (),
+        "operator of this process",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_live_objects_are_refused(name: str) -> None:
+    target, args, why = REFUSED[name]
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(target(), (x, *args)),))
+    with pytest.raises(CannotKeep, match=why):
+        graph_data(LazyModule({}, graph))
+
+
+def test_reading_calls_nothing_but_known_classes() -> None:
+    empty = GraphModule({}, Graph())
+    for wrong in (
+        ObjectData(Popen, (("true",),)),
+        OperatorData(print, ("called",)),
+        NamedObject("torch", "no_such_name"),
+    ):
+        data = replace(graph_data(empty), constants=(("x", wrong),))
+        with pytest.raises(CannotKeep):
+            graph_of(data)
+
+
+def test_memory_and_history_of_values() -> None:
+    """Meta tensors share storages as before, and require grad as before."""
+    gm = compiled(next(case for case in PROGRAMS if str(case) == "views")).traced[0]
+    again = graph_of(graph_data(gm))
+
+    def facts(gm: GraphModule) -> list[object]:
+        found, numbers = list[object](), dict[int, int]()
+        for node in gm.graph.nodes:
+            for tensor in tensors_in(node.meta.get("val")):
+                place = numbers.setdefault(storage_under(tensor), len(numbers))
+                layout = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+                found.append((place, tensor.requires_grad, *layout))
+        return found
+
+    assert facts(again) == facts(gm)
+    assert len({fact[0] for fact in facts(gm)}) < len(facts(gm))
