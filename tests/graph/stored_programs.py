@@ -203,6 +203,16 @@ def numpy_inside(a: Tensor) -> Tensor:
     return a * torch.from_numpy(np.fft.fft(a.detach().numpy()).real.astype("float32"))
 
 
+@program((4, 6), checks=True)
+class CheckpointedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, a: Tensor) -> Tensor:
+        return checkpoint(self.layer, a, use_reentrant=False).sin()
+
+
 @program((4, 6))
 def checkpointed(a: Tensor) -> Tensor:
     return checkpoint(torch.sin, a * 2, use_reentrant=False).exp()

@@ -23,6 +23,7 @@ __all__ = [
     "ContextFacts",
     "FormData",
     "GraphData",
+    "LiveData",
     "MetaTensor",
     "NamedObject",
     "NodeData",
@@ -121,6 +122,15 @@ class FormData:
     """Stands for the number, in this process, of a form of flex_attention."""
 
     form: object
+
+
+@dataclass(frozen=True, slots=True)
+class LiveData:
+    """Stands for a live object that the caller of `graph_data` has turned into data: the guards of
+    a function that runs again if one fails, its code, an object of the program.
+    """
+
+    data: object
 
 
 @dataclass(frozen=True, slots=True)

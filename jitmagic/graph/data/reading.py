@@ -28,6 +28,7 @@ from ..targets.attention_operators import number_of
 from .forms import (
     FormData,
     GraphData,
+    LiveData,
     MetaTensor,
     NamedObject,
     NodeRef,
@@ -45,19 +46,24 @@ from .writing import PLAIN
 __all__ = ["graph_of", "restored"]
 
 
-def graph_of(data: GraphData) -> GraphModule:
-    """Return the graph of data that `graph_data` returned."""
-    return _Reader(data.shared).graph(data)
+Live = Callable[[Any], object]
 
 
-def restored(data: Stored) -> Any:
+def graph_of(data: GraphData, live: Live | None = None) -> GraphModule:
+    """Return the graph of data that `graph_data` returned. `live` returns the live objects of their
+    data. The caller sets the checks of guards, as for a new graph.
+    """
+    return _Reader(data.shared, live).graph(data)
+
+
+def restored(data: Stored, live: Live | None = None) -> Any:
     """Return the structure of data that `stored` returned."""
-    return _Reader(data.shared).value(data.value)
+    return _Reader(data.shared, live).value(data.value)
 
 
 class _Reader:
-    def __init__(self, shared: Sequence[ObjectData]) -> None:
-        self._shared = shared
+    def __init__(self, shared: Sequence[ObjectData], live: Live | None) -> None:
+        self._shared, self._live_of = shared, live
         self._objects: dict[int, object] = {}  # those of `shared` that exist, by index
         self._nodes: list[Node] = []  # of the graph that is being made
         self._known: dict[int, Any] = {}  # by id of data, which `shared` and the caller hold
@@ -147,6 +153,11 @@ class _Reader:
     def _form(self, data: FormData) -> int:
         return number_of(self.value(data.form))
 
+    def _live(self, data: LiveData) -> object:
+        if self._live_of is None:
+            raise CannotKeep("the graph has live objects of another process")
+        return self._live_of(data.data)
+
     def _named(self, data: NamedObject) -> object:
         if (found := object_at(data.module, data.name)) is None:
             raise CannotKeep(f"{data.module} has no {data.name}")
@@ -204,6 +215,7 @@ _READERS: dict[type, Callable[[_Reader, Any], object]] = {
     OperatorData: _Reader._operator,
     FormData: _Reader._form,
     NamedObject: _Reader._named,
+    LiveData: _Reader._live,
     TensorData: _Reader._tensor,
     MetaTensor: _Reader._meta,
     GraphData: _Reader.graph,

@@ -35,6 +35,7 @@ from ..triton.writes import function_of
 from .forms import (
     FormData,
     GraphData,
+    LiveData,
     MetaTensor,
     NamedObject,
     NodeData,
@@ -47,7 +48,7 @@ from .forms import (
     TensorData,
 )
 from .names import is_function, name_of, object_at
-from .objects import CLASSES, Row, is_made_of_parts
+from .objects import CLASSES, Live, Row, is_made_of_parts
 
 __all__ = ["PLAIN", "graph_data", "stored"]
 
@@ -58,27 +59,42 @@ PLAIN = frozenset({
 _LASTING = FLEX_OPERATORS | {LSTM_LAYER}  # jitmagic's operators that each process has
 
 
-def graph_data(gm: GraphModule, *, with_values: bool = True) -> GraphData:
-    """Return the data of a graph. `with_values`: keep the meta tensors of a torch-level graph,
-    without which it runs but cannot be compiled. Raises CannotKeep.
+def graph_data(
+    gm: GraphModule,
+    *,
+    with_values: bool = True,
+    live: Callable[[Any], object] | None = None,
+) -> GraphData:
+    """Return the data of a graph. Raises CannotKeep.
+
+    with_values: keep the meta tensors of a torch-level graph, without which it runs but cannot be
+    compiled
+    live: returns the data of live objects: guards, code and namespaces that backwards of the
+    program rely on, objects of the program. None: a graph that has some is refused
     """
-    writer = _Writer(with_values)
+    writer = _Writer(with_values, live)
     data = writer.graph(gm)
     return replace(data, shared=tuple(writer.shared))
 
 
-def stored(value: object, *, with_values: bool = True) -> Stored:
+def stored(
+    value: object,
+    *,
+    with_values: bool = True,
+    live: Callable[[Any], object] | None = None,
+) -> Stored:
     """Return the data of a structure: graphs as GraphData in frozen dataclasses, tuples, lists and
-    dicts. Raises CannotKeep.
+    dicts; `graph_data` has the other arguments. Raises CannotKeep.
     """
-    writer = _Writer(with_values)
+    writer = _Writer(with_values, live)
     data = writer.value(value)
     return Stored(data, tuple(writer.shared))
 
 
 class _Writer:
-    def __init__(self, with_values: bool) -> None:
+    def __init__(self, with_values: bool, live: Callable[[Any], object] | None) -> None:
         self.shared: list[ObjectData] = []
+        self._live_data = live
         self._with_values = with_values
         self._nodes: dict[Node, NodeRef] = {}
         self._places: dict[int, Shared] = {}  # of shared objects, by id
@@ -192,13 +208,17 @@ class _Writer:
             return self._function(value)
         if function_of(value) is not None:
             return self._kernel(value)
-        raise CannotKeep(f"a {type(value).__module__}.{type(value).__qualname__} is no data")
+        if self._live_data is None:
+            raise CannotKeep(f"a {type(value).__module__}.{type(value).__qualname__} is no data")
+        return LiveData(self._live_data(value))
 
     def _function(self, value: Any) -> Any:
         """Return the function; its name, if that is not the one that it has itself."""
         name = getattr(value, "__qualname__", type(value).__name__)
         if (found := name_of(value)) is None:
-            raise CannotKeep(f"no module has the function {name}")
+            if self._live_data is None:
+                raise CannotKeep(f"no module has the function {name}")
+            return LiveData(self._live_data(value))
         return NamedObject(*found) if "<locals>" in name else value
 
     def _operator(self, value: Any) -> Any:
@@ -245,6 +265,12 @@ class _Writer:
         if node not in self._nodes:
             raise CannotKeep(f"{node} belongs to another graph")
         return self._nodes[node]
+
+    def _live_part(self, part: Live) -> LiveData:
+        if self._live_data is None:
+            kind = "guards" if isinstance(part.value, tuple) else type(part.value).__name__
+            raise CannotKeep(f"a backward of the program needs {kind}, which are no data")
+        return LiveData(self._live_data(part.value))
 
     # -- sizes and tensors -----------------------------------------------------------------------
 
@@ -303,6 +329,7 @@ _WRITERS: dict[type, Callable[[_Writer, Any], object]] = {
     set: _Writer._set,
     frozenset: _Writer._set,
     torch.Size: _Writer._shape,
+    Live: _Writer._live_part,
     Size: _Writer._size,
     SizeFloat: _Writer._size,
     torch.SymInt: _Writer._sym,
