@@ -48,6 +48,7 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
@@ -287,6 +288,10 @@ class OperationFailed(CompileFailed):
         self.name, self.why, self.node, self.where = name, why, node, where
         place = f"\n  {where}" if where else ""
         super().__init__(f"autograd: {name}: {why}{place}")
+
+
+class CannotKeep(JitmagicError):
+    """Raised for a part of a compiled entry that has no form outside of its process."""
 
 
 class ToolchainError(CompileFailed):

@@ -5,6 +5,8 @@
 
 #include "sizes.h"
 
+#include "constructed.h"
+
 #include <string_view>
 
 #include <torch/csrc/Exceptions.h>
@@ -299,6 +301,7 @@ PyTypeObject template_type_of(
   type.tp_dealloc = dealloc;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
+  type.tp_free = free_constructed<Template>;
   return type;
 }
 
@@ -320,6 +323,7 @@ bool register_sizes(PyObject* module) {
   template_type.tp_basicsize = sizeof(Template);
   template_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION;
   template_type.tp_methods = template_methods;
+  template_type.tp_members = construction_member<Template>;
   return PyModule_AddType(module, &program_type) == 0 && PyModule_AddType(module, &register_type) == 0 &&
          PyModule_AddType(module, &template_type) == 0;
 }

@@ -63,6 +63,7 @@ PyObject* filled(PyObject* structure, const Registers& registers);
 struct Template {
   PyObject_HEAD
   PyObject* (*make)(PyObject* self, Values values);  // a new reference; may throw
+  PyObject* construction;  // see constructed.h
 };
 
 // Returns the executable for these values, built by a Template, or the object itself. A new reference.

@@ -242,7 +242,8 @@ class SizedJoint:
             return part.backwards[missing]
 
     def _new_backward(self, part: _Part, missing: Missing) -> BySizes:
-        gm = backward_without(part.parts, missing)
+        assert part.parts.backward is not None
+        gm = backward_without(part.parts.backward, len(part.parts.tangents), missing)
         templates = self._templates(gm, "backward", True)
 
         def build(values: SizeTuple, record: Recording) -> Executable:

@@ -103,6 +103,18 @@ class Comparable:
     nbytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class EntryForm:
+    """What the dispatcher calls the graph with, and how it makes the result, as data.
+
+    `template` is a trace.residual.template.Template, which this package does not know.
+    """
+
+    sources: tuple[Source, ...]
+    template: Any
+    has_graph: bool
+
+
 @dataclass(eq=False, slots=True)
 class Variant:
     """The notes of an entry: the guards it was compiled for, its outcome and its counters.
@@ -125,6 +137,10 @@ class Variant:
     mispredictions: int = 0  # calls in which such a branch went the other way
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
+    form: EntryForm | None = None  # None: the result is made by Python code
+    place: int | None = None  # in the library of entries on disk
+    # Called when a comparison with eager has ended, or a backward was compiled.
+    changed: Callable[[], None] = field(default=lambda: None)
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""

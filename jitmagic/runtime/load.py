@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
+from ..construction import made_by
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
@@ -98,9 +99,11 @@ def load(
     else:
         build = _load_triton if source.language == "triton" else _load_host
         loaded = build(plan, source, target, options, report, others)
-    return (
-        replace(loaded, run=with_cuda_graphs(loaded.run, plan)) if options.cuda_graphs else loaded
-    )
+    if options.cuda_graphs:
+        loaded = replace(loaded, run=with_cuda_graphs(loaded.run, plan))
+    if not others:
+        made_by(loaded.run, "load", plan, source, target)
+    return loaded
 
 
 def load_template(
@@ -114,6 +117,7 @@ def load_template(
     """Load a plan with Sizes. `symbols` are in the order of their values."""
     loaded = _loaded_template(plan, source, symbols, target, options, report)
     graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
+    made_by(loaded.plan, "load_template", plan, source, tuple(symbols), target)
     return replace(loaded, graph_pool=graph_pool)
 
 

@@ -30,6 +30,7 @@ from ..codegen.plan import (
     Slot,
     View,
 )
+from ..construction import made_by
 from ..extension import runtime_module
 from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
@@ -146,14 +147,16 @@ def executable_template(
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     """Wrap `run` so that Python numbers at these positions become 0-dim CPU tensors."""
-    return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().WithNumbers(run, positions)
+    return made_by(made, "with_numbers", run, positions)
 
 
 def with_held_objects(run: Executable, inputs: int) -> Executable:
     """Wrap `run`, which takes `inputs` arguments. Its autograd nodes keep the further ones alive,
     for the checks that their backwards need.
     """
-    return runtime_module().HoldingObjects(run, (inputs,))  # type: ignore[no-any-return]
+    made: Executable = runtime_module().HoldingObjects(run, (inputs,))
+    return made_by(made, "with_held_objects", run, inputs)
 
 
 def undo_on_error(
@@ -163,14 +166,16 @@ def undo_on_error(
     generator if it `draws`. After a write to an input at `watched` the exception has the attribute
     `__jitmagic_wrote__`.
     """
-    return runtime_module().UndoOnError(run, written, watched, draws)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().UndoOnError(run, written, watched, draws)
+    return made_by(made, "undo_on_error", run, written, draws, watched)
 
 
 def freed_results(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
     """Wrap `run` so that a backward of the results at these positions raises. The backward inside
     the graph freed their history, which led to the inputs at `leaves`.
     """
-    return runtime_module().FreedResults(run, results, leaves)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().FreedResults(run, results, leaves)
+    return made_by(made, "freed_results", run, results, leaves)
 
 
 class Step(NamedTuple):
@@ -191,7 +196,8 @@ def split_graph(
     constants: tuple[torch.Tensor, ...] = (),
 ) -> Executable:
     """Chain executables into one. Slots of constants follow those of the inputs."""
-    return runtime_module().SplitGraph(inputs, tuple(steps), results, constants)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().SplitGraph(inputs, tuple(steps), results, constants)
+    return made_by(made, "split_graph", inputs, tuple(steps), results, constants)
 
 
 def split_template(
@@ -210,7 +216,7 @@ def split_template(
     made: SizeTemplate = runtime_module().SplitTemplate(
         inputs, tuple(steps), results, numbers, code.program()
     )
-    return made
+    return made_by(made, "split_template", inputs, tuple(steps), results, constants, symbols)
 
 
 def torch_call(
@@ -222,7 +228,8 @@ def torch_call(
     """Wrap a torch function as an executable. Arguments are inputs, (position,), or constants,
     (constant, None); `names` are those of the last ones. See extensions/runtime/called.cpp.
     """
-    return runtime_module().TorchCall(inputs, function, arguments, names)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().TorchCall(inputs, function, arguments, names)
+    return made_by(made, "torch_call", inputs, function, arguments, names)
 
 
 class BySizes(Protocol):

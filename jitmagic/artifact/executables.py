@@ -1,0 +1,142 @@
+"""Writes executables as data, and makes them again.
+
+In: an executable with a `Construction` (construction.py): the name of the factory that made it, and
+arguments that are data, executables or graphs. Out: JSON. Reading calls the factory of that name,
+one of `FACTORIES`; a backward is read when it first runs. Graphs are written as text of their own,
+which is parsed when a stage asks for the graph: a call never does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from torch.fx import GraphModule
+
+from ..autograd.autograd_function import BackwardCache, differentiable, fx_executable
+from ..autograd.replay import Replay
+from ..codegen.plan import KernelSource, Plan
+from ..construction import Construction, construction_of
+from ..devices import Target, find_target
+from ..errors import CannotKeep
+from ..options import Options
+from ..runtime import native
+from ..runtime.load import load
+from ..torch_types import Executable
+from .codec import Json
+from .guards import FrameReader, FrameWriter, Mismatch
+
+__all__ = ["ArtifactReader", "ArtifactWriter", "Backwards"]
+
+
+class Backwards(Protocol):
+    """What executables need of the compiler of their process, for graphs that are not compiled."""
+
+    options: Options
+
+    def build(self, graph: GraphModule) -> Executable:
+        """Compile a backward graph."""
+
+    def warn_of_replay(self, is_outdated: bool) -> None:
+        """Warn that a backward runs op by op."""
+
+
+class ArtifactWriter(FrameWriter):
+    """Writes an entry with its executables."""
+
+    def other(self, value: Any) -> Json:
+        """Return the data of an executable, or of an object that a module names."""
+        if isinstance(value, BackwardCache):
+            return self._backward(value)
+        if isinstance(value, Replay):
+            graph = value.graph()
+            written = None if graph is None else self._graph(graph)
+            return {"$": "replay", "graph": written, "state": self.write(value.state)}
+        if isinstance(value, GraphModule):
+            return self._graph(value)
+        if hasattr(value, "construction"):
+            return self.memoised(value, self._executable)
+        return super().other(value)
+
+    def _executable(self, value: Any) -> Json:
+        made: Construction = construction_of(value)
+        return {"$": "made", "by": made.factory, "of": self.write(made.arguments)}
+
+    def _backward(self, cache: BackwardCache) -> Json:
+        graph = cache.graph()
+        return {
+            "$": "backward",
+            "tangents": cache.tangents,
+            "graph": None if graph is None else self.write(graph),
+            "made": [[list(missing), self.write(run)] for missing, run in cache.made.items()],
+        }
+
+    def _graph(self, graph: GraphModule) -> Json:
+        raise CannotKeep("a graph")
+
+
+class ArtifactReader(FrameReader):
+    """Reads an entry, and makes its executables."""
+
+    def __init__(self, *given: Any, backwards: Backwards, **more: Any) -> None:
+        super().__init__(*given, special=_READERS, **more)
+        self.backwards, self.caches = backwards, list[BackwardCache]()
+
+
+def _made(reader: ArtifactReader, data: Json) -> Any:
+    make = FACTORIES[data["by"]]
+    return make(reader, *reader.read(data["of"]))
+
+
+def _backward(reader: ArtifactReader, data: Json) -> BackwardCache:
+    build = reader.backwards.build
+    cache = BackwardCache(build, partial(reader.read, data["graph"]), data["tangents"])
+    stored = {tuple(missing): run for missing, run in data["made"]}
+    cache.stored = {missing: partial(reader.read, run) for missing, run in stored.items()}
+    reader.caches.append(cache)
+    return cache
+
+
+def _replay(reader: ArtifactReader, data: Json) -> Replay:
+    graph = partial(reader.read, data["graph"])
+    return Replay.of_state(graph, reader.read(data["state"]), reader.backwards.warn_of_replay)
+
+
+_READERS: Mapping[str, Callable[[Any, Json], Any]] = {
+    "made": _made,
+    "backward": _backward,
+    "replay": _replay,
+}
+
+
+# --------------------------------------------------------------------------------------- factories
+
+
+def _load(
+    reader: ArtifactReader, plan: Plan, source: KernelSource | None, target: Target
+) -> Executable:
+    options = reader.backwards.options
+    here = find_target(plan.device, options)
+    if here != target and source is not None:
+        raise Mismatch(f"its kernels are for {target}, this machine is {here}")
+    return load(plan, source, target, options).run
+
+
+def _of(factory: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda reader, *arguments: factory(*arguments)
+
+
+FACTORIES: Mapping[str, Callable[..., Any]] = {
+    "load": _load,
+    "op_by_op": _of(fx_executable),
+    "differentiable": _of(differentiable),
+    **{
+        name: _of(getattr(native, name))
+        for name in (
+            *("with_numbers", "with_held_objects", "undo_on_error", "freed_results"),
+            *("split_graph", "split_template", "torch_call"),
+        )
+    },
+}
