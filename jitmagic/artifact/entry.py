@@ -11,12 +11,18 @@ import json
 import weakref
 import zlib
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
-from ..errors import CannotKeep, JitmagicError
+from ..errors import CannotKeep
+from ..frame.handle import Handle
 from ..frame.ledger import EntryForm, Variant
 from ..frame.native import Entry, GuardProgram, lower_guards
+from ..guards.source import Source
+from ..records import Eager
+from .code_objects import function_data
+from .codec import Json
 from .executables import ArtifactReader, ArtifactWriter, Backwards
 from .guards import Mismatch
 from .vocabulary import vocabulary
@@ -27,27 +33,41 @@ FORMAT = 1
 _LEVEL = 1  # of compression: kernels are text, 5 times as short
 
 
-def entry_bytes(entry: Entry, snapshot: FrameSnapshot, header: dict[str, Any]) -> bytes:
-    """Return the data of an entry; raises CannotKeep. `header`: facts for people."""
+_NOTES = ("outcome", "ends", "comparable", "symbols", "constants", "speculates", "loops")
+
+
+def entry_bytes(
+    handle: Handle, entry: Entry, snapshot: FrameSnapshot, header: dict[str, Any]
+) -> bytes:
+    """Return the data of an entry of a handle; raises CannotKeep. `header`: facts for people."""
     notes: Variant = entry.notes
-    form = notes.form
-    if form is None:
-        raise CannotKeep("an entry whose result Python makes")
-    writer = ArtifactWriter(vocabulary(), snapshot, notes.guards, {})
+    writer = ArtifactWriter(handle, vocabulary(), snapshot, notes.guards, {})
     document = {
         "format": FORMAT,
         "header": header,
         "guards": writer.write(notes.guards),
-        "form": [writer.write(form.sources), writer.write(form.template), form.has_graph],
+        "result": _result_data(writer, entry),
+        "hook": entry.hook,
         "mutates": entry.mutates,
-        "run": writer.write(entry.run) if form.has_graph else None,
-        "notes": {
-            name: writer.write(getattr(notes, name))
-            for name in ("outcome", "ends", "comparable", "symbols", "constants", "speculates", "loops")
-        },
+        "notes": {name: writer.write(getattr(notes, name)) for name in _NOTES},
     }
     text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
     return zlib.compress(text.encode(), _LEVEL)
+
+
+def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
+    """Return what a call of the entry runs: a graph and a template, a residual, or plain Python."""
+    notes, handle = entry.notes, writer.handle
+    if isinstance(notes.outcome, Eager):
+        is_plain = entry.run is not handle.original and entry.run != handle.run_hooked
+        return {"eager": "original" if is_plain or entry.run is handle.original else "hooked"}
+    if notes.form is not None:
+        run = writer.write(entry.run) if notes.form.has_graph else None
+        return {"sources": writer.write(notes.form.sources),
+                "template": writer.write(notes.form.template), "run": run}  # fmt: skip
+    if type(entry.run) is not FunctionType:
+        raise CannotKeep("a frame that holds a lock")
+    return {"residual": function_data(writer, entry.run)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +94,48 @@ class StoredEntry:
         return header
 
 
-def read_entry(stored: StoredEntry, snapshot: FrameSnapshot, backwards: Backwards) -> Entry:
+def read_entry(
+    handle: Handle, stored: StoredEntry, snapshot: FrameSnapshot, backwards: Backwards
+) -> Entry:
     """Return the entry, bound to the objects of a frame whose call fits it. Raises Mismatch if it
     does not fit, if the program has changed, or if the document is malformed.
     """
     try:
-        return _read(stored.document, snapshot, backwards)
+        return _read(handle, stored.document, snapshot, backwards)
     except (CannotKeep, LookupError, TypeError, ValueError, AttributeError) as error:
         raise Mismatch(f"{type(error).__name__}: {error}") from error
 
 
-def _read(document: Any, snapshot: FrameSnapshot, backwards: Backwards) -> Entry:
-    shared = document["shared"]
-    reader = ArtifactReader(vocabulary(), shared, snapshot, backwards=backwards)
-    guards = reader.read(document["guards"])
-    sources, template, has_graph = (reader.read(part) for part in document["form"])
-    wanted = (*sources, *template.sources)
+def _read(
+    handle: Handle, document: Any, snapshot: FrameSnapshot, backwards: Backwards
+) -> Entry:
+    reader = ArtifactReader(handle, document["shared"], snapshot, backwards)
+    guards, result = reader.read(document["guards"]), document["result"]
+    form = None
+    wanted: tuple[Source, ...] = ()
+    if "sources" in result:
+        sources, template = reader.read(result["sources"]), reader.read(result["template"])
+        form = EntryForm(sources, template, result["run"] is not None)
+        wanted = (*sources, *template.sources)
     steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
     program = GuardProgram(steps)
     if not program.check((*snapshot.args, *snapshot.cells)):
         raise Mismatch("it was compiled for other calls")
-    inputs, read_again = registers[: len(sources)], registers[len(sources) :]
-    run = reader.read(document["run"]) if has_graph else no_graph
-    reader.snapshot = None  # a backward that is read later must not keep the call's tensors
-    shape = template.with_registers(read_again)
-    entry = Entry(program, run, inputs if has_graph else (), shape, False)
-    entry.mutates = document["mutates"]
     notes = {name: reader.read(part) for name, part in document["notes"].items()}
-    form, later = EntryForm(sources, template, has_graph), tuple(map(weakref.ref, reader.caches))
+    if form is not None:
+        inputs, read_again = registers[: len(form.sources)], registers[len(form.sources) :]
+        run = reader.read(result["run"]) if form.has_graph else no_graph
+        shape = form.template.with_registers(read_again)
+        entry = Entry(program, run, inputs if form.has_graph else (), shape, document["hook"])
+    elif "eager" in result:
+        entry = Entry(program, handle.run_hooked if result["eager"] == "hooked" else handle.original)
+    else:
+        entry = Entry(program, reader.read(result["residual"]), None, None, document["hook"])
+        for retry in reader.retries:
+            retry.set_entry(entry)
+    reader.snapshot = None  # a backward that is read later must not keep the call's tensors
+    entry.mutates = document["mutates"]
+    later = tuple(map(weakref.ref, reader.caches))
     entry.notes = Variant(guards, form=form, later=later, **notes)
     return entry
 

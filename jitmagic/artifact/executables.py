@@ -8,7 +8,6 @@ which is parsed when a stage asks for the graph: a call never does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -17,16 +16,23 @@ from torch.fx import GraphModule
 
 from ..autograd.autograd_function import BackwardCache, differentiable, fx_executable
 from ..autograd.replay import Replay
+from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource, Plan
 from ..construction import Construction, construction_of
 from ..devices import Target, find_target
 from ..errors import CannotKeep
+from ..frame.handle import Handle
+from ..frame.locked_frames import RetryEager
+from ..frame.native import Dispatcher, release_arguments
+from ..late import load as load_late
 from ..options import Options
 from ..runtime import native
 from ..runtime.load import load
 from ..torch_types import Executable
+from .code_objects import CODE_READERS
 from .codec import Json
 from .guards import FrameReader, FrameWriter, Mismatch
+from .vocabulary import vocabulary
 
 __all__ = ["ArtifactReader", "ArtifactWriter", "Backwards"]
 
@@ -44,7 +50,21 @@ class Backwards(Protocol):
 
 
 class ArtifactWriter(FrameWriter):
-    """Writes an entry with its executables."""
+    """Writes an entry of a handle with its executables."""
+
+    def __init__(self, handle: Handle, *given: Any) -> None:
+        super().__init__(*given)
+        self.handle, self.code = handle, handle.original.code
+
+    def resume_key(self, dispatcher: Dispatcher) -> tuple[Any, ...]:
+        """Return the data of the key of a resume function."""
+        root = self.handle.flat.root
+        for key, resumed in root.resumes.items():
+            if resumed is dispatcher:
+                places = enumerate(root.body.instructions)
+                place = next(n for n, one in places if one is key.instruction)
+                return place, key.names, key.nulls, key.release is not None
+        raise CannotKeep("a dispatcher of another function")
 
     def other(self, value: Any) -> Json:
         """Return the data of an executable, or of an object that a module names."""
@@ -80,9 +100,33 @@ class ArtifactWriter(FrameWriter):
 class ArtifactReader(FrameReader):
     """Reads an entry, and makes its executables."""
 
-    def __init__(self, *given: Any, backwards: Backwards, **more: Any) -> None:
-        super().__init__(*given, special=_READERS, **more)
+    def __init__(
+        self,
+        handle: Handle,
+        shared: list[Json],
+        snapshot: FrameSnapshot,
+        backwards: Backwards,
+    ) -> None:
+        super().__init__(vocabulary(), shared, snapshot, _READERS)
+        self.handle, self.code, self.namespace = handle, handle.original.code, snapshot.globals
         self.backwards, self.caches = backwards, list[BackwardCache]()
+        self.retries: list[RetryEager] = []
+
+    def retry(self, is_locked: bool) -> RetryEager:
+        """Return what a residual calls when its graph has raised."""
+        self.retries.append(RetryEager(self.handle, is_locked=is_locked))
+        return self.retries[-1]
+
+    def resume(self, data: tuple[Any, ...]) -> Dispatcher:
+        """Return the dispatcher of a resume function; the tracer's view of the code makes it."""
+        place, names, nulls, releases = data
+        flat = self.handle.flat
+        instruction = flat.root.body.instructions[place]
+        release = release_arguments if releases else None
+        flat.root.releases_arguments |= releases
+        key = load_late("trace.residual.resume").ResumeKey(instruction, names, nulls, release)
+        found: Dispatcher = flat.resume(key, self.handle.resume_dispatcher)
+        return found
 
 
 def _made(reader: ArtifactReader, data: Json) -> Any:
@@ -105,6 +149,7 @@ def _replay(reader: ArtifactReader, data: Json) -> Replay:
 
 
 _READERS: Mapping[str, Callable[[Any, Json], Any]] = {
+    **CODE_READERS,
     "made": _made,
     "backward": _backward,
     "replay": _replay,

@@ -63,7 +63,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
-                entry = read_entry(stored, snapshot, later)
+                entry = read_entry(handle, stored, snapshot, later)
             except Mismatch as why:
                 stage.keep(str(why))
                 continue
@@ -93,7 +93,7 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
         return "its options or extensions have no form on disk"
     header = {"name": handle.label, "at": time.time(), "torch": torch.__version__}
     try:
-        data = entry_bytes(entry, snapshot, header)
+        data = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
     store = open_store(handle.options.cache_dir)
@@ -157,8 +157,6 @@ def _key(handle: Handle) -> str | None:
     if not options.persist or options.backend != "native" or options.tunes or options.freeze:
         return None
     if any(registry.rows for registry in REGISTRIES):
-        return None
-    if not handle.is_root:
         return None
     return content_key(
         str(FORMAT),

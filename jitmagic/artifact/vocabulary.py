@@ -8,6 +8,7 @@ from functools import cache
 
 from ..autograd.replay import ReplayInput, ReplayModes, ReplayState, ResultPlace
 from ..autograd.result import AliasStep, Output
+from ..bytecode.user_signature import UserSignature
 from ..codegen import plan as plans
 from ..devices import Target
 from ..errors import ModulePath, UserLine
@@ -29,7 +30,7 @@ _FAMILIES: tuple[type, ...] = (AliasStep, Expr, Guard, Output, Source, plans.Pla
 _OTHERS: tuple[type, ...] = (
     *(Autocast, AutocastDetails, ClassFact, Comparable, Compiled, DataSize, Eager, Interval, ModulePath, NameFact),
     *(OffsetOf, ReplayInput, SizeOf, StateFacts, Step, StrideOf, Target, Template, TensorSpec),
-    *(ReplayModes, ReplayState, ResultPlace, UserLine, plans.KernelSource, plans.LaunchGrid, plans.Layout, plans.Plan),
+    *(ReplayModes, ReplayState, ResultPlace, UserLine, UserSignature, plans.KernelSource, plans.LaunchGrid, plans.Layout, plans.Plan),
     *(plans.SizeVector, plans.Slot, plans.Unit),
 )
 
