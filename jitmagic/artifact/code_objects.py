@@ -14,6 +14,7 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..bytecode import build
 from ..errors import CannotKeep
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Dispatcher, TimedGraph
@@ -57,6 +58,8 @@ def constant_data(writer: Any, value: Any) -> Json:
             return {"$": "timed", "run": writer.write(value.run)}
         case RetryEager():
             return {"$": "retry", "is_locked": value.is_locked}
+        case build.Box():
+            return {"$": "box", "value": constant_data(writer, value.value)}
         case Dispatcher():
             return {"$": "resume", "key": writer.write(writer.resume_key(value))}
         case partial():
@@ -120,6 +123,7 @@ CODE_READERS: Mapping[str, Callable[[Any, Json], Any]] = {
     "retry": lambda reader, data: reader.retry(data["is_locked"]),
     "resume": lambda reader, data: reader.resume(reader.read(data["key"])),
     "partial": _partial,
+    "box": lambda reader, data: build.Box(reader.read(data["value"])),
     "modules": lambda reader, data: sys.modules,
     "namespace": lambda reader, data: reader.table_of(data["name"]),
 }

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import weakref
 import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
-from ..errors import CannotKeep
+from ..errors import CannotKeep, UserLine
 from ..frame.handle import Handle
 from ..frame.ledger import EntryForm, Variant
 from ..frame.native import Entry, GuardProgram, lower_guards
@@ -33,7 +35,7 @@ FORMAT = 1
 _LEVEL = 1  # of compression: kernels are text, 5 times as short
 
 
-_NOTES = ("outcome", "ends", "comparable", "symbols", "constants", "speculates", "loops")
+_NOTES = ("outcome", "ends", "comparable", "symbols", "speculates", "loops")
 
 
 def entry_bytes(
@@ -50,9 +52,19 @@ def entry_bytes(
         "hook": entry.hook,
         "mutates": entry.mutates,
         "notes": {name: writer.write(getattr(notes, name)) for name in _NOTES},
+        "constants": _writable(writer, notes.constants),
     }
     text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
     return zlib.compress(text.encode(), _LEVEL)
+
+
+def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) -> Json:
+    """Return those of a variant's constants that are sizes and numbers of the call."""
+    pairs = []
+    for origin, line in constants.items():
+        with suppress(CannotKeep):
+            pairs.append([writer.write(origin), writer.write(line)])
+    return pairs
 
 
 def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
@@ -136,7 +148,8 @@ def _read(
     reader.snapshot = None  # a backward that is read later must not keep the call's tensors
     entry.mutates = document["mutates"]
     later = tuple(map(weakref.ref, reader.caches))
-    entry.notes = Variant(guards, form=form, later=later, **notes)
+    constants = dict(reader.read(document["constants"]))
+    entry.notes = Variant(guards, form=form, later=later, constants=constants, **notes)
     return entry
 
 

@@ -109,20 +109,20 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
 
 def _write_changes(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> None:
     """Write the entry again whenever a backward of it is compiled, or its comparison ends."""
-    known, made = ref(handle), ref(entry)
+    known = ref(handle)
     bare = FrameSnapshot(
         snapshot.code, (), (), snapshot.globals, snapshot.builtins, snapshot.name, snapshot.qualname
     )  # without the call's tensors
 
-    def write() -> None:
-        owner, changed = known(), made()
-        if owner is not None and changed is not None:
+    def write(changed: Entry) -> None:
+        if (owner := known()) is not None:
             _write(owner, bare, changed)
 
+    made = ref(entry)
     entry.notes.changed = write
     for later in entry.notes.later:
         if (backward := later()) is not None:
-            backward.on_made = write
+            backward.on_made = lambda: (changed := made()) is not None and write(changed)
 
 
 @dataclass(frozen=True, slots=True)

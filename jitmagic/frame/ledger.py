@@ -139,8 +139,8 @@ class Variant:
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
     form: EntryForm | None = None  # None: the result is made by Python code
     place: int | None = None  # in the library of entries on disk
-    # Called when a comparison with eager has ended, or a backward was compiled.
-    changed: Callable[[], None] = field(default=lambda: None)
+    changed: Callable[[Entry], None] = field(default=lambda entry: None)
+    """Called with the entry after a comparison with eager, or with the entry that replaces it."""
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""
@@ -222,8 +222,10 @@ class Ledger:
             return False
         other.notes.instance = entry.notes.instance
         other.notes.number = entry.notes.number
+        other.notes.place, other.notes.changed = entry.notes.place, entry.notes.changed
         self._dispatcher.remove(entry)
         self._dispatcher.add(other)
+        other.notes.changed(other)
         return True
 
     def why_given_up(self, entry: Entry, error: Exception) -> str | None:
