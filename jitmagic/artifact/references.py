@@ -3,7 +3,7 @@
 In: an object of the process, such as a module, a function, a class or a descriptor. Out: a path,
 and facts. A path is the name of a module in `sys.modules`, then names in dictionaries of modules
 and classes. Facts say what kind of object it is: a function is its code, a class its name (guards
-check the attributes that a trace read). Following a path imports nothing and calls nothing: it
+check the attributes that a trace read). Following a path calls nothing, and imports modules of jitmagic only: it
 reads `__dict__`. Objects of other kinds raise CannotKeep.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 import sys
 from collections.abc import Iterator
 from types import (
@@ -41,6 +42,7 @@ _DESCRIPTORS = (
     MethodDescriptorType,
     WrapperDescriptorType,
 )
+_OWN = f"{__package__.partition('.')[0]}."
 _MRO, _NAMES = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__"))
 # Attributes by which a wrapper in a class's dictionary leads to the function inside.
 _INSIDE = {
@@ -103,6 +105,8 @@ def module_of_namespace(table: object) -> str | None:
 def find(path: Path) -> Any:
     """Return the object at a path; raises LookupError if there is none."""
     name, *rest = path
+    if name.startswith(_OWN):  # all other modules are imported by the program, or its entry is not used
+        importlib.import_module(name)
     at: Any = sys.modules[name]
     for part in rest:
         at = _step(at, part)
