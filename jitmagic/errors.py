@@ -48,6 +48,8 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "BytecodeError",
+    "ArtifactRefused",
+    "CallNotSaved",
     "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
@@ -291,7 +293,26 @@ class OperationFailed(CompileFailed):
 
 
 class CannotKeep(JitmagicError):
-    """Raised for a part of a compiled entry that has no form outside of its process."""
+    """Says that a part of a compiled entry has no form outside of its process."""
+
+
+class ArtifactRefused(JitmagicError, ValueError):
+    """Says that `jitmagic.load` does not take a file: it is damaged, or made for another machine or
+    version.
+    """
+
+    def __init__(self, path: object, why: str, hint: str = "save it again") -> None:
+        self.why = why
+        super().__init__(f"{path} is not loaded: {why}{_hinted(hint)}")
+
+
+class CallNotSaved(JitmagicError, TypeError):
+    """Says that a loaded file has no compiled code for a call, and what differs."""
+
+    def __init__(self, name: str, reasons: Iterable[str]) -> None:
+        why = "; ".join(dict.fromkeys(reasons)) or "it has no entries"
+        hint = _hinted("save it with an example of this call, or with dynamic=True")
+        super().__init__(f"the file has no compiled code of {name} for this call: {why}{hint}")
 
 
 class ToolchainError(CompileFailed):

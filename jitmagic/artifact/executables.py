@@ -102,15 +102,24 @@ class ArtifactReader(FrameReader):
 
     def __init__(
         self,
-        handle: Handle,
+        handle: Handle | None,
         shared: list[Json],
         snapshot: FrameSnapshot,
         backwards: Backwards,
     ) -> None:
+        """`handle`: None for a file, which has no code of the program."""
         super().__init__(vocabulary(), shared, snapshot, _READERS)
-        self.handle, self.code, self.namespace = handle, handle.original.code, snapshot.globals
+        self.handle, self.code, self.namespace = handle, snapshot.code, snapshot.globals
         self.backwards, self.caches = backwards, list[BackwardCache]()
         self.retries: list[RetryEager] = []
+
+    def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
+        """Load a plan, and its kernels from the cache."""
+        options = self.backwards.options
+        here = find_target(plan.device, options)
+        if here != target and source is not None:
+            raise Mismatch(f"its kernels are for {target}, this machine is {here}")
+        return load(plan, source, target, options).run
 
     def retry(self, is_locked: bool) -> RetryEager:
         """Return what a residual calls when its graph has raised."""
@@ -159,14 +168,6 @@ _READERS: Mapping[str, Callable[[Any, Json], Any]] = {
 # --------------------------------------------------------------------------------------- factories
 
 
-def _load(
-    reader: ArtifactReader, plan: Plan, source: KernelSource | None, target: Target
-) -> Executable:
-    options = reader.backwards.options
-    here = find_target(plan.device, options)
-    if here != target and source is not None:
-        raise Mismatch(f"its kernels are for {target}, this machine is {here}")
-    return load(plan, source, target, options).run
 
 
 def _of(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +175,7 @@ def _of(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 FACTORIES: Mapping[str, Callable[..., Any]] = {
-    "load": _load,
+    "load": lambda reader, *given: reader.load_plan(*given),
     "op_by_op": _of(fx_executable),
     "differentiable": _of(differentiable),
     **{
