@@ -7,6 +7,7 @@
     ├── Unsupported                   fullgraph=True, and the code has a graph break
     ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
+    ├── CannotKeep                    compiled code holds something that no file can hold
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
     │   ├── CannotRender              a renderer has no line for a scalar operation
@@ -225,6 +226,10 @@ class UnsupportedTorch(JitmagicError):
         super().__init__(f"torch {version} has no {name}{_hinted(remedy)}")
 
 
+class CannotKeep(JitmagicError):
+    """Says that compiled code cannot be written to a file, because a part of it is no data."""
+
+
 class CompileFailed(JitmagicError):
     """Says that a stage of a compile failed; `__cause__` is the original exception."""
 
@@ -290,10 +295,6 @@ class OperationFailed(CompileFailed):
         self.name, self.why, self.node, self.where = name, why, node, where
         place = f"\n  {where}" if where else ""
         super().__init__(f"autograd: {name}: {why}{place}")
-
-
-class CannotKeep(JitmagicError):
-    """Says that a part of a compiled entry has no form outside of its process."""
 
 
 class ArtifactRefused(JitmagicError, ValueError):

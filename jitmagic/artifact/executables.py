@@ -8,8 +8,9 @@ which is parsed when a stage asks for the graph: a call never does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from torch.fx import GraphModule
@@ -30,8 +31,8 @@ from ..runtime import native
 from ..runtime.load import load
 from ..torch_types import Executable
 from .code_objects import CODE_READERS
-from .codec import Json
-from .guards import FrameReader, FrameWriter, Mismatch
+from .codec import Json, Reader, Writer
+from .guards import FrameReader, FrameWriter, Mismatch, refer, resolve
 from .vocabulary import vocabulary
 
 __all__ = ["ArtifactReader", "ArtifactWriter", "Backwards"]
@@ -47,6 +48,27 @@ class Backwards(Protocol):
 
     def warn_of_replay(self, is_outdated: bool) -> None:
         """Warn that a backward runs op by op."""
+
+
+class GraphWriter(Writer):
+    """Writes the data of a graph (graph/data/), whose functions modules name."""
+
+    def other(self, value: Any) -> Json:
+        """Return the data of a function or a class."""
+        return {"$": "ref", "to": refer(value)}
+
+
+def _graph(reader: Any, data: Json) -> GraphModule:
+    document = json.loads(data["text"])
+    inner = Reader(_graph_vocabulary(), document["shared"], {"ref": _READERS["ref"]})
+    made: GraphModule = load_late("graph.data.reading").graph_of(inner.read(document["data"]))
+    return made
+
+
+@cache
+def _graph_vocabulary() -> dict[str, type]:
+    forms = load_late("graph.data.forms")
+    return vocabulary() | {name: getattr(forms, name) for name in forms.__all__}
 
 
 class ArtifactWriter(FrameWriter):
@@ -94,7 +116,10 @@ class ArtifactWriter(FrameWriter):
         }
 
     def _graph(self, graph: GraphModule) -> Json:
-        raise CannotKeep("a graph")
+        """Return a graph as text of its own, which only a stage that needs it parses."""
+        writer = GraphWriter(_graph_vocabulary())
+        data = writer.write(load_late("graph.data.writing").graph_data(graph))
+        return {"$": "graph", "text": json.dumps({"shared": writer.shared, "data": data})}
 
 
 class ArtifactReader(FrameReader):
@@ -162,6 +187,8 @@ _READERS: Mapping[str, Callable[[Any, Json], Any]] = {
     "made": _made,
     "backward": _backward,
     "replay": _replay,
+    "graph": _graph,
+    "ref": lambda reader, data: resolve(data["to"]),
 }
 
 
