@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..bytecode import build
 from ..errors import CannotKeep
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Dispatcher, TimedGraph
+from ..guards.source import Source
 from .codec import Json
 from .fingerprint import fingerprint
 
@@ -60,6 +61,8 @@ def constant_data(writer: Any, value: Any) -> Json:
             return {"$": "retry", "is_locked": value.is_locked}
         case build.Box():
             return {"$": "box", "value": constant_data(writer, value.value)}
+        case MethodType(__self__=Source() as source) if value.__func__ is type(source).follow:
+            return {"$": "follow", "of": writer.write(source)}
         case Dispatcher():
             return {"$": "resume", "key": writer.write(writer.resume_key(value))}
         case partial():
@@ -124,6 +127,7 @@ CODE_READERS: Mapping[str, Callable[[Any, Json], Any]] = {
     "resume": lambda reader, data: reader.resume(reader.read(data["key"])),
     "partial": _partial,
     "box": lambda reader, data: build.Box(reader.read(data["value"])),
+    "follow": lambda reader, data: reader.read(data["of"]).follow,
     "modules": lambda reader, data: sys.modules,
     "namespace": lambda reader, data: reader.table_of(data["name"]),
 }

@@ -76,7 +76,8 @@ def facts_of(value: Any) -> Facts:
         return "class", str(_NAMES(value).get("__module__", "")), value.__qualname__
     if kind is BuiltinFunctionType:
         owner = value.__self__
-        if owner is not None and not isinstance(owner, ModuleType | type):
+        is_pybind = type(owner).__name__ == "PyCapsule" or "pybind11" in type(owner).__name__
+        if owner is not None and not isinstance(owner, ModuleType | type) and not is_pybind:
             raise CannotKeep(f"the method {value.__name__} of a {type(owner).__qualname__}")
         return "builtin", str(value.__module__), value.__qualname__
     if kind in _DESCRIPTORS:
