@@ -204,6 +204,7 @@ def _of(factory: Callable[..., Any]) -> Callable[..., Any]:
 FACTORIES: Mapping[str, Callable[..., Any]] = {
     "load": lambda reader, *given: reader.load_plan(*given),
     "op_by_op": _of(fx_executable),
+    "interpreted": lambda reader, graph: load_late("compile.backends").interpreted_by_torch(graph),
     "differentiable": _of(differentiable),
     **{
         name: _of(getattr(native, name))

@@ -154,7 +154,7 @@ def _name(key: str, place: int) -> str:
 def _key(handle: Handle) -> str | None:
     """Return the key of a handle's entries; None if they are not kept."""
     options = handle.options
-    if not options.persist or options.backend != "native" or options.tunes or options.freeze:
+    if not options.persist or options.backend not in ("native", "eager") or options.tunes or options.freeze:
         return None
     if any(registry.rows for registry in REGISTRIES):
         return None
