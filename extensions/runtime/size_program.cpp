@@ -313,6 +313,8 @@ bool register_sizes(PyObject* module) {
   program_type.tp_methods = program_methods;
   program_type.tp_new = program_new;
   program_type.tp_dealloc = program_dealloc;
+  program_type.tp_free = free_constructed<SizeProgram>;
+  program_type.tp_members = construction_member<SizeProgram>;
   register_type.tp_name = "jitmagic._runtime.Register";
   register_type.tp_doc = "Register(index): a placeholder for a number that a SizeProgram computes.";
   register_type.tp_basicsize = sizeof(Register);

@@ -42,6 +42,7 @@ struct SizeProgram {
   size_t inputs;
   std::vector<Instruction>* code;
   size_t registers;
+  PyObject* construction;  // see constructed.h
 };
 
 // Casts to a SizeProgram; throws with Python's error state set for another object.

@@ -9,13 +9,20 @@ which is parsed when a stage asks for the graph: a call never does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
+from threading import RLock
 from typing import Any, Protocol
 
+import torch
 from torch.fx import GraphModule
 
-from ..autograd.autograd_function import BackwardCache, differentiable, fx_executable
+from ..autograd.autograd_function import (
+    BackwardCache,
+    differentiable,
+    differentiable_template,
+    fx_executable,
+)
 from ..autograd.replay import Replay
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource, Plan
@@ -28,7 +35,11 @@ from ..frame.native import Dispatcher, release_arguments
 from ..late import load as load_late
 from ..options import Options
 from ..runtime import native
-from ..runtime.load import load
+from ..runtime.load import load, load_template
+from ..symbols.context import Context
+from ..symbols.size import Size
+from ..symbols.size_programs import SizeProgram, size_program
+from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from .code_objects import CODE_READERS
 from .codec import Json, Reader, Writer
@@ -36,6 +47,8 @@ from .guards import FrameReader, FrameWriter, Mismatch, refer, resolve
 from .vocabulary import vocabulary
 
 __all__ = ["ArtifactReader", "ArtifactWriter", "Backwards"]
+
+_KEPT = 64  # as compile/sized_backwards.py
 
 
 class Backwards(Protocol):
@@ -45,6 +58,12 @@ class Backwards(Protocol):
 
     def build(self, graph: GraphModule) -> Executable:
         """Compile a backward graph."""
+
+    def size_compiler(self, state: tuple[Any, ...]) -> Any:
+        """Return a SizeCompiler (compile/sizes.py) of these parts of a trace."""
+
+    def sized_backwards(self, graphs: tuple[Any, ...]) -> Any:
+        """Return SizedBackwards (compile/sized_backwards.py) of these graphs."""
 
     def warn_of_replay(self, is_outdated: bool) -> None:
         """Warn that a backward runs op by op."""
@@ -56,6 +75,25 @@ class GraphWriter(Writer):
     def other(self, value: Any) -> Json:
         """Return the data of a function or a class."""
         return {"$": "ref", "to": refer(value)}
+
+
+def _stored(value: tuple[Any, ...]) -> str:
+    """Return graphs with the Sizes that they share, as text."""
+    writer = GraphWriter(_graph_vocabulary())
+    data = writer.write(load_late("graph.data.writing").stored(value))
+    return json.dumps({"shared": writer.shared, "data": data})
+
+
+def _restored(text: str) -> tuple[Any, ...]:
+    document = json.loads(text)
+    inner = Reader(_graph_vocabulary(), document["shared"], {"ref": _READERS["ref"]})
+    made: tuple[Any, ...] = load_late("graph.data.reading").restored(inner.read(document["data"]))
+    return made
+
+
+def write_size(writer: Writer, size: Size) -> Json:
+    """Return the data of a size, with the Context that it is known in."""
+    return {"$": "dimension", "expr": writer.write(size.expr), "in": writer.write(size.context)}
 
 
 def _graph(reader: Any, data: Json) -> GraphModule:
@@ -98,6 +136,14 @@ class ArtifactWriter(FrameWriter):
             return {"$": "replay", "graph": written, "state": self.write(value.state)}
         if isinstance(value, GraphModule):
             return self._graph(value)
+        if isinstance(value, Size):
+            return write_size(self, value)
+        if isinstance(value, Context):
+            return self.memoised(value, lambda one: {"$": "context", "facts": self.write(one.facts)})
+        if hasattr(value, "graphs"):
+            return self._sized_backwards(value)
+        if type(value).__name__ == "SizedState":
+            return {"$": "sizes", "text": _stored((value.graph, value.inputs, value.mutated))}
         if hasattr(value, "construction"):
             return self.memoised(value, self._executable)
         return super().other(value)
@@ -114,6 +160,15 @@ class ArtifactWriter(FrameWriter):
             "graph": None if graph is None else self.write(graph),
             "made": [[list(missing), self.write(run)] for missing, run in cache.made.items()],
         }
+
+    def _sized_backwards(self, backwards: Any) -> Json:
+        graphs = backwards.graphs
+        made = []
+        for missing, run in backwards.made.items():
+            *_, templates, alone = construction_of(run).arguments
+            made.append([list(missing), self.write(tuple(templates)), self.write(alone)])
+        parts = (graphs.backward, graphs.source, graphs.tangents, graphs.predicates)
+        return {"$": "backwards", "text": _stored(parts), "made": made}
 
     def _graph(self, graph: GraphModule) -> Json:
         """Return a graph as text of its own, which only a stage that needs it parses."""
@@ -145,6 +200,16 @@ class ArtifactReader(FrameReader):
         if here != target and source is not None:
             raise Mismatch(f"its kernels are for {target}, this machine is {here}")
         return load(plan, source, target, options).run
+
+    def load_plans(
+        self, plan: Plan, source: KernelSource | None, symbols: tuple[Symbol, ...], target: Target
+    ) -> Any:
+        """Load a plan for all sizes, and its kernels from the cache."""
+        options = self.backwards.options
+        here = find_target(plan.device, options)
+        if here != target and source is not None:
+            raise Mismatch(f"its kernels are for {target}, this machine is {here}")
+        return load_template(plan, source, symbols, target, options).plan
 
     def retry(self, is_locked: bool) -> RetryEager:
         """Return what a residual calls when its graph has raised."""
@@ -188,6 +253,10 @@ _READERS: Mapping[str, Callable[[Any, Json], Any]] = {
     "backward": _backward,
     "replay": _replay,
     "graph": _graph,
+    "backwards": lambda reader, data: _LoadedBackwards(reader, data),
+    "sizes": lambda reader, data: data["text"],
+    "context": lambda reader, data: Context.of(reader.read(data["facts"])),
+    "dimension": lambda reader, data: Size(reader.read(data["expr"]), reader.read(data["in"])),
     "ref": lambda reader, data: resolve(data["to"]),
 }
 
@@ -201,11 +270,100 @@ def _of(factory: Callable[..., Any]) -> Callable[..., Any]:
     return lambda reader, *arguments: factory(*arguments)
 
 
+def _by_sizes(
+    reader: ArtifactReader,
+    places: tuple[tuple[int, int], ...],
+    most: int,
+    excluded: tuple[tuple[int, ...], ...],
+    state: str | None,
+    templates: list[tuple[SizeProgram, native.SizeTemplate]],
+    alone: dict[tuple[int, ...], Executable],
+) -> native.BySizes:
+    """Return an executable for the stored sizes, which compiles for others from the stored trace."""
+    if state is None:
+        raise Mismatch("an executable for some sizes alone")
+    compilers: list[Any] = []
+
+    def missed(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Executable:
+        if not compilers:
+            compilers.append(reader.backwards.size_compiler(_restored(state)))
+            compilers[0].run = made
+        run: Executable = compilers[0].missed(values, inputs)
+        return run
+
+    made = native.by_sizes(places, missed, most, excluded)
+    _fill(made, templates, alone)
+    return made
+
+
+def _fill(run: native.BySizes, templates: Iterable[Any], alone: Mapping[Any, Executable]) -> None:
+    for predicates, template in templates:
+        native.add_template(run, predicates, template)
+    for values, executable in alone.items():
+        native.add_alone(run, values, executable)
+
+
+class _LoadedBackwards:
+    """The backwards for all sizes that another process has compiled; others are compiled here."""
+
+    def __init__(self, reader: ArtifactReader, data: Json) -> None:
+        self._reader, self._text = reader, data["text"]
+        self._stored = {tuple(missing): parts for missing, *parts in data["made"]}
+        self._compiler: Any = None
+        self.made: dict[tuple[int, ...], native.BySizes] = {}
+        self._lock = RLock()
+
+    @property
+    def compiler(self) -> Any:
+        """The SizedBackwards, with its graphs."""
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = self._reader.backwards.sized_backwards(_restored(self._text))
+            return self._compiler
+
+    @property
+    def graphs(self) -> Any:
+        """The graphs, for the data of a further process."""
+        return self.compiler.graphs
+
+    def source(self, values: tuple[int, ...]) -> GraphModule:
+        """Return the torch-level graph at these sizes."""
+        graph: GraphModule = self.compiler.source(values)
+        return graph
+
+    def __call__(self, missing: tuple[int, ...]) -> native.BySizes:
+        """Return the backward without these tangents, for each size tuple."""
+        with self._lock:
+            if missing not in self.made:
+                self.made[missing] = self._new(missing)
+            return self.made[missing]
+
+    def _new(self, missing: tuple[int, ...]) -> native.BySizes:
+        builders: list[Any] = []
+
+        def missed(values: tuple[int, ...], inputs: object) -> Executable:
+            if not builders:
+                builders.append(self.compiler.builder(missing))
+                builders[0].run = made
+            run: Executable = builders[0].missed(values)
+            return run
+
+        made = native.by_sizes((), missed, _KEPT)
+        if missing in self._stored:
+            templates, alone = self._stored[missing]
+            _fill(made, self._reader.read(templates), self._reader.read(alone))
+        return made
+
+
 FACTORIES: Mapping[str, Callable[..., Any]] = {
     "load": lambda reader, *given: reader.load_plan(*given),
     "op_by_op": _of(fx_executable),
     "interpreted": lambda reader, graph: load_late("compile.backends").interpreted_by_torch(graph),
     "differentiable": _of(differentiable),
+    "differentiable_template": _of(differentiable_template),
+    "size_program": _of(size_program),
+    "by_sizes": _by_sizes,
+    "load_template": lambda reader, *given: reader.load_plans(*given),
     **{
         name: _of(getattr(native, name))
         for name in (

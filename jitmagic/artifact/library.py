@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import torch
@@ -138,6 +139,18 @@ class LaterBuilds:
             graph, self.options, self.record
         )
         return made
+
+    def size_compiler(self, state: Any) -> Any:
+        """Return what compiles a graph for further sizes."""
+        pipeline = load_late("compile.pipeline")
+        made = pipeline.SizedState(*state)
+        return pipeline.size_compiler(self.record.name, made, self.options, self.record)
+
+    def sized_backwards(self, graphs: Any) -> Any:
+        """Return what compiles backwards for further sizes."""
+        pipeline = load_late("compile.pipeline")
+        made = pipeline.SizedGraphs(*graphs)
+        return pipeline.sized_backwards(made, self.options, self.record)
 
     def warn_of_replay(self, is_outdated: bool) -> None:
         """Warn that a backward runs op by op."""

@@ -22,13 +22,15 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.size import DataSize, OffsetOf, SizeOf, StrideOf
+from ..symbols.context_facts import ContextFacts
 from ..trace.residual.template import Template
+from ..trace.result import GraphInput
 
 __all__ = ["vocabulary"]
 
 _FAMILIES: tuple[type, ...] = (AliasStep, Expr, Guard, Output, Source, plans.PlanStep, plans.Slot)
 _OTHERS: tuple[type, ...] = (
-    *(Autocast, AutocastDetails, ClassFact, Comparable, Compiled, DataSize, Eager, Interval, ModulePath, NameFact),
+    *(Autocast, AutocastDetails, ClassFact, Comparable, Compiled, ContextFacts, DataSize, GraphInput, Eager, Interval, ModulePath, NameFact),
     *(OffsetOf, ReplayInput, SizeOf, StateFacts, Step, StrideOf, Target, Template, TensorSpec),
     *(ReplayModes, ReplayState, ResultPlace, UserLine, UserSignature, plans.KernelSource, plans.LaunchGrid, plans.Layout, plans.Plan),
     *(plans.SizeVector, plans.Slot, plans.Unit),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import GraphModule
@@ -50,8 +50,10 @@ from .result import (
 
 __all__ = [
     "BackwardCache",
+    "SizedBackwardCache",
     "SizedAutogradFunction",
     "differentiable",
+    "differentiable_template",
     "fx_executable",
     "make_callable",
 ]
@@ -128,35 +130,52 @@ class SizedAutogradFunction:
     def template(
         self,
         forward: object,
-        resolve: Callable[[tuple[int, ...]], Any],
-        source: Callable[[tuple[int, ...]], GraphModule],
+        resolve: SizedBackwardCache,
     ) -> Any:
         """Return the callable for all values. `forward` serves all values or is looked up per size
-        tuple. `resolve` returns the factory of partial backwards for a size tuple; `source` builds
-        the torch-level graph at it.
+        tuple. `resolve` returns the factory of partial backwards for a size tuple.
         """
         if self._needs_nothing:
             return forward
-        code = SizeCode(len(self._symbols))
-        code.set_symbols(self._symbols)
-        signature = _described(self._partition, self._graph)
-        absent = _stand_ins(_skippable_specs(self._partition))
-        sized = code.with_registers((signature["tangents"], signature["aliasing"], absent))
+        run = forward if self._computes else None
+        facts = _described(self._partition, self._graph)
+        absent = tuple(_skippable_specs(self._partition))
+        return differentiable_template(run, resolve, self._replay, facts, absent, self._symbols)
 
-        def replay(values: tuple[int, ...]) -> Replay:
-            known = dict[Expr, int](zip(self._symbols, values, strict=True))
-            return self._replay.at(known, lambda: source(values))
 
-        return runtime_module().AutogradTemplate(
-            forward if self._computes else None,
-            resolve,
-            replay,
-            signature,
-            sized,
-            code.program(),
-            CompileFailed,
-            DoubleBackward,
-        )
+class SizedBackwardCache(Protocol):
+    """Returns the backward for each size tuple, without tangents that are missing."""
+
+    def __call__(self, missing: tuple[int, ...]) -> Any: ...
+
+    def source(self, values: tuple[int, ...]) -> GraphModule:
+        """Return the torch-level graph at these sizes."""
+
+
+def differentiable_template(
+    run: object,
+    resolve: SizedBackwardCache,
+    replay: Replay,
+    facts: dict[str, Any],
+    absent: tuple[TensorSpec, ...],
+    symbols: tuple[Symbol, ...],
+) -> Any:
+    """Return `differentiable` for all values of the symbols, with Sizes in `facts` and `absent`."""
+    code = SizeCode(len(symbols))
+    code.set_symbols(symbols)
+    sized = code.with_registers((facts["tangents"], facts["aliasing"], _stand_ins(absent)))
+
+    def replay_at(values: tuple[int, ...]) -> Replay:
+        known = dict[Expr, int](zip(symbols, values, strict=True))
+        return replay.at(known, lambda: resolve.source(values))
+
+    made = runtime_module().AutogradTemplate(
+        run, resolve, replay_at, facts, sized, code.program(), CompileFailed, DoubleBackward
+    )
+    if facts["checks"]:
+        return made  # they are live functions
+    given = (run, resolve, replay, facts, absent, symbols)
+    return made_by(made, "differentiable_template", *given)
 
 
 def _is_plain(partition: Partition) -> bool:

@@ -51,7 +51,7 @@ from ..torch_types import Executable
 from ..trace.residual.generators import rewrite_generator
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
-from ..trace.result import Trace
+from ..trace.result import Constant, Return, Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
@@ -69,7 +69,8 @@ from .func_transforms import under_transforms
 from .graph_passes import edit_captured, edit_joint, edit_parts
 from .lazy_backwards import build_backward, prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
-from .sizes import CompiledGraph, SizeCompiler, compile_sizes
+from .sized_backwards import SizedBackwards, SizedGraphs
+from .sizes import CompiledGraph, SizeCompiler, SizedState, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import stop_before, trace_frame, trace_statically
 
@@ -78,6 +79,8 @@ __all__ = [
     "compile_frame",
     "flatten",
     "rewrite_generator",
+    "size_compiler",
+    "sized_backwards",
     "warn_of_replay",
 ]
 
@@ -283,6 +286,21 @@ def _compile_ahead(
 def compile_backward(graph: GraphModule, options: Options, record: Recording) -> Executable:
     """Compile the backward of an entry that another process has compiled."""
     return build_backward(build_executable, graph, options, record)
+
+
+def size_compiler(
+    name: str, state: SizedState, options: Options, record: Recording
+) -> SizeCompiler:
+    """Return what compiles an entry of another process for further sizes."""
+    nothing = Return(Constant(None))
+    traced = Trace(name, state.graph, state.inputs, (), (), nothing, mutated=state.mutated)
+    static = partial(_compile_static, options=options)
+    return SizeCompiler(traced, static, builders_for_sizes(options, record), options, record)
+
+
+def sized_backwards(graphs: SizedGraphs, options: Options, record: Recording) -> SizedBackwards:
+    """Return what compiles the backwards of an entry of another process for further sizes."""
+    return SizedBackwards(graphs, builders_for_sizes(options, record), options)
 
 
 def _of_frozen_weights(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -30,7 +30,7 @@ from ..codegen.plan import (
     Slot,
     View,
 )
-from ..construction import made_by
+from ..construction import construction_of, made_by
 from ..extension import runtime_module
 from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
@@ -45,6 +45,8 @@ __all__ = [
     "KernelEntry",
     "SizeTemplate",
     "Step",
+    "add_alone",
+    "add_template",
     "by_sizes",
     "executable_template",
     "freed_results",
@@ -260,13 +262,37 @@ def by_sizes(
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Executable],
     most: int = sys.maxsize,
     excluded: tuple[tuple[int, ...], ...] = (),
+    state: object = None,
 ) -> BySizes:
     """Return an executable that selects another one by the sizes of its inputs, read at `places`
     (input, dimension). Of the executables that templates make, the `most` recently used are cached.
     For size tuples in `excluded`, and where no template applies, `miss` returns the one to call,
-    which is cached only if `add` is called with it. See sized.cpp.
+    which is cached only if `add` is called with it. See sized.cpp. `state`: the data of which
+    another process makes `miss`.
     """
-    return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
+    made: BySizes = runtime_module().BySizes(places, miss, most, excluded)
+    return made_by(made, "by_sizes", places, most, excluded, state, list[Any](), dict[Any, Any]())
+
+
+def add_template(
+    run: BySizes,
+    predicates: SizeProgram,
+    template: SizeTemplate,
+    checked: Callable[[tuple[int, ...]], None] | None = None,
+) -> None:
+    """Let `run` use a template for sizes that satisfy the predicates; `checked` is called with each
+    first.
+    """
+    run.add_template(predicates, template, checked)
+    *_, templates, _ = construction_of(run).arguments
+    templates.append((predicates, template))
+
+
+def add_alone(run: BySizes, values: tuple[int, ...], executable: Executable) -> None:
+    """Let `run` use an executable for these sizes, for which there is no template."""
+    run.add(values, executable)
+    *_, alone = construction_of(run).arguments
+    alone[values] = executable
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
