@@ -7,22 +7,31 @@ factory of that name with the arguments that it has read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .errors import CannotKeep
 
-__all__ = ["Construction", "construction_of", "made_by"]
+__all__ = ["Construction", "construction_of", "made_by", "nothing"]
 
 E = TypeVar("E")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, eq=False)
 class Construction:
-    """The factory of an executable, by its name, and the arguments of the call that made it."""
+    """The factory of an executable, by its name, and the arguments of the call that made it.
+
+    `on_change` is called when an argument has grown, such as the templates of `by_sizes`.
+    """
 
     factory: str
     arguments: tuple[Any, ...]
+    on_change: Callable[[], None] = nothing
 
 
 def made_by(executable: E, factory: str, *arguments: object) -> E:

@@ -40,8 +40,10 @@ _NOTES = ("outcome", "ends", "comparable", "symbols", "speculates", "loops")
 
 def entry_bytes(
     handle: Handle, entry: Entry, snapshot: FrameSnapshot, header: dict[str, Any]
-) -> bytes:
-    """Return the data of an entry of a handle; raises CannotKeep. `header`: facts for people."""
+) -> tuple[bytes, list[Any]]:
+    """Return the data of an entry of a handle, and its parts that may change (`on_change`). Raises
+    CannotKeep. `header`: facts for people.
+    """
     notes: Variant = entry.notes
     writer = ArtifactWriter(handle, vocabulary(), snapshot, notes.guards, {})
     document = {
@@ -55,7 +57,7 @@ def entry_bytes(
         "constants": _writable(writer, notes.constants),
     }
     text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
-    return zlib.compress(text.encode(), _LEVEL)
+    return zlib.compress(text.encode(), _LEVEL), writer.growing
 
 
 def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) -> Json:
@@ -108,9 +110,10 @@ class StoredEntry:
 
 def read_entry(
     handle: Handle, stored: StoredEntry, snapshot: FrameSnapshot, backwards: Backwards
-) -> Entry:
-    """Return the entry, bound to the objects of a frame whose call fits it. Raises Mismatch if it
-    does not fit, if the program has changed, or if the document is malformed.
+) -> tuple[Entry, list[Any]]:
+    """Return the entry, bound to the objects of a frame whose call fits it, and its parts that may
+    change. Raises Mismatch if it does not fit, if the program has changed, or if the document is
+    malformed.
     """
     try:
         return _read(handle, stored.document, snapshot, backwards)
@@ -120,7 +123,7 @@ def read_entry(
 
 def _read(
     handle: Handle, document: Any, snapshot: FrameSnapshot, backwards: Backwards
-) -> Entry:
+) -> tuple[Entry, list[Any]]:
     reader = ArtifactReader(handle, document["shared"], snapshot, backwards)
     guards, result = reader.read(document["guards"]), document["result"]
     form = None
@@ -150,7 +153,7 @@ def _read(
     later = tuple(map(weakref.ref, reader.caches))
     constants = dict(reader.read(document["constants"]))
     entry.notes = Variant(guards, form=form, later=later, constants=constants, **notes)
-    return entry
+    return entry, reader.growing
 
 
 def no_graph() -> tuple[object, ...]:

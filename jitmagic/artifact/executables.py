@@ -26,7 +26,7 @@ from ..autograd.autograd_function import (
 from ..autograd.replay import Replay
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource, Plan
-from ..construction import Construction, construction_of
+from ..construction import Construction, construction_of, nothing
 from ..devices import Target, find_target
 from ..errors import CannotKeep
 from ..frame.handle import Handle
@@ -115,6 +115,7 @@ class ArtifactWriter(FrameWriter):
     def __init__(self, handle: Handle, *given: Any) -> None:
         super().__init__(*given)
         self.handle, self.code = handle, handle.original.code
+        self.growing: list[Any] = []  # parts that change when more is compiled: see `on_change`
 
     def resume_key(self, dispatcher: Dispatcher) -> tuple[Any, ...]:
         """Return the data of the key of a resume function."""
@@ -150,10 +151,13 @@ class ArtifactWriter(FrameWriter):
 
     def _executable(self, value: Any) -> Json:
         made: Construction = construction_of(value)
+        if made.factory == "by_sizes":
+            self.growing.append(made)
         return {"$": "made", "by": made.factory, "of": self.write(made.arguments)}
 
     def _backward(self, cache: BackwardCache) -> Json:
         graph = cache.graph()
+        self.growing.append(cache)
         return {
             "$": "backward",
             "tangents": cache.tangents,
@@ -162,6 +166,7 @@ class ArtifactWriter(FrameWriter):
         }
 
     def _sized_backwards(self, backwards: Any) -> Json:
+        self.growing.append(backwards)
         graphs = backwards.graphs
         made = []
         for missing, run in backwards.made.items():
@@ -191,6 +196,7 @@ class ArtifactReader(FrameReader):
         super().__init__(vocabulary(), shared, snapshot, _READERS)
         self.handle, self.code, self.namespace = handle, snapshot.code, snapshot.globals
         self.backwards, self.caches = backwards, list[BackwardCache]()
+        self.growing: list[Any] = []  # as ArtifactWriter's
         self.retries: list[RetryEager] = []
 
     def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
@@ -239,6 +245,7 @@ def _backward(reader: ArtifactReader, data: Json) -> BackwardCache:
     stored = {tuple(missing): run for missing, run in data["made"]}
     cache.stored = {missing: partial(reader.read, run) for missing, run in stored.items()}
     reader.caches.append(cache)
+    reader.growing.append(cache)
     return cache
 
 
@@ -293,6 +300,7 @@ def _by_sizes(
 
     made = native.by_sizes(places, missed, most, excluded)
     _fill(made, templates, alone)
+    reader.growing.append(construction_of(made))
     return made
 
 
@@ -311,6 +319,8 @@ class _LoadedBackwards:
         self._stored = {tuple(missing): parts for missing, *parts in data["made"]}
         self._compiler: Any = None
         self.made: dict[tuple[int, ...], native.BySizes] = {}
+        self.on_change: Callable[[], None] = nothing
+        reader.growing.append(self)
         self._lock = RLock()
 
     @property
@@ -352,6 +362,7 @@ class _LoadedBackwards:
         if missing in self._stored:
             templates, alone = self._stored[missing]
             _fill(made, self._reader.read(templates), self._reader.read(alone))
+        construction_of(made).on_change = lambda: self.on_change()
         return made
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -64,13 +64,13 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
-                entry = read_entry(handle, stored, snapshot, later)
+                entry, growing = read_entry(handle, stored, snapshot, later)
             except Mismatch as why:
                 stage.keep(str(why))
                 continue
             stage.keep(stored.header)
         entry.notes.place = place
-        _write_changes(handle, snapshot, entry)
+        _watch(handle, snapshot, entry, growing)
         return entry
     return None
 
@@ -80,21 +80,18 @@ def keep_entry(handle: Handle, snapshot: FrameSnapshot, entry: Entry, record: Re
     if _key(handle) is None:
         return
     with record.stage("keep") as stage:
-        why = _write(handle, snapshot, entry)
-        stage.keep(why)
-    if not why:
-        _write_changes(handle, snapshot, entry)
+        stage.keep(_write(handle, snapshot, entry))
 
 
 def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
-    """Write an entry; return why it cannot be kept, or ""."""
+    """Write an entry, now and when it changes; return why it cannot be kept, or ""."""
     notes: Variant = entry.notes
     key = _key(handle)
     if key is None:
         return "its options or extensions have no form on disk"
     header = {"name": handle.label, "at": time.time(), "torch": torch.__version__}
     try:
-        data = entry_bytes(handle, entry, snapshot, header)
+        data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
     store = open_store(handle.options.cache_dir)
@@ -105,11 +102,14 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
             (n for n in free if store.read_here(_name(key, n), SUFFIX) is None), _PLACES - 1
         )
     store.put(_name(key, notes.place), SUFFIX, data)
+    _watch(handle, snapshot, entry, growing)
     return ""
 
 
-def _write_changes(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> None:
-    """Write the entry again whenever a backward of it is compiled, or its comparison ends."""
+def _watch(
+    handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Sequence[Any]
+) -> None:
+    """Write the entry again when one of its parts has changed, or its comparison ends."""
     known = ref(handle)
     bare = FrameSnapshot(
         snapshot.code, (), (), snapshot.globals, snapshot.builtins, snapshot.name, snapshot.qualname
@@ -120,10 +120,14 @@ def _write_changes(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> Non
             _write(owner, bare, changed)
 
     made = ref(entry)
+
+    def write_again() -> None:
+        if (changed := made()) is not None:
+            write(changed)
+
     entry.notes.changed = write
-    for later in entry.notes.later:
-        if (backward := later()) is not None:
-            backward.on_made = lambda: (changed := made()) is not None and write(changed)
+    for part in growing:
+        part.on_change = write_again
 
 
 @dataclass(frozen=True, slots=True)

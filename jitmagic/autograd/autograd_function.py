@@ -23,7 +23,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..compat.modes import BelowViewTracking
-from ..construction import made_by
+from ..construction import made_by, nothing
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from ..graph.targets.recomputed import check_reentrant, regions_of
@@ -195,12 +195,12 @@ class BackwardCache:
     at the same time.
 
     graph: returns the whole backward graph, or None     tangents: how many it takes
-    made: the executables so far     on_made: called after each, e.g. to write it to disk
+    made: the executables so far     on_change: called after each, e.g. to write it to disk
     stored: functions that make executables which another process has compiled
     """
 
     __slots__ = (
-        *("__weakref__", "_factory", "_lock", "graph", "made", "on_made", "stored", "tangents"),
+        *("__weakref__", "_factory", "_lock", "graph", "made", "on_change", "stored", "tangents"),
     )
 
     def __init__(
@@ -213,7 +213,7 @@ class BackwardCache:
         self._lock = Lock()
         self.made: dict[tuple[int, ...], Executable] = {}
         self.stored: Mapping[tuple[int, ...], Callable[[], Executable]] = {}
-        self.on_made: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = nothing
 
     @classmethod
     def of(
@@ -237,7 +237,7 @@ class BackwardCache:
                 else:
                     found = self.make(missing)
                 self.made[missing] = found
-                self.on_made()
+                self.on_change()
         return found
 
     def make(self, missing: tuple[int, ...]) -> Executable:
@@ -246,10 +246,6 @@ class BackwardCache:
         if graph is None:
             raise CompileFailed("there is no backward")
         return self._factory(backward_without(graph, self.tangents, missing))
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:

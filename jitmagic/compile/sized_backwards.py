@@ -16,6 +16,7 @@ from typing import NamedTuple
 from torch.fx import GraphModule
 
 from ..autograd.backward_graphs import backward_without
+from ..construction import construction_of, nothing
 from ..devices import Target
 from ..graph.symbolic.concrete import graph_at
 from ..late import collector_paused
@@ -68,6 +69,7 @@ class SizedBackwards:
         self.graphs = graphs
         self._builders, self._options = builders, options
         self.made: dict[Missing, BySizes] = {}
+        self.on_change: Callable[[], None] = nothing  # called when an executable was made
         self._lock = RLock()
 
     def __call__(self, missing: Missing) -> BySizes:
@@ -77,6 +79,7 @@ class SizedBackwards:
                 build = self.builder(missing)
                 self.made[missing] = known = by_sizes((), build.missed, KEPT)
                 build.run = known
+                construction_of(known).on_change = lambda: self.on_change()
             return self.made[missing]
 
     def builder(self, missing: Missing) -> SizedBackward:

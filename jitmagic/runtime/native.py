@@ -284,15 +284,17 @@ def add_template(
     first.
     """
     run.add_template(predicates, template, checked)
-    *_, templates, _ = construction_of(run).arguments
-    templates.append((predicates, template))
+    made = construction_of(run)
+    made.arguments[-2].append((predicates, template))
+    made.on_change()
 
 
 def add_alone(run: BySizes, values: tuple[int, ...], executable: Executable) -> None:
     """Let `run` use an executable for these sizes, for which there is no template."""
     run.add(values, executable)
-    *_, alone = construction_of(run).arguments
-    alone[values] = executable
+    made = construction_of(run)
+    made.arguments[-1][values] = executable
+    made.on_change()
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
