@@ -48,8 +48,8 @@ from typing import Any, ClassVar, NamedTuple
 __all__ = [
     "ASSERTION",
     "RUN_NAME",
-    "BytecodeError",
     "ArtifactRefused",
+    "BytecodeError",
     "CallNotSaved",
     "CannotKeep",
     "CannotRender",

@@ -76,7 +76,9 @@ def constant_data(writer: Any, value: Any) -> Json:
     return writer.write(value)
 
 
-def _inside(code: CodeType, path: tuple[int, ...] = ()) -> Iterator[tuple[CodeType, tuple[int, ...]]]:
+def _inside(
+    code: CodeType, path: tuple[int, ...] = ()
+) -> Iterator[tuple[CodeType, tuple[int, ...]]]:
     """Yield the code objects among the constants of a code object, with their places."""
     for place, constant in enumerate(code.co_consts):
         if isinstance(constant, CodeType):

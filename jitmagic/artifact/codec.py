@@ -1,9 +1,9 @@
 """Writes frozen data as JSON and reads it back.
 
-In: None, bools, numbers, strings, bytes, tuples, lists, dicts, sets, slices, torch's dtypes, devices, layouts
-and operators, and frozen dataclasses of a closed vocabulary. Out: JSON, and equal values of the
-same types: 0.0 and -0.0, 1 and True and nan are kept apart. Reading builds these types only: it
-imports nothing, and calls no constructor but theirs.
+In: None, bools, numbers, strings, bytes, tuples, lists, dicts, sets, slices, torch's dtypes,
+devices, layouts and operators, and frozen dataclasses of a closed vocabulary. Out: JSON, and equal
+values of the same types: 0.0 and -0.0, 1 and True and nan are kept apart. Reading builds these
+types only: it imports nothing, and calls no constructor but theirs.
 
     None, true, 3, "text"        themselves
     [...]                        a tuple

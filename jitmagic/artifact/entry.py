@@ -25,11 +25,13 @@ from ..guards.source import Source
 from ..records import Eager
 from .code_objects import function_data
 from .codec import Json
-from .executables import ArtifactReader, ArtifactWriter, Backwards
 from .guards import Mismatch
+from .later import LaterBuilds
+from .reading import ArtifactReader
 from .vocabulary import vocabulary
+from .writing import ArtifactWriter
 
-__all__ = ["FORMAT", "StoredEntry", "entry_bytes", "read_entry"]
+__all__ = ["FORMAT", "StoredEntry", "entry_bytes", "no_graph", "read_entry"]
 
 FORMAT = 1
 _LEVEL = 1  # of compression: kernels are text, 5 times as short
@@ -109,22 +111,24 @@ class StoredEntry:
 
 
 def read_entry(
-    handle: Handle, stored: StoredEntry, snapshot: FrameSnapshot, backwards: Backwards
+    handle: Handle, stored: StoredEntry, snapshot: FrameSnapshot, later: LaterBuilds
 ) -> tuple[Entry, list[Any]]:
     """Return the entry, bound to the objects of a frame whose call fits it, and its parts that may
     change. Raises Mismatch if it does not fit, if the program has changed, or if the document is
     malformed.
     """
     try:
-        return _read(handle, stored.document, snapshot, backwards)
-    except (CannotKeep, LookupError, TypeError, ValueError, AttributeError) as error:
+        return _read(handle, stored.document, snapshot, later)
+    except Mismatch:
+        raise
+    except Exception as error:  # a malformed document may raise anything: the call is compiled
         raise Mismatch(f"{type(error).__name__}: {error}") from error
 
 
 def _read(
-    handle: Handle, document: Any, snapshot: FrameSnapshot, backwards: Backwards
+    handle: Handle, document: Any, snapshot: FrameSnapshot, later: LaterBuilds
 ) -> tuple[Entry, list[Any]]:
-    reader = ArtifactReader(handle, document["shared"], snapshot, backwards)
+    reader = ArtifactReader(handle, document["shared"], snapshot, later)
     guards, result = reader.read(document["guards"]), document["result"]
     form = None
     wanted: tuple[Source, ...] = ()
@@ -143,16 +147,18 @@ def _read(
         shape = form.template.with_registers(read_again)
         entry = Entry(program, run, inputs if form.has_graph else (), shape, document["hook"])
     elif "eager" in result:
-        entry = Entry(program, handle.run_hooked if result["eager"] == "hooked" else handle.original)
+        entry = Entry(
+            program, handle.run_hooked if result["eager"] == "hooked" else handle.original
+        )
     else:
         entry = Entry(program, reader.read(result["residual"]), None, None, document["hook"])
         for retry in reader.retries:
             retry.set_entry(entry)
     reader.snapshot = None  # a backward that is read later must not keep the call's tensors
     entry.mutates = document["mutates"]
-    later = tuple(map(weakref.ref, reader.caches))
+    caches = tuple(map(weakref.ref, reader.caches))
     constants = dict(reader.read(document["constants"]))
-    entry.notes = Variant(guards, form=form, later=later, constants=constants, **notes)
+    entry.notes = Variant(guards, form=form, later=caches, constants=constants, **notes)
     return entry, reader.growing
 
 

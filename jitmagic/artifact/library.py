@@ -16,14 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import ref
 
 import torch
-from torch.fx import GraphModule
 
 from ..bytecode import FrameSnapshot
 from ..errors import CannotKeep
@@ -31,14 +30,12 @@ from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
-from ..late import load as load_late
-from ..options import Options
 from ..records import Recording
 from ..runtime.store import content_key, open_store
-from ..torch_types import Executable
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
 from .fingerprint import fingerprint
 from .guards import Mismatch
+from .later import LaterBuilds
 
 __all__ = ["find_entry", "keep_entry"]
 
@@ -106,9 +103,7 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
     return ""
 
 
-def _watch(
-    handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Sequence[Any]
-) -> None:
+def _watch(handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Sequence[Any]) -> None:
     """Write the entry again when one of its parts has changed, or its comparison ends."""
     known = ref(handle)
     bare = FrameSnapshot(
@@ -130,37 +125,6 @@ def _watch(
         part.on_change = write_again
 
 
-@dataclass(frozen=True, slots=True)
-class LaterBuilds:
-    """Builds what an entry from disk lacks, by the stages of the compiler."""
-
-    options: Options
-    record: Recording
-
-    def build(self, graph: GraphModule) -> Executable:
-        """Compile a backward graph."""
-        made: Executable = load_late("compile.pipeline").compile_backward(
-            graph, self.options, self.record
-        )
-        return made
-
-    def size_compiler(self, state: Any) -> Any:
-        """Return what compiles a graph for further sizes."""
-        pipeline = load_late("compile.pipeline")
-        made = pipeline.SizedState(*state)
-        return pipeline.size_compiler(self.record.name, made, self.options, self.record)
-
-    def sized_backwards(self, graphs: Any) -> Any:
-        """Return what compiles backwards for further sizes."""
-        pipeline = load_late("compile.pipeline")
-        made = pipeline.SizedGraphs(*graphs)
-        return pipeline.sized_backwards(made, self.options, self.record)
-
-    def warn_of_replay(self, is_outdated: bool) -> None:
-        """Warn that a backward runs op by op."""
-        load_late("compile.pipeline").warn_of_replay(self.record, is_outdated)
-
-
 # -------------------------------------------------------------------------------------------- keys
 
 
@@ -171,7 +135,12 @@ def _name(key: str, place: int) -> str:
 def _key(handle: Handle) -> str | None:
     """Return the key of a handle's entries; None if they are not kept."""
     options = handle.options
-    if not options.persist or options.backend not in ("native", "eager") or options.tunes or options.freeze:
+    if (
+        not options.persist
+        or options.backend not in ("native", "eager")
+        or options.tunes
+        or options.freeze
+    ):
         return None
     if any(registry.rows for registry in REGISTRIES):
         return None
@@ -180,7 +149,9 @@ def _key(handle: Handle) -> str | None:
         _versions(),
         handle.original.qualname,
         fingerprint(handle.original.code),
-        repr([(f.name, getattr(options, f.name)) for f in fields(options) if f.name not in _IGNORED]),
+        repr(
+            [(f.name, getattr(options, f.name)) for f in fields(options) if f.name not in _IGNORED]
+        ),
     )
 
 

@@ -3,8 +3,8 @@
 In: an object of the process, such as a module, a function, a class or a descriptor. Out: a path,
 and facts. A path is the name of a module in `sys.modules`, then names in dictionaries of modules
 and classes. Facts say what kind of object it is: a function is its code, a class its name (guards
-check the attributes that a trace read). Following a path calls nothing, and imports modules of jitmagic only: it
-reads `__dict__`. Objects of other kinds raise CannotKeep.
+check the attributes that a trace read). Following a path calls nothing: it reads `__dict__`, and
+imports modules of jitmagic alone. Objects of other kinds raise CannotKeep.
 """
 
 from __future__ import annotations
@@ -67,7 +67,12 @@ def facts_of(value: Any) -> Facts:
         case CodeType():
             return "code", fingerprint(value)
         case FunctionType():
-            return "function", str(value.__module__), value.__qualname__, fingerprint(value.__code__)
+            return (
+                "function",
+                str(value.__module__),
+                value.__qualname__,
+                fingerprint(value.__code__),
+            )
         case ModuleType():
             return "module", str(value.__dict__.get("__name__"))
         case enum.Enum():
@@ -106,7 +111,7 @@ def module_of_namespace(table: object) -> str | None:
 def find(path: Path) -> Any:
     """Return the object at a path; raises LookupError if there is none."""
     name, *rest = path
-    if name.startswith(_OWN):  # all other modules are imported by the program, or its entry is not used
+    if name.startswith(_OWN):  # the program imports all others
         importlib.import_module(name)
     at: Any = sys.modules[name]
     for part in rest:
@@ -162,8 +167,10 @@ def _candidates(value: Any) -> Iterator[Path]:
 @functools.cache
 def _torch_names() -> dict[int, Path]:
     """Return the paths of torch's C functions, whose `__module__` is None or another's."""
-    modules = ("torch", "torch._C", "torch._C._nn", "torch._C._linalg", "torch._C._fft",
-               "torch._C._special", "torch.nn.functional", "torch._C._functorch", "torch.Tensor")  # fmt: skip
+    modules = (
+        *("torch", "torch._C", "torch._C._nn", "torch._C._linalg", "torch._C._fft"),
+        *("torch._C._special", "torch.nn.functional", "torch._C._functorch"),
+    )
     found: dict[int, Path] = {}
     for module in reversed(modules):
         for name, value in getattr(sys.modules.get(module), "__dict__", {}).items():

@@ -19,10 +19,10 @@ from ..guards.source import Source
 from ..records import Compiled, Eager
 from ..runtime.native import Step
 from ..spec import TensorSpec
+from ..symbols.context_facts import ContextFacts
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.size import DataSize, OffsetOf, SizeOf, StrideOf
-from ..symbols.context_facts import ContextFacts
 from ..trace.residual.template import Template
 from ..trace.result import GraphInput
 
@@ -30,9 +30,32 @@ __all__ = ["vocabulary"]
 
 _FAMILIES: tuple[type, ...] = (AliasStep, Expr, Guard, Output, Source, plans.PlanStep, plans.Slot)
 _OTHERS: tuple[type, ...] = (
-    *(Autocast, AutocastDetails, ClassFact, Comparable, Compiled, ContextFacts, DataSize, GraphInput, Eager, Interval, ModulePath, NameFact),
+    *(
+        Autocast,
+        AutocastDetails,
+        ClassFact,
+        Comparable,
+        Compiled,
+        ContextFacts,
+        DataSize,
+        GraphInput,
+        Eager,
+        Interval,
+        ModulePath,
+        NameFact,
+    ),
     *(OffsetOf, ReplayInput, SizeOf, StateFacts, Step, StrideOf, Target, Template, TensorSpec),
-    *(ReplayModes, ReplayState, ResultPlace, UserLine, UserSignature, plans.KernelSource, plans.LaunchGrid, plans.Layout, plans.Plan),
+    *(
+        ReplayModes,
+        ReplayState,
+        ResultPlace,
+        UserLine,
+        UserSignature,
+        plans.KernelSource,
+        plans.LaunchGrid,
+        plans.Layout,
+        plans.Plan,
+    ),
     *(plans.SizeVector, plans.Slot, plans.Unit),
 )
 
@@ -46,7 +69,7 @@ def vocabulary() -> dict[str, type]:
 
 def _subclasses(family: type) -> Iterator[type]:
     for cls in family.__subclasses__():
-        # @dataclass(slots=True) makes a second class; the first is a subclass too until it is freed.
+        # @dataclass(slots=True) makes a second class; the first is a subclass until it is freed.
         if getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:
             yield cls
         yield from _subclasses(cls)

@@ -50,8 +50,8 @@ from .result import (
 
 __all__ = [
     "BackwardCache",
-    "SizedBackwardCache",
     "SizedAutogradFunction",
+    "SizedBackwardCache",
     "differentiable",
     "differentiable_template",
     "fx_executable",
@@ -232,11 +232,8 @@ class BackwardCache:
         with self._lock:
             found = self.made.get(missing)
             if found is None:
-                if missing in self.stored:
-                    found = self.stored[missing]()
-                else:
-                    found = self.make(missing)
-                self.made[missing] = found
+                stored = self.stored.get(missing)
+                found = self.made[missing] = self.make(missing) if stored is None else stored()
                 self.on_change()
         return found
 

@@ -39,9 +39,7 @@ def tangent_nodes(partition: Partition) -> list[Node]:
     return holders[len(holders) - len(partition.tangents) :]
 
 
-def backward_without(
-    backward: GraphModule, tangents: int, missing: Collection[int]
-) -> GraphModule:
+def backward_without(backward: GraphModule, tangents: int, missing: Collection[int]) -> GraphModule:
     """Return the backward graph for these missing tangents, with all placeholders kept. Its last
     placeholders take the `tangents`.
     """

@@ -182,7 +182,7 @@ class ReplayModes:
 
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """What a replay knows of the compiled graph, as data. `results` are, for each tangent, the
+    """Describes a compiled graph for its replay, as data. `results` are, for each tangent, the
     place of its result among the torch-level outputs, and its spec.
     """
 

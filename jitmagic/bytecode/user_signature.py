@@ -16,7 +16,7 @@ from types import CodeType
 
 from .instruction import Body
 
-__all__ = ["in_users_order", "shown_as", "with_signature"]
+__all__ = ["UserSignature", "in_users_order", "shown_as", "with_signature"]
 
 _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 

@@ -88,7 +88,12 @@ Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inpu
 flatten = FlatCode.of
 _ATTEMPTS = 4  # traces of a frame; each failed one names an operation to break the graph before
 # Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
-for _called_in_graph in (BackwardCache.__call__, BackwardCache.make, Replay.__call__, SizeCompiler.missed):
+for _called_in_graph in (
+    BackwardCache.__call__,
+    BackwardCache.make,
+    Replay.__call__,
+    SizeCompiler.missed,
+):
     hide(_called_in_graph.__code__)
 
 

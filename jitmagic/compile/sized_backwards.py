@@ -79,8 +79,11 @@ class SizedBackwards:
                 build = self.builder(missing)
                 self.made[missing] = known = by_sizes((), build.missed, KEPT)
                 build.run = known
-                construction_of(known).on_change = lambda: self.on_change()
+                construction_of(known).on_change = self._changed
             return self.made[missing]
+
+    def _changed(self) -> None:
+        self.on_change()  # which a file of the entry may have set meanwhile
 
     def builder(self, missing: Missing) -> SizedBackward:
         """Return what builds the backward without these tangents."""

@@ -19,7 +19,7 @@ graph is compared with the result of its operation at the sizes of each tuple.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -32,7 +32,6 @@ from ..autograd.partition import partition
 from ..autograd.result import Joint, Partition, output_specs
 from ..autograd.symbolic_joint import trace_sized_joint
 from ..autograd.verify import verify_joint
-from ..devices import Target
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
@@ -47,10 +46,11 @@ from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
 from .graph_passes import edit_joint, edit_parts
-from .sized_backwards import KEPT, Builders, SizedBackwards, SizedGraphs
+from .sized_backwards import Builders, SizedBackwards, SizedGraphs
 from .template import SizeTuple, Template, Templates
 
-__all__ = ["KEPT", "Builders", "BuiltExecutable", "SizedJoint", "places_among"]
+__all__ = ["BuiltExecutable", "SizedJoint", "places_among"]
+
 
 class BuiltExecutable(NamedTuple):
     """An executable for one size tuple. `template` builds the executables of other tuples that pass

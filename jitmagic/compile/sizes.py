@@ -57,7 +57,8 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import GraphInput, Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
 from .sized_backend import SizedBackend
-from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, places_among
+from .sized_backwards import KEPT, Builders
+from .sized_joint import BuiltExecutable, SizedJoint, places_among
 from .template import SizeTuple, for_all_sizes
 
 __all__ = ["CompiledGraph", "SizeCompiler", "SizedState", "compile_sizes"]
@@ -84,7 +85,7 @@ Compile = Callable[[Trace, Inputs, Recording], CompiledGraph]
 
 @dataclass(frozen=True, slots=True)
 class SizedState:
-    """What a SizeCompiler needs of a trace: data for another process."""
+    """Holds what a SizeCompiler needs of a trace: data for another process."""
 
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]

@@ -50,7 +50,7 @@ from .native import Dispatcher, Entry, ModuleCall
 from .never_hooked import users_line
 from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
 
-__all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "EntryForm", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before their second call
 _LONGEST_LOOP = 32  # consecutive values of an int that may be a loop's index
@@ -105,7 +105,7 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class EntryForm:
-    """What the dispatcher calls the graph with, and how it makes the result, as data.
+    """Says what the dispatcher calls the graph with, and how it makes the result.
 
     `template` is a trace.residual.template.Template, which this package does not know.
     """

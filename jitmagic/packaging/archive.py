@@ -26,7 +26,9 @@ from ..errors import ArtifactRefused
 __all__ = ["read_archive", "write_archive"]
 
 _CHECKSUMS = "checksums.json"
-_NAME = re.compile(r"artifact\.json|checksums\.json|(tensors/\d{1,6}|kernels/[0-9a-f]{64}\.\w{2,6})")
+_NAME = re.compile(
+    r"artifact\.json|checksums\.json|(tensors/\d{1,6}|kernels/[0-9a-f]{64}\.\w{2,6})"
+)
 _HEADER_BYTES = 30  # of a member in front of its name and its extra field
 _ALIGNMENT = 64
 _PADDING_ID = 0x4D4A  # no registered kind of extra field
@@ -48,7 +50,7 @@ def write_archive(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> N
                 archive.writestr(member, data)
         os.chmod(temporary, 0o644)
         os.replace(temporary, place)
-    except BaseException:
+    except BaseException:  # an interrupt too: it is raised again
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
@@ -67,7 +69,7 @@ def read_archive(path: str | os.PathLike[str]) -> dict[str, bytes]:
             return _read(Path(path), archive)
     except (ArtifactRefused, OSError, MemoryError):
         raise
-    except Exception as error:  # zipfile raises errors of many classes on damaged files
+    except Exception as error:  # any class: zipfile lets errors of its parts through
         raise ArtifactRefused(path, f"it is damaged ({error})") from error
 
 

@@ -1,10 +1,10 @@
 """Loads a compiled function or module from a file.
 
-In: a file that `jitmagic.save` has written. Out: a callable of the function's arguments. A module is
-an nn.Module with the parameters and buffers that its graph reads. A call that the file has no entry
-for raises CallNotSaved, which says what differs; nothing is ever compiled. Python code in the file
-is that of jitmagic's residual functions; it and the kernels are loaded after their checksums have
-been compared.
+In: a file that `jitmagic.save` has written. Out: a callable of the function's arguments. A module
+is an nn.Module with the parameters and buffers that its graph reads. A call that the file has no
+entry for raises CallNotSaved, which says what differs; nothing is ever compiled. Python code in the
+file is that of jitmagic's residual functions; it and the kernels are loaded after their checksums
+have been compared.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ import torch
 
 from ..artifact.codec import Json, Reader
 from ..artifact.entry import no_graph
-from ..artifact.executables import ArtifactReader
 from ..artifact.guards import Mismatch
-from ..artifact.library import LaterBuilds
+from ..artifact.later import LaterBuilds
+from ..artifact.reading import ArtifactReader
 from ..artifact.vocabulary import vocabulary
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource, Plan
+from ..dependencies import require
 from ..devices import Target, find_target
 from ..errors import ArtifactRefused, CallNotSaved, CannotKeep
 from ..frame.native import Dispatcher, Entry, GuardProgram, lower_guards
 from ..guards.check import check, why
+from ..late import load as load_late
 from ..options import make_options
 from ..records import Journal, Occasion, Recording
 from ..runtime.load import load as load_plan
@@ -83,9 +85,11 @@ def _document(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def _values(weights: Weights | None) -> Mapping[str, torch.Tensor]:
     if isinstance(weights, str | Path):
-        from safetensors.torch import load_file  # noqa: PLC0415 - an optional package
-
-        return load_file(weights)  # type: ignore[no-any-return]
+        require("load(path, weights=...) with a file", "safetensors")
+        found: Mapping[str, torch.Tensor] = load_late("packaging.safetensors_files").load_file(
+            weights
+        )
+        return found
     return weights or {}
 
 
@@ -130,7 +134,9 @@ def _tensor(
         data = bytearray(files[described["file"]])
         given = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0)
     if given.dtype != dtype or given.numel() != math.prod(shape):
-        raise ArtifactRefused(path, f"{name} is {given.dtype} {list(given.shape)}, was {dtype} {shape}")
+        raise ArtifactRefused(
+            path, f"{name} is {given.dtype} {list(given.shape)}, was {dtype} {shape}"
+        )
     made = torch.empty_strided(shape, described["stride"], dtype=dtype, device=device)
     with torch.no_grad():
         made.copy_(given.reshape(shape))
@@ -257,7 +263,7 @@ class _FileReader(ArtifactReader):
 
     def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
         """Load a plan with the kernels of the file."""
-        options = self.backwards.options
+        options = self.later.options
         if source is None or source.language != "cpp":
             return super().load_plan(plan, source, target)
         images = {

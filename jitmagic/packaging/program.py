@@ -2,8 +2,8 @@
 
 In: for each tensor that is no argument, the source at which the program had it, such as
 `self.layers[0].weight`, `scale` (a global), the contents of a closure's cell. Out: a module tree
-with that parameter, a dictionary of globals, cells: reading the source there gives the tensor, as it
-did in the program. Guards, residual functions and `state_dict` work on them unchanged.
+with that parameter, a dictionary of globals, cells: reading the source there gives the tensor, as
+it did in the program. Guards, residual functions and `state_dict` work on them unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..bytecode import FrameSnapshot
 from ..errors import CannotKeep, UsageError
 from ..guards.source import Argument, CellContents, Global, InstanceDict, Item, Source, describe
 

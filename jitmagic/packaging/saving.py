@@ -25,15 +25,14 @@ import torch
 from ..api import original_of, tagged_copy, tagged_handle
 from ..artifact.code_objects import function_data
 from ..artifact.codec import Json
-from ..artifact.executables import ArtifactWriter
 from ..artifact.vocabulary import vocabulary
+from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource
 from ..construction import Construction, construction_of
 from ..devices import Target
 from ..errors import CannotKeep, Unsupported, UsageError
 from ..frame.binding import bind, values_of
-from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..frame.original import parameter_count
 from ..guards.guard import GlobalState, Guard, StateRead, TensorMatch
@@ -43,7 +42,6 @@ from ..guards.source import Source, describe
 from ..platforms import processor_features
 from ..runtime.store import content_key, open_store
 from ..runtime.toolchain import library_image
-from ..torch_types import Values
 from ..trace.result import Return, Trace
 from .archive import write_archive
 from .program import Program
@@ -113,7 +111,9 @@ class _Saved:
         else:
             values = bind(self.copy, args, kwargs)[1]
         if not self.handle.compile_for(values):
-            raise Unsupported(f"{self.handle.label} is not compiled: {self.handle.outcome}", "", None)
+            raise Unsupported(
+                f"{self.handle.label} is not compiled: {self.handle.outcome}", "", None
+            )
         entry = self.handle.dispatcher.entries[0]
         for later in entry.notes.pending():
             later()
@@ -149,7 +149,9 @@ class _Saved:
         files: dict[str, bytes] = {}
         names = _names_of(self.owner)
         described = []
-        writer = ArtifactWriter(self.handle, vocabulary(), self.handle.original.snapshot(()), (), {})
+        writer = ArtifactWriter(
+            self.handle, vocabulary(), self.handle.original.snapshot(()), (), {}
+        )
         for number, (source, tensor) in enumerate(self.tensors.items()):
             name = f"tensors/{number}"
             if weights:

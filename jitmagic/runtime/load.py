@@ -103,7 +103,9 @@ def load(
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     elif images is not None:
-        loaded = Loaded(make_executable(plan, _from_images(source, images)), True, len(source.symbols))
+        loaded = Loaded(
+            make_executable(plan, _from_images(source, images)), True, len(source.symbols)
+        )
     else:
         build = _load_triton if source.language == "triton" else _load_host
         loaded = build(plan, source, target, options, report, others)
@@ -119,7 +121,9 @@ def _from_images(source: KernelSource, images: Images) -> dict[str, KernelEntry]
     entries: dict[str, KernelEntry] = {}
     for unit in source.units:
         image = images[unit.text]
-        library = Library(image, content_key(image), unit.symbols, True, Path(tempfile.gettempdir()))
+        library = Library(
+            image, content_key(image), unit.symbols, True, Path(tempfile.gettempdir())
+        )
         entries |= {name: CpuEntry(library.address(name), library) for name in unit.symbols}
     return entries
 

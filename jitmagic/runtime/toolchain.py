@@ -38,8 +38,8 @@ __all__ = [
     "build_object",
     "flags",
     "header_folder",
-    "library_image",
     "is_built",
+    "library_image",
     "linked_with",
     "missing_objects",
 ]
