@@ -25,7 +25,7 @@ from .processes import ROOT, run_forked
 PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
-    "symbols", "budget", "torch_types", "extend", "operators",
+    "symbols", "budget", "torch_types", "extend", "operators", "lazy_dataclass",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -33,20 +33,23 @@ STAGES = BASE | {
 }  # fmt: skip
 LARGEST_FOLDER = 25
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
-    "errors": set(),
-    "compat": {"errors"},
+    "lazy_dataclass": set(),
+    "errors": {"lazy_dataclass"},
+    "compat": {"errors", "lazy_dataclass"},
     "figures": set(),
     "budget": set(),
-    "extend": {"compat", "errors", "torch_types", "operators", "devices", "late"},
-    "operators": {"compat", "errors"},
-    "options": {"errors", "torch_types", "extend"},
-    "spec": set(),
+    "extend": {
+        "compat", "errors", "torch_types", "operators", "devices", "late", "lazy_dataclass",
+    },
+    "operators": {"compat", "errors", "lazy_dataclass"},
+    "options": {"errors", "torch_types", "extend", "lazy_dataclass"},
+    "spec": {"lazy_dataclass"},
     "torch_types": {"compat"},
-    "symbols": {"extension"},
+    "symbols": {"extension", "lazy_dataclass"},
     "platforms": set(),
-    "devices": {"platforms"},
+    "devices": {"platforms", "lazy_dataclass"},
     "extension": {"errors", "_runtime"},
-    "records": {"errors", "figures", "budget"},
+    "records": {"errors", "figures", "budget", "lazy_dataclass"},
     "progress": {"errors", "records"},
     "dependencies": set(),
     "late": set(),

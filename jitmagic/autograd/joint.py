@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -37,6 +36,7 @@ from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.targets.regions import FunctionCall, HookCall
 from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
+from ..lazy_dataclass import dataclass, field, replace
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
 from .functions_of_calls import trace_functions

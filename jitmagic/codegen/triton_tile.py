@@ -16,10 +16,10 @@ offsets fit into 32 bits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 
 from ..devices import Target
+from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import Axis, Expr, bounds, magnitude_bound
 from ..loops.ir import IndexValue, Load, walk
 from ..schedule.score import extent_of, extent_product

@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.expr import (
     Add,
     Apply,

@@ -14,7 +14,6 @@ results that are views of inputs, because torch has to know them as views.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,6 +38,7 @@ from ..graph.subgraphs import extract
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.kinds.tensors import has_forward_gradient
+from ..lazy_dataclass import dataclass, field
 from ..torch_types import AnyFunction, Executable, Values
 from .backends import interpreted_by_torch
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
 from typing import NamedTuple
@@ -39,6 +38,7 @@ from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
 from ..late import collector_paused
+from ..lazy_dataclass import dataclass, field, replace
 from ..options import Options
 from ..records import LazyPayload, Recording
 from ..runtime.native import BySizes, SizeTemplate, Step, by_sizes, split_template

@@ -10,13 +10,13 @@ An error in such a function is an `ExtensionFailed`, which names the operator an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 from torch import Tag
 
 from ..compat.operators import CustomOpDef, OpOverload, OpOverloadPacket
 from ..errors import UsageError
+from ..lazy_dataclass import dataclass, replace
 from ..operators.operation import Operation, operation
 from ..torch_types import AnyFunction
 from .registry import Registration, Registry, as_decorator

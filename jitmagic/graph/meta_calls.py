@@ -7,13 +7,13 @@ the result as meta tensors, the device, and the tensors written to. `_STEPS` has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
 from ..errors import UserLine
+from ..lazy_dataclass import dataclass, field
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .node_meta import tensors_in

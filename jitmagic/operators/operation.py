@@ -14,7 +14,6 @@ own. The row of a scalar operation gives the facts of the ATen packet that compu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import torch
 
 from ..compat.operators import OpOverload, OpOverloadPacket
 from ..errors import VerifyError
+from ..lazy_dataclass import dataclass, replace
 from .scalar import SCALARS, ScalarOperation
 
 __all__ = [

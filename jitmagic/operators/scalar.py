@@ -23,13 +23,13 @@ a kernel that contains the operation, and the next tier takes over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ..errors import CannotRender, UsageError
+from ..lazy_dataclass import KW_ONLY, dataclass, replace
 
 __all__ = [
     "INFINITY",

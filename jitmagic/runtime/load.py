@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -18,6 +17,7 @@ from ..codegen.plan import KernelSource, Plan
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
+from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable

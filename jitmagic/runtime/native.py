@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -31,6 +30,7 @@ from ..codegen.plan import (
     View,
 )
 from ..extension import runtime_module
+from ..lazy_dataclass import dataclass
 from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
 from ..symbols.symbolic_numbers import Symbol

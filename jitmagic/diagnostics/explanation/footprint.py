@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.autocast import restoring_modes
 from ...graph.targets.control_flow import control_flow_in
+from ...lazy_dataclass import dataclass
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls

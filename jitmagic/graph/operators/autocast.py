@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 
 from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
+from ...lazy_dataclass import dataclass, field
 from ...operators.operation import takes_device
 from ...torch_types import AnyFunction, Kwargs, OpOverload
 from ..dispatch_mode import DispatchMode, dataless

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from ...devices import row_of
+from ...lazy_dataclass import dataclass
 from ...operators.operation import is_elementwise, kind_of, operation, overloads_named
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict

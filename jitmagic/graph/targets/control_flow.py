@@ -14,13 +14,13 @@ a result requires grad does not depend on data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ...errors import SizesDiffer
+from ...lazy_dataclass import dataclass, replace
 from ...symbols.interval import Interval
 from ...torch_types import Executable
 from .regions import FunctionCall

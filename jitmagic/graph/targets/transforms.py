@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...compat.pytree import tree_flatten, tree_map, tree_unflatten
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction, Args, Kwargs
 
 __all__ = [

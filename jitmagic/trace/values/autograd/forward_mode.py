@@ -11,8 +11,6 @@ backwards) are a graph break, and so the whole level runs as plain Python.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
@@ -28,6 +26,7 @@ from ....graph.targets.control_flow import has_graphs
 from ....graph.targets.regions import FunctionCall
 from ....graph.targets.transforms import Pattern, Slot, Transformed
 from ....guards.guard import StateRead
+from ....lazy_dataclass import dataclass, field
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...result import BreakReason

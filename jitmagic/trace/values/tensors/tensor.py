@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
 from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
+from ....lazy_dataclass import dataclass, field
 from ...breaks import (
     ActiveMode,
     CachedCast,
