@@ -22,8 +22,8 @@ from torch.fx import GraphModule, Node
 
 from ..compat.autograd import run_backward
 from ..errors import DoubleBackward, OutdatedBackward
+from ..graph.autocast_mode import Autocast, autocast_as, read_autocast
 from ..graph.nested import nodes_in
-from ..graph.operators.autocast import Autocast, autocast_as, read_autocast
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..graph.symbolic.concrete import Values, spec_at

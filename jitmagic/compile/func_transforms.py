@@ -29,10 +29,10 @@ from ..compat.tensors import (
     transforms_of_thread,
     unwrap_if_dead,
 )
+from ..graph.autocast_mode import OFF, read_autocast
 from ..graph.lazy_module import with_code
 from ..graph.memory import storage_of
 from ..graph.node_meta import mutated_by, tensors_in
-from ..graph.operators.autocast import OFF, read_autocast
 from ..graph.passes import drop_dead_code
 from ..graph.subgraphs import extract
 from ..graph.symbolic.number_ranges import number_in

@@ -29,8 +29,8 @@ import torch
 from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
+from ..graph.autocast_mode import restoring_modes
 from ..graph.lazy_module import with_code
-from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.source import Source
 from ..options import Options

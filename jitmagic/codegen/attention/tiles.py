@@ -12,7 +12,7 @@ from ...lazy_dataclass import dataclass
 from ...symbols.size import Dimension, Size, may_assume
 from ..config import AttentionConfig
 from ..plan import Config
-from ..triton_tile import FAR, TileBlock
+from ..triton.tile import FAR, TileBlock
 from .kernel import AttentionKernel
 
 __all__ = ["AttentionTile", "attention_candidates", "is_wide", "power", "tile_of"]

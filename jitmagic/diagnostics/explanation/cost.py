@@ -17,7 +17,7 @@ from ...autograd.result import Partition
 from ...devices import find_target, weaker_target
 from ...errors import ModulePath, UserLine
 from ...graph.node_meta import lines_of
-from ...graph.propagate import target_name
+from ...graph.target_names import target_name
 from ...graph.targets.control_flow import control_flow_in
 from ...lazy_dataclass import dataclass, field, replace
 from ...options import Options

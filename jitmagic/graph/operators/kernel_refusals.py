@@ -34,8 +34,9 @@ from ...torch_types import AnyFunction, Args
 from ..attribution import Silence, call_from
 from ..nested import frozen
 from ..node_meta import tensors_in
-from ..propagate import EagerRaises, target_name
+from ..propagate import EagerRaises
 from ..symbolic.sym_node import sizes_in, with_hints
+from ..target_names import target_name
 from .kernel_probing import call_on_fresh, running_alone, small_stand_in
 from .recurrent import takes_packed_sequence
 

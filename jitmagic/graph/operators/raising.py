@@ -20,7 +20,7 @@ from ...symbols.size import DataSize, Size
 from ...torch_types import Args, Kwargs
 from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
-from ..propagate import target_name
+from ..target_names import target_name
 from ..targets.control_flow import Body, ControlFlow
 from ..targets.flex_attention import FlexAttention
 from ..targets.transforms import Transformed

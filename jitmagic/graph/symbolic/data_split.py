@@ -37,8 +37,8 @@ from ..node_meta import (
     tensors_in,
     value_of,
 )
-from ..propagate import call_name
 from ..subgraphs import Subgraph, assemble, refuse_crossing
+from ..target_names import call_name
 from ..targets.regions import FunctionCall
 from .size_nodes import size_in
 

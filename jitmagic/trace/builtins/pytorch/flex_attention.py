@@ -20,9 +20,9 @@ import torch
 from torch.fx import Node
 from torch.nn.attention.flex_attention import noop_mask
 
+from ....graph.autocast_mode import OFF
 from ....graph.node_meta import device_of
-from ....graph.operators.autocast import OFF
-from ....graph.propagate import target_name
+from ....graph.target_names import target_name
 from ....graph.targets.attention_operators import Form, working_dtype
 from ....graph.targets.flex_attention import FlexAttention
 from ....graph.targets.transforms import Slot

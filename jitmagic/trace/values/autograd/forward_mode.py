@@ -17,9 +17,9 @@ from torch.fx import GraphModule, Node
 
 from ....compat.autograd import forward_level
 from ....compat.pytree import tree_flatten
+from ....graph.autocast_mode import OFF
 from ....graph.gradients import gradients
 from ....graph.node_meta import changes_mode, device_of, value_of
-from ....graph.operators.autocast import OFF
 from ....graph.reach import ancestors, descendants
 from ....graph.subgraphs import extract
 from ....graph.targets.control_flow import has_graphs

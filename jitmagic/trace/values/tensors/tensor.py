@@ -23,10 +23,11 @@ from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
 from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
-from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
+from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
+from ....graph.target_names import Target, call_name
 from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
 from ....lazy_dataclass import dataclass, field
