@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import ExtensionFailed, UsageError, warn
-from ..extend.operators import LOWERINGS, RegisteredLowering, row_of
+from ..extend.operator_rows import LOWERINGS, RegisteredLowering, row_of
 from ..extend.scalars import Scalar
 from ..graph.operators.raising import call_may_raise
 from ..lazy_dataclass import dataclass

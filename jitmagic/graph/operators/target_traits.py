@@ -12,7 +12,7 @@ from functools import cache
 from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
-from ...extend.operators import OPERATORS, row_of
+from ...extend.operator_rows import OPERATORS, row_of
 from ...operators.operation import Operation, operation, overloads_named
 from ..nested import nodes_in
 from ..target_names import Target, target_name
