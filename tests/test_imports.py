@@ -9,7 +9,7 @@ from .processes import run_forked
 HEAVY = "IPython numba platformdirs rich statistics sympy torch._dynamo torch._inductor triton"
 STAGES = "autograd codegen compile loops operators runtime schedule trace"
 
-# What runs an entry that another process has compiled, and the compiler, which may not come with it.
+# What runs an entry that another process has compiled, and the compiler, which must not come along.
 STORED = (
     "api autograd.result bytecode codegen.plan errors frame.handle frame.native frame.tag "
     "guards.guard guards.kinds guards.source options records runtime.load runtime.native "
