@@ -11,14 +11,15 @@ STAGES = "autograd codegen compile loops operators runtime schedule trace"
 
 # What runs an entry that another process has compiled, and the compiler, which must not come along.
 STORED = (
-    "api autograd.result bytecode codegen.plan errors frame.handle frame.native frame.tag "
-    "guards.guard guards.kinds guards.source options records runtime.load runtime.native "
-    "runtime.store spec symbols.size trace.residual.template trace.result"
+    "api autograd.autograd_function autograd.replay autograd.result bytecode codegen.plan errors "
+    "frame.handle frame.native frame.tag graph.autocast_mode guards.guard guards.kinds "
+    "guards.source options records runtime.load runtime.native runtime.store spec symbols.size "
+    "trace.residual.template trace.result"
 )
 COMPILER = (
     "autograd.decompose autograd.recording codegen.rendering compile diagnostics graph.builder "
-    "graph.operators graph.propagate loops notebook operators schedule trace.builtins "
-    "trace.machine trace.opcodes trace.values"
+    "graph.operators.shapes graph.operators.target_traits graph.propagate loops notebook operators "
+    "schedule trace.builtins trace.machine trace.opcodes trace.values"
 )
 
 

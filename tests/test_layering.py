@@ -62,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "notice": {"errors"},
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
-    "graph": BASE,
+    "graph": BASE | {"late"},
     "frame": BASE | {"bytecode", "guards", "records", "notice", "late", "_frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
     "autograd": BASE | {"graph"},

@@ -44,6 +44,12 @@ KEYWORDS: list[dict[str, bool]] = [
 ]
 
 
+def parameters(cls: Any) -> list[bool]:
+    """What the class was made with."""
+    names = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+    return [getattr(cls.__dataclass_params__, name) for name in names]
+
+
 def outcome(run: Callable[[], object]) -> object:
     """What it returns, or the exception that it raises."""
     try:
@@ -75,6 +81,7 @@ def test_classes_behave_as_those_of_dataclasses(keywords: dict[str, bool]) -> No
             str(inspect.signature(cls)),
             cls.__init__.__qualname__,
             cls.__doc__,
+            parameters(cls),
             cls.kind,
         ]
 
@@ -135,6 +142,16 @@ def test_classes_that_inherit_have_methods_of_their_own() -> None:
     assert repr(Plain("b")) == "Plain(name='b', parts=(), extent=0)"
     with pytest.raises(dataclasses.FrozenInstanceError):
         Plain("b").extent = 3
+
+
+@pytest.mark.parametrize("dataclass", [dataclasses.dataclass, lazy_dataclass.dataclass])
+def test_classes_of_dataclasses_may_inherit(dataclass: Decorator) -> None:
+    @dataclass(frozen=True)
+    class Tree(Branch):
+        age: int = 1
+
+    assert Tree("a", (), 2, age=3).age == 3
+    assert dataclasses.asdict(Tree("a", (), 2)) == {"name": "a", "parts": (), "extent": 2, "age": 1}
 
 
 def test_frozen_instances_with_slots_are_copied_and_pickled() -> None:
