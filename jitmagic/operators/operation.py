@@ -36,6 +36,7 @@ __all__ = [
     "Operation",
     "canonical",
     "define",
+    "has_row",
     "is_elementwise",
     "is_in_place",
     "kind_of",
@@ -162,6 +163,11 @@ def _row(name: str) -> Operation:
     plain = canonical(name)
     stems = [stem for stem in _ROWS if stem.endswith("*") and plain.startswith(stem[:-1])]
     return _ROWS[max(stems, key=len)] if stems else _NONE
+
+
+def has_row(name: str) -> bool:
+    """Return whether the operation has facts of its own under this very name."""
+    return name in _ROWS or name in _packets()
 
 
 def rows() -> Iterator[tuple[str, Operation]]:
