@@ -40,15 +40,18 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
 
+from .lazy_dataclass import dataclass, field
+
 __all__ = [
     "ASSERTION",
     "RUN_NAME",
+    "ArtifactRefused",
     "BytecodeError",
+    "CallNotSaved",
     "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
@@ -293,6 +296,25 @@ class OperationFailed(CompileFailed):
         self.name, self.why, self.node, self.where = name, why, node, where
         place = f"\n  {where}" if where else ""
         super().__init__(f"autograd: {name}: {why}{place}")
+
+
+class ArtifactRefused(JitmagicError, ValueError):
+    """Says that `jitmagic.load` does not take a file: it is damaged, or made for another machine or
+    version.
+    """
+
+    def __init__(self, path: object, why: str, hint: str = "save it again") -> None:
+        self.why = why
+        super().__init__(f"{path} is not loaded: {why}{_hinted(hint)}")
+
+
+class CallNotSaved(JitmagicError, TypeError):
+    """Says that a loaded file has no compiled code for a call, and what differs."""
+
+    def __init__(self, name: str, reasons: Iterable[str]) -> None:
+        why = "; ".join(dict.fromkeys(reasons)) or "it has no entries"
+        hint = _hinted("save it with an example of this call, or with dynamic=True")
+        super().__init__(f"the file has no compiled code of {name} for this call: {why}{hint}")
 
 
 class ToolchainError(CompileFailed):

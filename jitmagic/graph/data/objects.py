@@ -9,13 +9,13 @@ Context. Compiled bodies and checks of guards are left out: the owner of the gra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
 from ...compat.pytree import tree_flatten, tree_unflatten
 from ...errors import CannotKeep
+from ...lazy_dataclass import dataclass
 from ...symbols.context import Context
 from ...symbols.predicates import Predicates
 from ..targets.attention_kernels import WithKernels

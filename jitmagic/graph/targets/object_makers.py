@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction
 
 __all__ = [
