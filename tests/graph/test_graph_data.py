@@ -24,6 +24,7 @@ from jitmagic.codegen import render, render_template
 from jitmagic.compile import pipeline, sized_joint
 from jitmagic.devices import find_target
 from jitmagic.errors import CannotKeep, CompileFailed
+from jitmagic.graph.autocast_mode import restoring_modes
 from jitmagic.graph.data.forms import NamedObject, ObjectData, OperatorData, TensorData
 from jitmagic.graph.data.names import is_function, name_of
 from jitmagic.graph.data.reading import graph_of, restored
@@ -31,7 +32,6 @@ from jitmagic.graph.data.writing import PLAIN, graph_data, stored
 from jitmagic.graph.lazy_module import LazyModule
 from jitmagic.graph.memory import storage_under
 from jitmagic.graph.node_meta import specs_in, symbols_in, tensors_in
-from jitmagic.graph.operators.autocast import restoring_modes
 from jitmagic.graph.symbolic.concrete import graph_at, sized_graph
 from jitmagic.graph.verify import verify
 from jitmagic.loops.lower import lower
