@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 import jitmagic
+from jitmagic.artifact.codec import Writer
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.nodes import node_spec, placeholders
 from jitmagic.autograd.result import Partition
@@ -33,6 +34,7 @@ from jitmagic.graph.lazy_module import LazyModule
 from jitmagic.graph.memory import storage_under
 from jitmagic.graph.node_meta import specs_in, symbols_in, tensors_in
 from jitmagic.graph.symbolic.concrete import graph_at, sized_graph
+from jitmagic.graph.targets.attention_operators import FLEX_OPERATORS
 from jitmagic.graph.verify import verify
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
@@ -334,6 +336,14 @@ def test_live_objects_are_refused(name: str) -> None:
     graph.output((graph.call_function(target(), (x, *args)),))
     with pytest.raises(CannotKeep, match=why):
         graph_data(LazyModule({}, graph))
+
+
+@pytest.mark.parametrize(
+    "op", [*sorted(FLEX_OPERATORS, key=str), numpy_operator("abs", abs, 1, ())], ids=str
+)
+def test_plans_with_such_operators_are_not_written(op: OpOverload) -> None:
+    with pytest.raises(CannotKeep, match="of this process"):
+        Writer({}).write((op,))
 
 
 def test_reading_calls_nothing_but_known_classes() -> None:

@@ -27,8 +27,7 @@ from ...symbols.symbolic_numbers import Symbol
 from ..memory import storage_under
 from ..node_meta import KEYS
 from ..operators.foreign import name_of as name_in_namespace
-from ..operators.operator_library import DEFINED, LIBRARY
-from ..operators.recurrent import LSTM_LAYER
+from ..operators.operator_library import DEFINED, has_number
 from ..symbolic.sym_node import as_dimension, as_dimensions
 from ..targets.attention_operators import FLEX_OPERATORS, form_of
 from ..triton.writes import function_of
@@ -56,7 +55,6 @@ PLAIN = frozenset({
     type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device,
     torch.layout, torch.memory_format, UserLine,
 })  # fmt: skip
-_LASTING = FLEX_OPERATORS | {LSTM_LAYER}  # jitmagic's operators that each process has
 
 
 def graph_data(
@@ -228,8 +226,11 @@ class _Writer:
         if value in DEFINED:
             make, args = DEFINED[value]
             return OperatorData(make, tuple([self.value(arg) for arg in args]))
-        if value.namespace == LIBRARY.ns and value not in _LASTING:
-            raise CannotKeep(f"{value} is an operator of this process")  # its number is, too
+        if value in FLEX_OPERATORS:  # whose form is data too
+            parts = value.namespace, value._opname, value._overloadname
+            return NamedObject("torch.ops", ".".join(parts))
+        if has_number(value):
+            raise CannotKeep(f"{value} is an operator of this process")
         return value
 
     def _kernel(self, kernel: Any) -> NamedObject:
