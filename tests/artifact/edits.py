@@ -18,6 +18,7 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 """
+_X = "torch.arange(6.0).reshape(2, 3) - 2"
 
 
 def _function(body: str, before: str = "", args: str = _X) -> str:
@@ -45,7 +46,8 @@ def _helpers() -> Iterator[tuple[str, str]]:
     )
     yield from _pairs(_function("return g(x)", "def g(x, *, k=@):\n    return x * k"), ["1", "2.5"])
     wrapped = (
-        "def twice(h):\n    def run(x):\n        return h(h(x))@\n    return functools.wraps(h)(run)\n"
+        "def twice(h):\n    def run(x):\n        return h(h(x))@\n"
+        "    return functools.wraps(h)(run)\n"
         "def g(x):\n    return x + 1\ng = twice(g)"
     )
     yield from _pairs(_function("return g(x)", wrapped), [" * 2", " * 3", ""])
