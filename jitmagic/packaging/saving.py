@@ -47,7 +47,7 @@ from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
 from .archive import write_archive
 from .program import Program
 
-__all__ = ["FORMAT", "save"]
+__all__ = ["FORMAT", "calls_of", "save"]
 
 FORMAT = 1
 
@@ -74,15 +74,15 @@ def save(
     what a file cannot hold, such as a write to an attribute.
     """
     made = _Saved(fn, dynamic, options or {})
-    for args, kwargs in _calls(examples):
+    for args, kwargs in calls_of(examples):
         made.add(args, kwargs)
     write_archive(path, made.files(weights))
 
 
-def _calls(examples: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def calls_of(examples: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return (arguments, keywords) of each call."""
     if not examples:
-        raise UsageError("save needs the arguments of a call, for example save(f, path, x)")
+        raise UsageError("no arguments of a call are given, as in save(f, path, x) or aot(f)(x)")
     if all(type(one) in (tuple, dict) for one in examples):
         return [((), one) if type(one) is dict else (one, {}) for one in examples]
     return [(tuple(examples), {})]
