@@ -25,7 +25,7 @@ from .processes import ROOT
 PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
-    "symbols", "budget", "torch_types", "extend", "operators", "lazy_dataclass",
+    "symbols", "budget", "torch_types", "extend", "operators", "construction", "lazy_dataclass",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -51,7 +51,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "options": {"errors", "torch_types", "extend", "lazy_dataclass"},
     "spec": {"lazy_dataclass"},
     "torch_types": {"compat"},
-    "symbols": {"extension", "lazy_dataclass"},
+    "construction": {"errors", "lazy_dataclass"},
+    "symbols": {"extension", "construction", "errors", "lazy_dataclass"},
     "platforms": set(),
     "devices": {"platforms", "lazy_dataclass"},
     "extension": {"errors", "_runtime"},
@@ -70,14 +71,17 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule", "late"},
     "runtime": BASE | {"codegen", "graph", "late"},  # graph/triton: the form of a launch
+    "artifact": STAGES,
     "compile": STAGES,
+    "packaging": STAGES | {"artifact", "api", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,
     "__init__": BASE
-    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"},
+    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"}
+    | {"packaging"},
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {
@@ -92,9 +96,10 @@ STEPS: dict[str, set[str]] = {
     "frozen_weights": set(),
     "backends": set(),
     "template": {"profiler_names", "graph_passes"},
-    "sized_joint": {"template", "graph_passes"},
+    "sized_backwards": {"template"},
+    "sized_joint": {"template", "graph_passes", "sized_backwards"},
     "sized_backend": {"sized_joint", "template", "backends"},
-    "sizes": {"template", "sized_joint", "sized_backend"},
+    "sizes": {"template", "sized_joint", "sized_backwards", "sized_backend"},
     "executable": {
         "profiler_names",
         "graph_passes",
@@ -103,8 +108,9 @@ STEPS: dict[str, set[str]] = {
         "lazy_backwards",
         "sizes",
         "sized_joint",
+        "sized_backwards",
     },
-    "data_partitions": {"sizes", "sized_joint"},
+    "data_partitions": {"sizes", "sized_joint", "sized_backwards"},
     "subgraphs": {"sizes", "lazy_backwards"},
     "entries": {"compared", "sizes"},
     "func_transforms": {"backends"},
@@ -118,6 +124,7 @@ STEPS: dict[str, set[str]] = {
         "backends",
         "func_transforms",
         "sizes",
+        "sized_backwards",
         "executable",
         "data_partitions",
         "subgraphs",
@@ -133,6 +140,7 @@ LEAVES = {  # heavy optional packages, and the one file, or folder, that may imp
     "IPython": "notebook/",
     "jinja2": "diagnostics/explanation/html.py",
     "pygments": "diagnostics/explanation/highlight.py",
+    "safetensors": "packaging/safetensors_files.py",
     "transformers": "integrations/transformers.py",
     "lightning": "integrations/lightning.py",
     "accelerate": "integrations/accelerate.py",
@@ -141,7 +149,8 @@ LEAVES = {  # heavy optional packages, and the one file, or folder, that may imp
 NOT_INSTALLED = {
     f"jitmagic.{leaf[:-3].replace('/', '.')}"
     for package, leaf in LEAVES.items()
-    if leaf.startswith("integrations/") and importlib.util.find_spec(package) is None
+    if leaf.startswith(("integrations/", "packaging/"))
+    and importlib.util.find_spec(package) is None
 }
 LATE = {  # files with an import inside a function: optional packages, native parts, reports
     "extension.py",
