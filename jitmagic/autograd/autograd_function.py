@@ -195,7 +195,7 @@ class BackwardCache:
     at the same time.
 
     graph: returns the whole backward graph, or None     tangents: how many it takes
-    made: the executables so far     on_change: called after each that was compiled, e.g. to write it
+    made: the executables so far     on_change: called after each new one, e.g. to write it
     stored: functions that make executables which another process has compiled
     """
 
