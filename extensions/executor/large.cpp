@@ -15,7 +15,7 @@
 
 #include <sys/mman.h>
 
-#include "runtime.h"
+#include "memory.h"
 
 namespace jitmagic {
 namespace {
