@@ -42,6 +42,7 @@ __all__ = [
     "CpuEntry",
     "CudaEntry",
     "KernelEntry",
+    "SavedEntry",
     "SizeTemplate",
     "Step",
     "by_sizes",
@@ -83,6 +84,13 @@ class CudaEntry:
     scratch: int
     owner: object
     by_value: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEntry:
+    """Names a C function in a plan that is saved to a file."""
+
+    name: str
 
 
 KernelEntry = CpuEntry | CudaEntry
@@ -262,7 +270,7 @@ def by_sizes(
     return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
 
 
-def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
+def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry | SavedEntry]) -> tuple[object, ...]:
     """Return (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = slots_needing_tensors(plan)
     places = _places(plan)
@@ -332,7 +340,7 @@ def _layout(step: Alloc | Reuse | Pool) -> tuple[object, ...]:
 
 def _lower_step(
     step: PlanStep,
-    kernels: Mapping[str, KernelEntry],
+    kernels: Mapping[str, KernelEntry | SavedEntry],
     as_tensor: frozenset[int],
     device: torch.device,
     places: Iterator[tuple[str, int]],
@@ -357,9 +365,13 @@ def _lower_step(
     raise TypeError(f"not a plan step: {step!r}")
 
 
-def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tuple[object, ...]:
+def _lower_launch(
+    step: Launch, entry: KernelEntry | SavedEntry, device: torch.device
+) -> tuple[object, ...]:
     if isinstance(entry, CpuEntry):
         return ("launch", entry.address, step.args)
+    if isinstance(entry, SavedEntry):
+        return ("launch", entry.name, step.args)
     grid = entry.grid
     index = device.index or 0
     return (

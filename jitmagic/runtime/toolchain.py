@@ -39,6 +39,7 @@ __all__ = [
     "flags",
     "header_folder",
     "is_built",
+    "library_bytes",
     "linked_with",
     "missing_objects",
 ]
@@ -167,7 +168,12 @@ def _key(text: str, target: Target) -> str:
 
 def is_built(text: str, target: Target, store: Store) -> bool:
     """Return whether `build_library` would find it cached. Raises ToolchainError as that does."""
-    return store.get(_key(text, target), ".so") is not None
+    return library_bytes(text, target, store) is not None
+
+
+def library_bytes(text: str, target: Target, store: Store) -> bytes | None:
+    """Return a library that `build_library` has built; None if no folder keeps it."""
+    return store.get(_key(text, target), ".so")
 
 
 def build_library(
