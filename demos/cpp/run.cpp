@@ -1,8 +1,9 @@
 // Runs what save.py has saved: `run model.jmc [threads]`.
 //
-// Each input is filled with ones. Prints the sum of each result, and how long a call takes with so many threads that
+// Each input is filled with ones, with 8 for a size that varies. Prints the sum of each result, and how long a call takes with so many threads that
 // call the model at once.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -18,7 +19,11 @@ constexpr int kCalls = 2000;
 
 std::vector<at::Tensor> ones_for(const std::vector<jitmagic::InputSpec>& specs) {
   std::vector<at::Tensor> inputs;
-  for (const jitmagic::InputSpec& spec : specs) inputs.push_back(at::ones(spec.sizes, spec.dtype));
+  for (const jitmagic::InputSpec& spec : specs) {
+    std::vector<int64_t> sizes = spec.sizes;
+    std::replace(sizes.begin(), sizes.end(), int64_t(-1), int64_t(8));
+    inputs.push_back(at::ones(sizes, spec.dtype));
+  }
   return inputs;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kDeepest = 64;
 
-[[noreturn]] void malformed(const char* what) { throw FileError(std::string("malformed JSON: ") + what); }
+[[noreturn]] void bad_json(const char* what) { throw FileError(std::string("malformed JSON: ") + what); }
 
 class Parser {
  public:
@@ -18,7 +18,7 @@ class Parser {
   Json whole() {
     Json value = parse(0);
     skip();
-    if (at_ != text_.size()) malformed("text after the end");
+    if (at_ != text_.size()) bad_json("text after the end");
     return value;
   }
 
@@ -37,7 +37,7 @@ class Parser {
   }
 
   void expect(char wanted, const char* what) {
-    if (!take(wanted)) malformed(what);
+    if (!take(wanted)) bad_json(what);
   }
 
   bool word(std::string_view wanted) {
@@ -47,7 +47,7 @@ class Parser {
   }
 
   Json parse(int depth) {
-    if (depth > kDeepest) malformed("nested too deeply");
+    if (depth > kDeepest) bad_json("nested too deeply");
     skip();
     if (peek() == '{') return object(depth);
     if (peek() == '[') return array(depth);
@@ -74,7 +74,7 @@ class Parser {
     if (take('}')) return Json(std::move(members));
     do {
       skip();
-      if (peek() != '"') malformed("a key is not a string");
+      if (peek() != '"') bad_json("a key is not a string");
       std::string key = string();
       expect(':', "a key has no value");
       members.emplace_back(std::move(key), parse(depth + 1));
@@ -87,9 +87,9 @@ class Parser {
     int64_t value = 0;
     const char* end = text_.data() + text_.size();
     const auto read = std::from_chars(text_.data() + at_, end, value);
-    if (read.ec != std::errc()) malformed("a value is not an integer of 64 bits");
+    if (read.ec != std::errc()) bad_json("a value is not an integer of 64 bits");
     at_ = size_t(read.ptr - text_.data());
-    if (peek() == '.' || peek() == 'e' || peek() == 'E') malformed("a value is not an integer of 64 bits");
+    if (peek() == '.' || peek() == 'e' || peek() == 'E') bad_json("a value is not an integer of 64 bits");
     return value;
   }
 
@@ -97,7 +97,7 @@ class Parser {
     unsigned value = 0;
     const std::string_view digits = text_.substr(at_, 4);
     const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    if (digits.size() != 4 || read.ptr != digits.data() + 4) malformed("an escape in a string");
+    if (digits.size() != 4 || read.ptr != digits.data() + 4) bad_json("an escape in a string");
     at_ += 4;
     return value;
   }
@@ -110,11 +110,11 @@ class Parser {
       made += meanings[known];
       return;
     }
-    if (kind != 'u') malformed("an escape in a string");
+    if (kind != 'u') bad_json("an escape in a string");
     unsigned code = hex4();
     if (code >= 0xD800 && code < 0xDC00 && word("\\u")) {
       const unsigned low = hex4();
-      if (low < 0xDC00 || low > 0xDFFF) malformed("an escape in a string");
+      if (low < 0xDC00 || low > 0xDFFF) bad_json("an escape in a string");
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
     if (code < 0x80) {
@@ -155,6 +155,7 @@ Json Json::parse(std::string_view text) { return Parser(text).whole(); }
 
 bool Json::truth() const { return of_kind<bool>(value_, "true or false"); }
 int64_t Json::integer() const { return of_kind<int64_t>(value_, "an integer"); }
+double Json::real() const { return of_kind<double>(value_, "a number"); }
 const std::string& Json::string() const { return of_kind<std::string>(value_, "a string"); }
 const Json::Array& Json::array() const { return of_kind<Array>(value_, "an array"); }
 const Json::Object& Json::object() const { return of_kind<Object>(value_, "an object"); }

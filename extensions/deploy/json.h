@@ -18,6 +18,7 @@ class Json {
 
   Json() = default;
   explicit Json(int64_t value) : value_(value) {}
+  explicit Json(double value) : value_(value) {}  // never read from a file
   explicit Json(bool value) : value_(value) {}
   explicit Json(std::string value) : value_(std::move(value)) {}
   explicit Json(Array value) : value_(std::move(value)) {}
@@ -29,6 +30,7 @@ class Json {
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
   bool is_integer() const { return std::holds_alternative<int64_t>(value_); }
+  bool is_real() const { return std::holds_alternative<double>(value_); }
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }
@@ -36,6 +38,7 @@ class Json {
   // Each throws FileError for a value of another kind.
   bool truth() const;
   int64_t integer() const;
+  double real() const;
   const std::string& string() const;
   const Array& array() const;
   const Object& object() const;
@@ -45,7 +48,7 @@ class Json {
   std::string_view tag() const;
 
  private:
-  std::variant<std::monostate, bool, int64_t, std::string, Array, Object> value_;
+  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
 };
 
 }  // namespace jitmagic

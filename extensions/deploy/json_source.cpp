@@ -15,7 +15,10 @@ namespace {
 
 [[noreturn]] void malformed(const std::string& what) { throw FileError("malformed description: " + what); }
 
-double float_of(const Json& described) { return std::strtod(described.at("hex").string().c_str(), nullptr); }
+double float_of(const Json& described) {
+  if (described.is_real()) return described.real();  // computed from sizes
+  return std::strtod(described.at("hex").string().c_str(), nullptr);
+}
 
 at::Layout layout_of(const std::string& name) {
   if (name == "strided") return at::kStrided;
@@ -63,11 +66,12 @@ c10::IValue value_of(const Json& value, c10::TypePtr type, std::optional<int32_t
     }
     return made;
   }
-  if (value.is_bool()) return type->kind() == c10::TypeKind::TensorType ? c10::IValue(wrapped(value.truth())) : value.truth();
+  if (value.is_bool() && type->kind() != c10::TypeKind::TensorType) return value.truth();
+  if (value.is_bool()) return wrapped(value.truth());
   if (value.is_integer()) return number_as(value.integer(), type->kind());
   if (value.is_string()) return value.string();
   const std::string_view tag = value.tag();
-  if (tag == "float") return number_as(float_of(value), type->kind());
+  if (tag == "float" || value.is_real()) return number_as(float_of(value), type->kind());
   if (tag == "dtype") return int64_t(dtype_of(value));
   if (tag == "layout") return int64_t(layout_of(value.at("name").string()));
   if (tag == "memory_format") return int64_t(memory_format_of(value.at("name").string()));
@@ -103,6 +107,31 @@ void* Files::symbol(const std::string& library, const std::string& name) {
   auto& loaded = libraries_[library];
   if (!loaded) loaded = std::make_unique<Library>(archive_.entry(library));
   return loaded->symbol(name.c_str());
+}
+
+int register_index(const Json& described) {
+  if (described.tag() != "Register") return -1;
+  const int64_t index = described.at("index").integer();
+  if (index < 0 || index > std::numeric_limits<int>::max()) malformed("a register");
+  return int(index);
+}
+
+Json filled(const Json& described, const Registers& registers) {
+  if (const int index = register_index(described); index >= 0) {
+    if (size_t(index) >= registers.size()) malformed("a register");
+    const Number& number = registers[size_t(index)];
+    return number.is_real ? Json(number.real) : Json(number.whole);
+  }
+  const Json::Array* items = items_of(described);
+  if (!items) return described;
+  Json::Array made;
+  for (const Json& item : *items) made.push_back(filled(item, registers));
+  return Json(std::move(made));
+}
+
+c10::Scalar scalar_of(const Json& described) {
+  if (described.is_bool()) return described.truth();
+  return described.is_integer() ? c10::Scalar(described.integer()) : c10::Scalar(float_of(described));
 }
 
 at::ScalarType dtype_of(const Json& described) {
@@ -150,17 +179,6 @@ std::shared_ptr<NativeLaunch> JsonSource::native_launch(Value) const {
   malformed("kernels of Triton are not supported");
 }
 
-std::shared_ptr<const SizeFunction> JsonSource::size_function(Value name) const {
-  malformed("an unknown function of sizes, " + name->string());
-}
-
-int JsonSource::register_of(Value value) const {
-  if (value->tag() != "Register") return -1;
-  const int64_t index = value->at("index").integer();
-  check(index >= 0 && index <= std::numeric_limits<int>::max(), "a register");
-  return int(index);
-}
-
 bool JsonSource::has_registers(Value value) const {
   if (register_of(value) >= 0) return true;
   const Json::Array* items = items_of(*value);
@@ -173,6 +191,16 @@ bool JsonSource::has_registers(Value value) const {
 
 c10::IValue JsonSource::constant_of(Value value, const c10::Argument& declared) const {
   return value_of(*value, declared.type(), declared.N(), files_);
+}
+
+c10::IValue JsonSource::filled_constant(
+    const Json& kept, const Registers& registers, const c10::Argument& declared) const {
+  const Json value = filled(kept, registers);
+  return constant_of(&value, declared);
+}
+
+std::vector<int64_t> JsonSource::filled_integers(const Json& kept, const Registers& registers) const {
+  return integers_of(filled(kept, registers));
 }
 
 void JsonSource::check(bool holds, const char* message) const {

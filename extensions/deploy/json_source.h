@@ -29,6 +29,12 @@ class Files {
   std::map<std::string, std::unique_ptr<Library>, std::less<>> libraries_;
 };
 
+// Returns the description with numbers for its Registers.
+Json filled(const Json& described, const Registers& registers);
+// Returns the function of this name, see size_functions.cpp; throws FileError if there is none.
+std::shared_ptr<const SizeFunction> size_function_of(const std::string& name);
+int register_index(const Json& described);  // -1: it is no Register
+c10::Scalar scalar_of(const Json& described);
 at::ScalarType dtype_of(const Json& described);
 std::vector<int64_t> integers_of(const Json& described);
 
@@ -54,11 +60,13 @@ class JsonSource {
   Kernel kernel(Value name) const;
   uint64_t cuda_function(Value) const;
   std::shared_ptr<NativeLaunch> native_launch(Value) const;
-  std::shared_ptr<const SizeFunction> size_function(Value name) const;
-  int register_of(Value value) const;
+  std::shared_ptr<const SizeFunction> size_function(Value name) const { return size_function_of(name->string()); }
+  int register_of(Value value) const { return register_index(*value); }
   bool has_registers(Value value) const;
   Json keep(Value value) const { return *value; }
   c10::IValue constant_of(Value value, const c10::Argument& declared) const;
+  c10::IValue filled_constant(const Json& kept, const Registers& registers, const c10::Argument& declared) const;
+  std::vector<int64_t> filled_integers(const Json& kept, const Registers& registers) const;
   void check(bool holds, const char* message) const;
 
  private:

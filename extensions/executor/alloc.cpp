@@ -47,7 +47,7 @@ int log_of(size_t nbytes) {
 
 // The deleter encodes the size class, so that a block needs no header.
 template <int Log>
-void give_back(void* block) {
+void give_back_small(void* block) {
   SizeClass& own = size_classes()[Log];
   {
     std::lock_guard<std::mutex> hold(own.mutex);
@@ -61,7 +61,7 @@ void give_back(void* block) {
 
 template <int... Logs>
 constexpr std::array<c10::DeleterFnPtr, sizeof...(Logs)> deleters(std::integer_sequence<int, Logs...>) {
-  return {&give_back<Logs>...};
+  return {&give_back_small<Logs>...};
 }
 
 constexpr auto kDeleters = deleters(std::make_integer_sequence<int, kLargestLog + 1>{});

@@ -2,71 +2,67 @@
 
 In: a callable, arguments, and a Writer that takes kernels and tensors. Out: a description of the
 inputs and outputs, and of the plan with its kernels and weights. The stages are those of a call
-(compile/pipeline.py) in inference: no gradients are recorded. A call that Python would have to
-finish, because the graph breaks or an object changes, is refused.
+(compile/pipeline.py) in inference: no gradients are recorded. With symbolic sizes the description
+has Registers, whose numbers a program computes from the sizes of each call.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Iterator, Sequence
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.fx import GraphModule
 
 from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
-from ..autograd.result import (
-    FromInput,
-    Output,
-    Partition,
-    Result,
-    VersionBump,
-    ViewOf,
-    ViewReplay,
-)
+from ..autograd.result import FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
+from ..autograd.symbolic_joint import trace_sized_joint
 from ..budget import within
-from ..bytecode import FrameSnapshot
 from ..codegen.plan import Call, KernelSource, Plan, PlanStep, Slot
-from ..compat.pytree import keystr, tree_flatten_with_path
 from ..compile.executable import render_graph
 from ..compile.graph_passes import edit_captured, edit_joint, edit_parts
 from ..compile.lazy_backwards import stand_in_inputs
-from ..compile.retracing import settle
+from ..compile.sized_joint import check_results
+from ..compile.template import for_all_sizes, render_sized
 from ..devices import Target, find_target
-from ..errors import CompileFailed, Unsupported, UsageError
+from ..errors import CompileFailed, UsageError
 from ..frame.sandbox import sandbox
+from ..graph.symbolic.concrete import ScalarInput
 from ..graph.verify import verify
-from ..guards.guard import NoOverlap
-from ..guards.read import read_source
+from ..guards.guard import NoOverlap, SizesRelate
 from ..loops.lower import device_of_kernels
 from ..options import Options
 from ..records import Journal, Recording
-from ..runtime.native import SavedEntry, lower_plan, slot_count
+from ..runtime.native import SavedEntry, lower_sized_plan, slot_count
 from ..runtime.store import open_store
 from ..runtime.toolchain import library_bytes
 from ..runtime.translation_units import build_units
-from ..trace.assumptions import Assumptions
-from ..trace.machine import trace
-from ..trace.result import (
-    Break,
-    BuildDict,
-    BuildList,
-    BuildTuple,
-    Constant,
-    FromGraph,
-    FromSource,
-    Recipe,
-    Trace,
-)
-from .cxx_file import Writer
+from ..symbols.context import COMPARISONS
+from ..symbols.expr import Expr
+from ..symbols.predicates import Predicates, fresh_sizes
+from ..symbols.size import SizeOf, StrideOf, expr_of
+from ..symbols.size_programs import SizeCode
+from ..symbols.symbolic_numbers import Symbol, symbols_of
+from ..trace.result import FromGraph, Trace
+from ..trace.varying.concrete import hints_of, places_of, ranges_of, with_sizes
+from .cxx_call import TracedCall, trace_call
+from .cxx_file import Register, Writer
 
 __all__ = ["Entry", "compile_entry"]
 
 aten = torch.ops.aten
-_CONSTANT_WEIGHTS = "call .eval() on the module first, or pass the tensor as an argument"
+# The functions of sizes that extensions/deploy/size_functions.cpp computes.
+_FUNCTIONS: Mapping[object, str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
+    operator.floordiv: "//", operator.mod: "%", operator.neg: "neg", abs: "abs", min: "min",
+    max: "max", operator.pow: "**", math.sqrt: "sqrt", float: "float", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil",
+    **{function: op for op, function in COMPARISONS.items()},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,117 +73,86 @@ class Entry:
     isa: str
 
 
+class _Compiled(NamedTuple):
+    """The plan of a graph; `taken` says which input of the trace, or which number computed from
+    sizes, each of its inputs is. `predicates` are those of sizes, none if all are constant.
+    """
+
+    plan: Plan
+    source: KernelSource | None
+    parts: Partition
+    target: Target
+    taken: Sequence[int | ScalarInput]
+    predicates: tuple[Predicates, ...] = ()
+
+
 def compile_entry(
     fn: Callable[..., Any], args: tuple[Any, ...], options: Options, writer: Writer
 ) -> Entry:
     """Compile `fn(*args)` for inference. Raises UsageError or CompileFailed."""
-    leaves = _tensors_of(args)
-    snapshot = FrameSnapshot.of_call(_frame_of(fn), args)
     record = Recording(getattr(fn, "__name__", type(fn).__name__), Journal())
     with torch.no_grad(), sandbox(), within(options.budget):
-        traced, _, _ = settle(partial(trace, snapshot, options, None), Assumptions())
-        _check(traced)
-        edit_captured(traced, record)
+        call = trace_call(fn, args, options)
+        edit_captured(call.traced, record)
         if options.verify:
-            verify(traced.graph)
-        joint = edit_joint(trace_joint(traced.graph, [i.spec for i in traced.inputs]), record)
+            verify(call.traced.graph)
+        compile_ = _compile_sized if places_of(call.traced) else _compile
+        made = compile_(call.traced, options, record)
+        kernels = _kernels(made.source, made.target, options, writer)
+    return Entry(_described(call, made, kernels, writer), made.target.isa)
+
+
+# -- stages ---------------------------------------------------------------------------------------
+
+
+def _compile(traced: Trace, options: Options, record: Recording) -> _Compiled:
+    """Compile for the sizes of the example."""
+    joint = edit_joint(trace_joint(traced.graph, [i.spec for i in traced.inputs]), record)
+    parts = edit_parts(partition(joint, options.activation_memory_budget), record)
+    gm, target = parts.forward, _target(parts.forward, options)
+    make_inputs = partial(stand_in_inputs, gm)
+    made = render_graph(gm, "forward", target, options, record, make_inputs)
+    return _Compiled(made.plan, made.source, parts, target, range(len(traced.inputs)))
+
+
+class _Joint(NamedTuple):
+    predicates: Predicates
+    parts: Partition
+    taken: Sequence[int | ScalarInput]
+
+
+def _compile_sized(traced: Trace, options: Options, record: Recording) -> _Compiled:
+    """Compile for all sizes of the dimensions that vary."""
+    values = hints_of(traced)
+
+    def make_joint(fixed: Collection[Symbol]) -> _Joint:
+        predicates, sizes = fresh_sizes(ranges_of(traced), values, fixed)
+        sized, taken = with_sizes(traced, sizes)
+        joint = trace_sized_joint(sized.graph, [entry.spec for entry in sized.inputs])
+        check_results(sized.graph, joint)
+        joint = edit_joint(joint, record)
         parts = edit_parts(partition(joint, options.activation_memory_budget), record)
-        gm = parts.forward
-        target = _target(gm, options)
-        made = render_graph(
-            gm, "forward", target, options, record, partial(stand_in_inputs, gm)
-        )
-        plan, source = made.plan, made.source
-        kernels = _kernels(source, target, options, writer)
-    values = [read_source(entry.source, snapshot) for entry in traced.inputs]
-    places = {id(leaf): n for n, (_, leaf) in enumerate(leaves)}
-    arguments = [places.get(id(value)) for value in values]
-    _check_writes(traced, arguments)
-    whole, slots = _with_views(plan, parts)
-    results = dict(_results(traced, traced.exit.value, ""))  # type: ignore[attr-defined]
-    outputs = []
-    for name, recipe in results.items():
-        if isinstance(recipe, FromGraph):
-            slot = slots[recipe.index]
-        else:
-            slot = _slot_of_source(recipe, traced, snapshot)
-        outputs.append((name, slot))
-    whole = replace(whole, outputs=tuple(slot for _, slot in outputs), titles=(), call_lines=())
-    return Entry(
-        {
-            "inputs": [
-                {
-                    "name": name,
-                    "dtype": writer.encode(leaf.dtype),
-                    "shape": list(leaf.shape),
-                    "stride": list(leaf.stride()),
-                }
-                for name, leaf in leaves
-            ],
-            "outputs": [name for name, _ in outputs],
-            "arguments": [
-                {"input": place} if place is not None else {"weight": writer.encode(value)}
-                for place, value in zip(arguments, values, strict=True)
-            ],
-            "written": sorted({arguments[n] for n in traced.mutated}),  # type: ignore[type-var]
-            "distinct": any(isinstance(guard, NoOverlap) for guard in traced.guards),
-            "program": writer.encode(lower_plan(whole, {n: SavedEntry(n) for n in kernels})),
-            "constants": writer.encode(plan.constants),
-            "kernels": kernels,
-        },
-        target.isa,
-    )
+        return _Joint(predicates, parts, taken)
+
+    joint = for_all_sizes("joint for all sizes", values, make_joint, record, set())
+    if joint is None:
+        raise CompileFailed(_why(record))
+    gm, target = joint.parts.forward, _target(joint.parts.forward, options)
+    given = gm, "forward", joint.predicates, values, target, options, record
+    make = partial(render_sized, *given, excludes_sizes=False)
+    made = for_all_sizes("forward: for all sizes", values, make, record, set())
+    if made is None:
+        raise CompileFailed(_why(record))
+    predicates = joint.predicates, made.predicates
+    return _Compiled(made.plan, made.source, joint.parts, target, joint.taken, predicates)
 
 
-def _frame_of(fn: Callable[..., Any]) -> types.FunctionType:
-    """Return a function that calls `fn`; its frame is traced."""
-
-    def forward(*args: Any) -> Any:
-        return fn(*args)
-
-    return forward
+def _why(record: Recording) -> str:
+    return f"the program cannot be compiled for all sizes: {record.stages[-1].result}"
 
 
-def _tensors_of(args: tuple[Any, ...]) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors among the arguments, with names such as `[0]['mask']`."""
-    found = [
-        (keystr(path), leaf)
-        for path, leaf in tree_flatten_with_path(args)[0]
-        if isinstance(leaf, torch.Tensor)
-    ]
-    if len({id(leaf) for _, leaf in found}) < len(found):
-        raise UsageError("an example passes one tensor twice: pass a copy")
-    for name, leaf in found:
-        if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout != torch.strided:
-            raise UsageError(f"argument {name} is not a plain strided tensor")
-        if leaf.device.type != "cpu":
-            raise UsageError(f"argument {name} is on {leaf.device}: only CPU tensors can be saved")
-    return found
-
-
-def _check(traced: Trace) -> None:
-    """Raise for a trace that Python would have to finish."""
-    if isinstance(traced.exit, Break):
-        reason = traced.exit.reason
-        raise Unsupported(reason.message, reason.hint, traced.exit.where)
-    if traced.effects or traced.lock is not None:
-        raise UsageError("the call changes Python objects, which a saved program cannot do")
-    if traced.draws:
-        raise UsageError("the call draws random numbers of Python or numpy: use torch's")
-    if traced.wrappers or any(not entry.is_memory for entry in traced.inputs):
-        raise UsageError("the call takes numbers or tensor subclasses that cannot be saved")
-
-
-def _check_writes(traced: Trace, arguments: Sequence[int | None]) -> None:
-    for n in traced.mutated:
-        if arguments[n] is None:
-            name = traced.inputs[n].name
-            raise UsageError(f"the call writes to {name}, a weight: {_CONSTANT_WEIGHTS}")
-
-
-def _target(gm: torch.fx.GraphModule, options: Options) -> Target:
-    device = device_of_kernels(gm)
-    target = find_target(device, options)
+def _target(gm: GraphModule, options: Options) -> Target:
+    target = find_target(device_of_kernels(gm), options)
     if target.device != "cpu" or target.tier != "cpp":
         why = f"its kernels are of tier {target.tier!r} on {target.device} ({target.why})"
         raise CompileFailed(f"only C++ kernels for the CPU can be saved: {why}")
@@ -211,41 +176,118 @@ def _kernels(
     return made
 
 
-# -- results --------------------------------------------------------------------------------------
+# -- description ----------------------------------------------------------------------------------
 
 
-def _results(
-    traced: Trace, recipe: Recipe, name: str
-) -> Iterator[tuple[str, FromGraph | FromSource]]:
-    """Yield the tensors of the result with their paths; None is left out."""
-    parts: Iterator[tuple[object, Recipe]]
-    match recipe:
-        case FromGraph() | FromSource():
-            yield name, recipe
-            return
-        case Constant(None):
-            return
-        case BuildTuple(items) | BuildList(items):
-            parts = iter(enumerate(items))
-        case BuildDict(keys, values) if all(isinstance(key, Constant) for key in keys):
-            names = [key.value for key in keys if isinstance(key, Constant)]
-            parts = iter(zip(names, values, strict=True))
-        case _:
-            kind = type(recipe).__name__
-            raise UsageError(
-                f"the result{name} is not made of tensors, tuples, lists and dicts ({kind})"
-            )
-    for key, part in parts:
-        yield from _results(traced, part, f"{name}[{key!r}]")
+def _described(
+    call: TracedCall, made: _Compiled, kernels: Mapping[str, str], writer: Writer
+) -> dict[str, Any]:
+    traced, symbols = call.traced, places_of(call.traced)
+    code = SizeCode(len(symbols), Register)
+    code.set_symbols(tuple(symbols))
+    for predicates in made.predicates:
+        code.set_symbols(predicates.symbols)
+    plan, outputs = _with_views(made.plan, made.parts)
+    slots = [
+        outputs[part.index] if isinstance(part, FromGraph) else made.taken.index(part)
+        for _, part in call.results
+    ]
+    plan = replace(plan, outputs=tuple(slots), titles=(), call_lines=())
+    last = made.predicates[-1].symbols if made.predicates else ()
+    saved = {name: SavedEntry(name) for name in kernels}
+    program, constants = lower_sized_plan(plan, saved, last, code)
+    described = {
+        "inputs": [_input(call, n, code, writer) for n in range(len(call.leaves))],
+        "outputs": [name for name, _ in call.results],
+        "arguments": [_argument(call, one, code, writer) for one in made.taken],
+        "written": sorted({place for n in traced.mutated if (place := call.places[n]) is not None}),
+        "distinct": any(isinstance(guard, NoOverlap) for guard in traced.guards),
+        "program": writer.encode(program),
+        "constants": writer.encode(constants),
+        "kernels": kernels,
+    }
+    places = [[call.places[n], dim] for n, dim in symbols.values()]
+    return described | _sizes(places, made, traced, code, writer)
 
 
-def _slot_of_source(recipe: FromSource, traced: Trace, snapshot: FrameSnapshot) -> int:
-    """Return the plan's slot of a tensor that exists before the call."""
-    value = read_source(recipe.source, snapshot)
-    for n, entry in enumerate(traced.inputs):
-        if read_source(entry.source, snapshot) is value:
-            return n
-    raise UsageError("the result has an object that is no tensor of the graph")
+def _sizes(
+    places: Sequence[Sequence[int | None]],
+    made: _Compiled,
+    traced: Trace,
+    code: SizeCode,
+    writer: Writer,
+) -> dict[str, Any]:
+    """Describe where sizes are read, what they must satisfy, and the numbers computed from them."""
+    if not made.predicates:
+        return {"sizes": [], "checks": [], "numbers": []}
+    symbols = tuple(places_of(traced))
+    relations = [guard for guard in traced.guards if isinstance(guard, SizesRelate)]
+    checks = SizeCode(len(symbols), Register)
+    checks.set_symbols(symbols)
+    for symbol in {s for guard in relations for s in _symbols_of(guard)}.difference(symbols):
+        checks.define(symbol, _meaning(symbol, traced))
+    checks.require(ranges_of(traced), [(guard.op, guard.left, guard.right) for guard in relations])
+    for predicates in made.predicates:
+        predicates.write(checks)
+    return {
+        "sizes": places,
+        "checks": writer.encode(_named(checks)),
+        "numbers": writer.encode(_named(code)),
+    }
+
+
+def _symbols_of(guard: SizesRelate) -> tuple[Symbol, ...]:
+    return (*symbols_of(guard.left), *symbols_of(guard.right))
+
+
+def _meaning(symbol: Symbol, traced: Trace) -> Expr:
+    """Return the size or stride that a symbol of a guard means, as the input's spec has it: the
+    reader compares each input's sizes with its spec, and lays it out in those strides.
+    """
+    origin = symbol.origin
+    for entry in traced.inputs:
+        if isinstance(origin, SizeOf | StrideOf) and entry.source == origin.source:
+            numbers = entry.spec.shape if isinstance(origin, SizeOf) else entry.spec.stride
+            return expr_of(numbers[origin.dim])
+    raise CompileFailed(f"the program relies on {symbol.name}, which is no size of an argument")
+
+
+def _named(code: SizeCode) -> tuple[tuple[object, ...], ...]:
+    """Return the instructions with names for Python's functions."""
+    steps = []
+    for step in code.instructions:
+        if step[0] == "call":
+            if step[1] not in _FUNCTIONS:
+                raise CompileFailed(f"a size is computed by {step[1]}, which only Python has")
+            step = step[0], _FUNCTIONS[step[1]], step[2]
+        steps.append(step)
+    return tuple(steps)
+
+
+def _input(call: TracedCall, n: int, code: SizeCode, writer: Writer) -> dict[str, Any]:
+    """Describe an argument. One that is no input of the graph has to be as in the example."""
+    leaf = call.leaves[n]
+    shape, stride = tuple(leaf.tensor.shape), leaf.tensor.stride()
+    if n in call.places:
+        spec = call.traced.inputs[call.places.index(n)].spec
+        shape, stride = spec.shape, spec.stride
+    return {
+        "name": leaf.name,
+        "dtype": writer.encode(leaf.tensor.dtype),
+        "shape": writer.encode(code.with_registers(shape)),
+        "stride": writer.encode(code.with_registers(stride)),
+    }
+
+
+def _argument(
+    call: TracedCall, taken: int | ScalarInput, code: SizeCode, writer: Writer
+) -> dict[str, Any]:
+    if isinstance(taken, ScalarInput):
+        (value,) = code.with_registers((taken.value,))  # type: ignore[misc]
+        return {"number": writer.encode(value), "dtype": writer.encode(taken.spec.dtype)}
+    if (place := call.places[taken]) is not None:
+        return {"input": place}
+    return {"weight": writer.encode(call.values[taken])}
 
 
 def _with_views(plan: Plan, parts: Partition) -> tuple[Plan, list[int]]:

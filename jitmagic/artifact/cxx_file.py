@@ -16,6 +16,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 
 from ..errors import UsageError
 
-__all__ = ["Writer"]
+__all__ = ["Register", "Writer"]
 
 _NAMED: Mapping[type, str] = {
     torch.dtype: "dtype",
@@ -34,6 +35,13 @@ _HEADER_BYTES = 30  # of an entry in front of its name and its extra field
 _ALIGNMENT = 64
 _PADDING_ID = 0x4D4A  # no registered kind of extra field
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # equal contents give equal files
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Stands for a number that is computed from the sizes of a call."""
+
+    index: int
 
 
 class Writer:
@@ -60,6 +68,8 @@ class Writer:
             case dict():
                 items = [[self.encode(key), self.encode(item)] for key, item in value.items()]
                 return {"$": "dict", "items": items}
+            case Register():
+                return {"$": "Register", "index": value.index}
             case torch.Tensor():
                 return self._tensor(value)
             case torch.device():

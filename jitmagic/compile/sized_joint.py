@@ -52,7 +52,14 @@ from ..trace.varying.concrete import ranges_of, with_sizes
 from .graph_passes import edit_joint, edit_parts
 from .template import SizeTuple, Template, Templates
 
-__all__ = ["KEPT", "Builders", "BuiltExecutable", "SizedJoint", "places_among"]
+__all__ = [
+    "KEPT",
+    "Builders",
+    "BuiltExecutable",
+    "SizedJoint",
+    "check_results",
+    "places_among",
+]
 
 Missing = tuple[int, ...]
 KEPT = 64  # executables cached per template; building an evicted one again takes microseconds
@@ -142,7 +149,7 @@ class SizedJoint:
         with record.stage("joint") as stage:
             joint = trace_sized_joint(gm, specs)
             stage.keep(LazyPayload(partial(_shown_joint, joint, self._known(self._hints))))
-            _check_results(gm, joint)
+            check_results(gm, joint)
         joint = edit_joint(joint, record)
         with record.stage("partition") as stage:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
@@ -289,7 +296,7 @@ def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable
     return template.plan if template.is_native else template.instantiate(values)
 
 
-def _check_results(gm: GraphModule, joint: Joint) -> None:
+def check_results(gm: GraphModule, joint: Joint) -> None:
     """Raise CompileFailed if a result of the joint graph has another dtype, device or rank than in
     the trace: a decomposition may take a SymInt for another kind of number.
     """

@@ -49,6 +49,7 @@ __all__ = [
     "executable_template",
     "freed_results",
     "lower_plan",
+    "lower_sized_plan",
     "make_executable",
     "slot_count",
     "slots_in",
@@ -138,18 +139,31 @@ def executable_template(
     `fallback` returns the executable for unaligned inputs at given values.
     """
     code = SizeCode(len(symbols))
-    code.set_symbols(symbols)
-    program = code.with_registers(lower_plan(plan, kernels))
-    constants = tuple(
-        tuple(runtime_module().Register(code.expr(symbol)) for symbol in constant.symbols)
-        if isinstance(constant, SizeVector)
-        else constant
-        for constant in plan.constants
-    )
+    program, constants = lower_sized_plan(plan, kernels, symbols, code)
     made: SizeTemplate = runtime_module().ExecutableTemplate(
         program, constants, _owners(kernels), code.program(), aligned, fallback
     )
     return made
+
+
+def lower_sized_plan(
+    plan: Plan,
+    kernels: Mapping[str, KernelEntry | SavedEntry],
+    symbols: Sequence[Symbol],
+    code: SizeCode,
+) -> tuple[object, tuple[object, ...]]:
+    """Return `lower_plan` of a plan with Sizes, and its constants, with registers of `code` for all
+    that depends on the values of `symbols`.
+    """
+    code.set_symbols(symbols)
+    program = code.with_registers(lower_plan(plan, kernels))
+    constants = tuple(
+        tuple(code.register(symbol) for symbol in constant.symbols)
+        if isinstance(constant, SizeVector)
+        else constant
+        for constant in plan.constants
+    )
+    return program, constants
 
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:

@@ -44,8 +44,7 @@ class JITMAGIC_PUBLIC InputError : public Error {
 struct InputSpec {
   std::string name;  // the position in Python's call: "[0]['mask']"
   at::ScalarType dtype;
-  std::vector<int64_t> sizes;  // of the example; those that vary have bounds
-  std::vector<int64_t> strides;
+  std::vector<int64_t> sizes;  // -1: it varies
 };
 
 class JITMAGIC_PUBLIC Artifact {
@@ -57,7 +56,7 @@ class JITMAGIC_PUBLIC Artifact {
   Artifact& operator=(Artifact&&) noexcept;
 
   // Throws InputError if no entry of the file accepts the inputs, Error if an operation fails. Gradients are not
-  // recorded. Inputs with other strides than the example's are copied.
+  // recorded. Inputs with other strides than those of the example are copied.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
   size_t entries() const;
