@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from jitmagic.artifact.cxx import save_cxx
+from jitmagic.packaging.cxx import save_cxx
 
 
 def main(path: str) -> None:

@@ -1,5 +1,5 @@
 // Functions of sizes that are not steps of SizeCode, with Python's meaning (symbols/symbolic_numbers.py, OPERATIONS).
-// artifact/cxx_entry.py saves no program that needs others.
+// packaging/cxx_entry.py saves no program that needs others.
 
 #include <cmath>
 #include <map>

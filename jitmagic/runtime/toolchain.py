@@ -39,7 +39,7 @@ __all__ = [
     "flags",
     "header_folder",
     "is_built",
-    "library_bytes",
+    "library_image",
     "linked_with",
     "missing_objects",
 ]
@@ -166,14 +166,14 @@ def _key(text: str, target: Target) -> str:
     )
 
 
+def library_image(text: str, target: Target, store: Store) -> bytes | None:
+    """Return the shared object of a text from the cache. Raises ToolchainError as `is_built`."""
+    return store.get(_key(text, target), ".so")
+
+
 def is_built(text: str, target: Target, store: Store) -> bool:
     """Return whether `build_library` would find it cached. Raises ToolchainError as that does."""
-    return library_bytes(text, target, store) is not None
-
-
-def library_bytes(text: str, target: Target, store: Store) -> bytes | None:
-    """Return a library that `build_library` has built; None if no folder keeps it."""
-    return store.get(_key(text, target), ".so")
+    return store.get(_key(text, target), ".so") is not None
 
 
 def build_library(

@@ -40,7 +40,7 @@ from ..options import Options
 from ..records import Journal, Recording
 from ..runtime.native import SavedEntry, lower_sized_plan, slot_count
 from ..runtime.store import open_store
-from ..runtime.toolchain import library_bytes
+from ..runtime.toolchain import library_image
 from ..runtime.translation_units import build_units
 from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
@@ -60,7 +60,8 @@ aten = torch.ops.aten
 _FUNCTIONS: Mapping[object, str] = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
     operator.floordiv: "//", operator.mod: "%", operator.neg: "neg", abs: "abs", min: "min",
-    max: "max", operator.pow: "**", math.sqrt: "sqrt", float: "float", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil",
+    max: "max", operator.pow: "**", math.sqrt: "sqrt", float: "float", math.trunc: "trunc",
+    math.floor: "floor", math.ceil: "ceil",
     **{function: op for op, function in COMPARISONS.items()},
 }  # fmt: skip
 
@@ -169,7 +170,7 @@ def _kernels(
     build_units(source.units, target, store, options.budget, lambda _: None)
     made = {}
     for unit in source.units:
-        library = library_bytes(unit.text, target, store)
+        library = library_image(unit.text, target, store)
         if library is None:
             raise CompileFailed("the cache folder keeps no files: set JITMAGIC_CACHE_DIR")
         made.update(dict.fromkeys(unit.symbols, writer.add_kernels(library)))
@@ -254,14 +255,16 @@ def _meaning(symbol: Symbol, traced: Trace) -> Expr:
 
 def _named(code: SizeCode) -> tuple[tuple[object, ...], ...]:
     """Return the instructions with names for Python's functions."""
-    steps = []
-    for step in code.instructions:
-        if step[0] == "call":
-            if step[1] not in _FUNCTIONS:
-                raise CompileFailed(f"a size is computed by {step[1]}, which only Python has")
-            step = step[0], _FUNCTIONS[step[1]], step[2]
-        steps.append(step)
-    return tuple(steps)
+    return tuple(
+        (step[0], _name_of(step[1]), step[2]) if step[0] == "call" else step
+        for step in code.instructions
+    )
+
+
+def _name_of(function: object) -> str:
+    if (name := _FUNCTIONS.get(function)) is None:
+        raise CompileFailed(f"a size is computed by {function}, which only Python has")
+    return name
 
 
 def _input(call: TracedCall, n: int, code: SizeCode, writer: Writer) -> dict[str, Any]:
@@ -283,8 +286,8 @@ def _argument(
     call: TracedCall, taken: int | ScalarInput, code: SizeCode, writer: Writer
 ) -> dict[str, Any]:
     if isinstance(taken, ScalarInput):
-        (value,) = code.with_registers((taken.value,))  # type: ignore[misc]
-        return {"number": writer.encode(value), "dtype": writer.encode(taken.spec.dtype)}
+        number: Any = code.with_registers((taken.value,))
+        return {"number": writer.encode(number[0]), "dtype": writer.encode(taken.spec.dtype)}
     if (place := call.places[taken]) is not None:
         return {"input": place}
     return {"weight": writer.encode(call.values[taken])}

@@ -96,6 +96,7 @@ def _frame_of(fn: Callable[..., Any]) -> types.FunctionType:
     def forward(*args: Any) -> Any:
         return fn(*args)
 
+    assert isinstance(forward, types.FunctionType)
     return forward
 
 
@@ -142,7 +143,7 @@ def _tensors_of(recipe: Recipe, name: str) -> Iterator[tuple[str, FromGraph | Fr
             return
         case Invoke(Constant(type() as kind), (BuildTuple(parts),)) if issubclass(kind, tuple):
             keys = [*range(len(parts))]  # torch.return_types.topk
-        case Invoke(Constant(type() as kind), parts) if issubclass(kind, tuple):
+        case Invoke(Constant(made), (_, BuildTuple(parts))) if made is tuple.__new__:
             keys = [*range(len(parts))]  # a namedtuple
         case BuildTuple(parts) | BuildList(parts):
             keys = [*range(len(parts))]
@@ -155,9 +156,7 @@ def _tensors_of(recipe: Recipe, name: str) -> Iterator[tuple[str, FromGraph | Fr
         yield from _tensors_of(part, f"{name}[{key!r}]")
 
 
-def _position(
-    recipe: FromSource, snapshot: FrameSnapshot, values: tuple[torch.Tensor, ...]
-) -> int:
+def _position(recipe: FromSource, snapshot: FrameSnapshot, values: tuple[torch.Tensor, ...]) -> int:
     """Return the position of the graph's input that the result returns."""
     value = read_source(recipe.source, snapshot)
     for n, known in enumerate(values):
