@@ -62,6 +62,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
     "compile": STAGES,
+    "packaging": STAGES | {"compile"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},

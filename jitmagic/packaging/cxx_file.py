@@ -116,7 +116,7 @@ class Writer:
                     archive.writestr(entry, data)
             os.chmod(temporary, 0o644)
             os.replace(temporary, place)
-        except BaseException:
+        except BaseException:  # an interrupt too: no temporary file stays
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise

@@ -1,4 +1,4 @@
-"""Compiles expressions of sizes to a natively evaluated program (extensions/runtime/sizes.h).
+"""Compiles expressions of sizes to a natively evaluated program (extensions/executor/size_code.h).
 
 In: nested tuples and lists with Sizes in them, ranges and relations. Out: the structure with a
 Register for each Size, and a SizeProgram. Given values for the symbols, the program computes the
