@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <vector>
+
+#include <ATen/Parallel.h>
 
 #include "jitmagic/run.hpp"
 #include "json.h"
@@ -120,13 +123,17 @@ std::string_view Archive::entry(const std::string& name) const {
 // An entry without a checksum, too, is damage.
 void Archive::check_sums() const {
   const Json sums = Json::parse(entry("checksums.json"));
-  for (const auto& [name, data] : entries_) {
-    if (name == "checksums.json") continue;
-    const Json* wanted = sums.find(name);
-    if (!wanted || wanted->string() != sha256(data.data(), data.size())) {
-      throw FileError("it is damaged: the checksum of " + name + " differs");
+  const std::vector<std::pair<std::string, std::string_view>> all(entries_.begin(), entries_.end());
+  at::parallel_for(0, std::ssize(all), 1, [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) {
+      const auto& [name, data] = all[size_t(begin)];
+      if (name == "checksums.json") continue;
+      const Json* wanted = sums.find(name);
+      if (!wanted || wanted->string() != sha256(data.data(), data.size())) {
+        throw FileError("it is damaged: the checksum of " + name + " differs");
+      }
     }
-  }
+  });
 }
 
 }  // namespace jitmagic

@@ -1,10 +1,16 @@
-// SHA-256 as in FIPS 180-4.
+// SHA-256 as in FIPS 180-4. x86 processors since 2017 have instructions for it, which take 100 MB of weights in a sixth
+// of the time.
 
 #include "sha256.h"
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 namespace jitmagic {
 namespace {
@@ -22,7 +28,15 @@ constexpr uint32_t kRound[64] = {
 struct State {
   uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
-  void add(const unsigned char* block) {
+  void add(const unsigned char* blocks, size_t count) {
+#ifdef __x86_64__
+    static const bool has_instructions = find_instructions();
+    if (has_instructions) return add_by_instructions(blocks, count);
+#endif
+    for (; count > 0; --count, blocks += 64) add_block(blocks);
+  }
+
+  void add_block(const unsigned char* block) {
     uint32_t w[64];
     for (int t = 0; t < 16; ++t) {
       const unsigned char* word = block + 4 * t;
@@ -43,6 +57,47 @@ struct State {
     }
     h[0] += a, h[1] += b, h[2] += c, h[3] += d, h[4] += e, h[5] += f, h[6] += g, h[7] += i;
   }
+
+#ifdef __x86_64__
+  static bool find_instructions() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSSE3) || !(c & bit_SSE4_1)) return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+  }
+
+  // The instructions hold the state as (a, b, e, f) and (c, d, g, h), highest word first.
+  __attribute__((target("sha,ssse3,sse4.1"))) void add_by_instructions(const unsigned char* blocks, size_t count) {
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    auto* words = reinterpret_cast<__m128i*>(h);
+    const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128(words), 0xB1);
+    const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128(words + 1), 0x1B);
+    __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xF0);
+    for (; count > 0; --count, blocks += 64) {
+      const __m128i abef_before = abef, cdgh_before = cdgh;
+      __m128i w[4];  // the last 16 words
+      for (int n = 0; n < 16; ++n) {
+        __m128i& next = w[n % 4];
+        if (n < 4) {
+          next = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks) + n), swap);
+        } else {
+          const __m128i last = w[(n + 3) % 4];
+          const __m128i sum = _mm_add_epi32(
+              _mm_sha256msg1_epu32(next, w[(n + 1) % 4]), _mm_alignr_epi8(last, w[(n + 2) % 4], 4));
+          next = _mm_sha256msg2_epu32(sum, last);
+        }
+        const __m128i round = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kRound) + n);
+        const __m128i given = _mm_add_epi32(next, round);
+        cdgh = _mm_sha256rnds2_epu32(cdgh, abef, given);
+        abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(given, 0x0E));
+      }
+      abef = _mm_add_epi32(abef, abef_before);
+      cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    const __m128i feba = _mm_shuffle_epi32(abef, 0x1B), dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128(words, _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128(words + 1, _mm_alignr_epi8(dchg, feba, 8));
+  }
+#endif
 };
 
 }  // namespace
@@ -51,14 +106,14 @@ std::string sha256(const void* data, size_t size) {
   State state;
   const auto* bytes = static_cast<const unsigned char*>(data);
   const size_t whole = size / 64;
-  for (size_t n = 0; n < whole; ++n) state.add(bytes + 64 * n);
+  state.add(bytes, whole);
   unsigned char last[128] = {};
   const size_t rest = size % 64, length = rest < 56 ? 64 : 128;
   if (rest) std::memcpy(last, bytes + 64 * whole, rest);
   last[rest] = 0x80;
   const uint64_t bits = uint64_t(size) * 8;
   for (int n = 0; n < 8; ++n) last[length - 1 - size_t(n)] = static_cast<unsigned char>(bits >> 8 * n);
-  for (size_t n = 0; n < length; n += 64) state.add(last + n);
+  state.add(last, length / 64);
   std::string digits;
   for (uint32_t word : state.h) {
     for (int n = 7; n >= 0; --n) digits += "0123456789abcdef"[word >> 4 * n & 15];
