@@ -19,6 +19,7 @@ namespace jitmagic {
 struct SizeProgram {
   PyObject_HEAD
   SizeCode* code;
+  PyObject* construction;  // see constructed.h
 };
 
 // Casts to a SizeProgram; throws with Python's error state set for another object.
@@ -42,6 +43,7 @@ PyObject* filled(PyObject* structure, const Registers& registers);
 struct Template {
   PyObject_HEAD
   PyObject* (*make)(PyObject* self, Values values);  // a new reference; may throw
+  PyObject* construction;  // see constructed.h
 };
 
 // Returns the executable for these values, built by a Template, or the object itself. A new reference.
