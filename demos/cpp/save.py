@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from jitmagic.packaging.cxx import save_cxx
+import jitmagic
 
 
 def main(path: str) -> None:
@@ -15,7 +15,7 @@ def main(path: str) -> None:
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 10)
     ).eval()
-    save_cxx(model, path, torch.zeros(1, 64), torch.zeros(32, 64))
+    jitmagic.save(model, path, (torch.zeros(1, 64),), (torch.zeros(32, 64),), cxx=True)
     print("sum over ones:", float(model(torch.ones(32, 64)).sum().detach()))
 
 

@@ -104,6 +104,10 @@ void Archive::read_directory() {
 }
 
 void Archive::add(std::string_view header, std::string_view name, std::string_view extra) {
+  for (char letter : name) {  // messages have the name
+    const bool is_plain = (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9');
+    if (!is_plain && letter != '.' && letter != '/') throw FileError("it has a member with another name than those of artifacts");
+  }
   LargeNumbers large(extra);
   const uint64_t length = large.of(number(header, 24, 4)), stored = large.of(number(header, 20, 4));
   const uint64_t start = large.of(number(header, 42, 4));

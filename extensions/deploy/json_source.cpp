@@ -49,7 +49,8 @@ c10::IValue number_as(const c10::Scalar& number, c10::TypeKind kind) {
 
 const Json::Array* items_of(const Json& value) {
   if (value.is_array()) return &value.array();
-  return value.tag() == "list" ? &value.at("items").array() : nullptr;
+  const std::string_view tag = value.tag();
+  return tag == "list" || tag == "size" ? &value.at("items").array() : nullptr;
 }
 
 // A number may stand for a list of `count` equal ones.

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ..errors import UsageError
 from ..options import Options, make_options
 from ..platforms import instruction_sets
 from .cxx_entry import compile_entry
-from .cxx_file import Writer
+from .cxx_file import CxxWriter
+from .examples import calls_of, with_marks
 
 __all__ = ["save_cxx"]
 
@@ -29,24 +29,24 @@ def save_cxx(
     fn: Callable[..., Any],
     path: str | os.PathLike[str],
     *examples: Any,
-    options: Options | None = None,
+    dynamic: Any = None,
+    options: Mapping[str, Any] | Options | None = None,
 ) -> None:
     """Write `fn`, compiled for each example, to a file that C++ runs.
 
-    An example is a tuple of positional arguments, or the only argument. Dimensions that
-    `jitmagic.mark_dynamic` has marked may vary within their bounds, all other sizes are those of
-    the example. C++ passes the tensors among the arguments, in order. The result has to be made of
-    tensors, in tuples, lists and dicts. Raises UsageError or CompileFailed; `path` is then
+    Examples are as for `jitmagic.save`. Dimensions in `dynamic`, or marked by
+    `jitmagic.mark_dynamic`, may vary within their bounds; all other sizes are those of the example.
+    C++ passes the tensors among the arguments, in order. The result has to be made of tensors, in
+    tuples, lists and dicts. Raises UsageError, CannotKeep or CompileFailed; `path` is then
     unchanged.
     """
-    if not examples:
-        raise UsageError("save_cxx needs an example of the arguments for each size to compile for")
-    chosen = options or make_options(fullgraph=True, dynamic=None)
-    writer = Writer()
-    entries = [
-        compile_entry(fn, one if isinstance(one, tuple) else (one,), chosen, writer)
-        for one in examples
-    ]
+    calls = calls_of(examples)
+    named: Mapping[str, Any] = dynamic if isinstance(dynamic, Mapping) else {}
+    if named:
+        calls, dynamic = [with_marks(fn, call, named) for call in calls], None
+    chosen = make_options(options, fullgraph=True, dynamic=dynamic)
+    writer = CxxWriter()
+    entries = [compile_entry(fn, call, chosen, writer) for call in calls]
     writer.finish(
         {
             "format": _FORMAT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..compile.retracing import settle
 from ..errors import Unsupported, UsageError
 from ..frame.declared_dynamic import dynamic_dims
 from ..guards.read import read_source
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..trace.assumptions import Assumptions
 from ..trace.machine import trace
@@ -39,6 +39,7 @@ from ..trace.result import (
 )
 from ..trace.varying.concrete import data_symbols
 from ..trace.varying.varying_sizes import VaryingSizes
+from .examples import Arguments
 
 __all__ = ["Leaf", "TracedCall", "trace_call"]
 
@@ -67,11 +68,11 @@ class TracedCall:
     """The tensors of the result with their paths: outputs of the graph, or positions of inputs."""
 
 
-def trace_call(fn: Callable[..., Any], args: tuple[Any, ...], options: Options) -> TracedCall:
-    """Trace `fn(*args)` in the grad mode of the caller."""
-    leaves = tuple(_leaves_of(args))
+def trace_call(fn: Callable[..., Any], arguments: Arguments, options: Options) -> TracedCall:
+    """Trace a call in the grad mode of the caller."""
+    leaves = (*_leaves_of(arguments[0]), *_leaves_of(arguments[1]))
     _check_leaves(leaves)
-    snapshot = FrameSnapshot.of_call(_frame_of(fn), args)
+    snapshot = FrameSnapshot.of_call(_frame_of(fn), *arguments)
     sizes = VaryingSizes(dynamic_dims(options, {}, lambda *_: False), lambda *_: ())
     traced, _, _ = settle(partial(trace, snapshot, options, None), Assumptions(sizes=sizes))
     _check(traced)
@@ -93,14 +94,14 @@ def trace_call(fn: Callable[..., Any], args: tuple[Any, ...], options: Options) 
 def _frame_of(fn: Callable[..., Any]) -> types.FunctionType:
     """Return a function that calls `fn`; its frame is traced."""
 
-    def forward(*args: Any) -> Any:
-        return fn(*args)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
 
     assert isinstance(forward, types.FunctionType)
     return forward
 
 
-def _leaves_of(args: tuple[Any, ...]) -> Iterator[Leaf]:
+def _leaves_of(args: object) -> Iterator[Leaf]:
     for path, leaf in tree_flatten_with_path(args)[0]:
         if isinstance(leaf, torch.Tensor):
             yield Leaf(keystr(path), leaf)
@@ -122,6 +123,8 @@ def _check(traced: Trace) -> None:
     if isinstance(traced.exit, Break):
         reason = traced.exit.reason
         raise Unsupported(reason.message, reason.hint, traced.exit.where)
+    if all(node.op in ("placeholder", "output") for node in traced.graph.graph.nodes):
+        raise UsageError("the call has no operation on tensors")
     if traced.effects or traced.lock is not None:
         raise UsageError("the call changes Python objects, which a saved program cannot do")
     if traced.draws:

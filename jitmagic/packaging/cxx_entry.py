@@ -1,6 +1,6 @@
 """Compiles a function for one example, and describes the result as data.
 
-In: a callable, arguments, and a Writer that takes kernels and tensors. Out: a description of the
+In: a callable, arguments, and a CxxWriter that takes kernels and tensors. Out: a description of the
 inputs and outputs, and of the plan with its kernels and weights. The stages are those of a call
 (compile/pipeline.py) in inference: no gradients are recorded. With symbolic sizes the description
 has Registers, whose numbers a program computes from the sizes of each call.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from ..frame.sandbox import sandbox
 from ..graph.symbolic.concrete import ScalarInput
 from ..graph.verify import verify
 from ..guards.guard import NoOverlap, SizesRelate
+from ..lazy_dataclass import dataclass, replace
 from ..loops.lower import device_of_kernels
 from ..options import Options
 from ..records import Journal, Recording
@@ -51,7 +51,8 @@ from ..symbols.symbolic_numbers import Symbol, symbols_of
 from ..trace.result import FromGraph, Trace
 from ..trace.varying.concrete import hints_of, places_of, ranges_of, with_sizes
 from .cxx_call import TracedCall, trace_call
-from .cxx_file import Register, Writer
+from .cxx_file import CxxWriter, Register
+from .examples import Arguments
 
 __all__ = ["Entry", "compile_entry"]
 
@@ -88,12 +89,12 @@ class _Compiled(NamedTuple):
 
 
 def compile_entry(
-    fn: Callable[..., Any], args: tuple[Any, ...], options: Options, writer: Writer
+    fn: Callable[..., Any], arguments: Arguments, options: Options, writer: CxxWriter
 ) -> Entry:
-    """Compile `fn(*args)` for inference. Raises UsageError or CompileFailed."""
+    """Compile a call for inference. Raises UsageError, CannotKeep or CompileFailed."""
     record = Recording(getattr(fn, "__name__", type(fn).__name__), Journal())
     with torch.no_grad(), sandbox(), within(options.budget):
-        call = trace_call(fn, args, options)
+        call = trace_call(fn, arguments, options)
         edit_captured(call.traced, record)
         if options.verify:
             verify(call.traced.graph)
@@ -161,7 +162,7 @@ def _target(gm: GraphModule, options: Options) -> Target:
 
 
 def _kernels(
-    source: KernelSource | None, target: Target, options: Options, writer: Writer
+    source: KernelSource | None, target: Target, options: Options, writer: CxxWriter
 ) -> dict[str, str]:
     """Return the archive's file of each kernel."""
     if source is None:
@@ -181,7 +182,7 @@ def _kernels(
 
 
 def _described(
-    call: TracedCall, made: _Compiled, kernels: Mapping[str, str], writer: Writer
+    call: TracedCall, made: _Compiled, kernels: Mapping[str, str], writer: CxxWriter
 ) -> dict[str, Any]:
     traced, symbols = call.traced, places_of(call.traced)
     code = SizeCode(len(symbols), Register)
@@ -203,8 +204,8 @@ def _described(
         "arguments": [_argument(call, one, code, writer) for one in made.taken],
         "written": sorted({place for n in traced.mutated if (place := call.places[n]) is not None}),
         "distinct": any(isinstance(guard, NoOverlap) for guard in traced.guards),
-        "program": writer.encode(program),
-        "constants": writer.encode(constants),
+        "program": writer.write(program),
+        "constants": writer.write(constants),
         "kernels": kernels,
     }
     places = [[call.places[n], dim] for n, dim in symbols.values()]
@@ -216,7 +217,7 @@ def _sizes(
     made: _Compiled,
     traced: Trace,
     code: SizeCode,
-    writer: Writer,
+    writer: CxxWriter,
 ) -> dict[str, Any]:
     """Describe where sizes are read, what they must satisfy, and the numbers computed from them."""
     if not made.predicates:
@@ -232,8 +233,8 @@ def _sizes(
         predicates.write(checks)
     return {
         "sizes": places,
-        "checks": writer.encode(_named(checks)),
-        "numbers": writer.encode(_named(code)),
+        "checks": writer.write(_named(checks)),
+        "numbers": writer.write(_named(code)),
     }
 
 
@@ -267,7 +268,7 @@ def _name_of(function: object) -> str:
     return name
 
 
-def _input(call: TracedCall, n: int, code: SizeCode, writer: Writer) -> dict[str, Any]:
+def _input(call: TracedCall, n: int, code: SizeCode, writer: CxxWriter) -> dict[str, Any]:
     """Describe an argument. One that is no input of the graph has to be as in the example."""
     leaf = call.leaves[n]
     shape, stride = tuple(leaf.tensor.shape), leaf.tensor.stride()
@@ -276,21 +277,21 @@ def _input(call: TracedCall, n: int, code: SizeCode, writer: Writer) -> dict[str
         shape, stride = spec.shape, spec.stride
     return {
         "name": leaf.name,
-        "dtype": writer.encode(leaf.tensor.dtype),
-        "shape": writer.encode(code.with_registers(shape)),
-        "stride": writer.encode(code.with_registers(stride)),
+        "dtype": writer.write(leaf.tensor.dtype),
+        "shape": writer.write(code.with_registers(shape)),
+        "stride": writer.write(code.with_registers(stride)),
     }
 
 
 def _argument(
-    call: TracedCall, taken: int | ScalarInput, code: SizeCode, writer: Writer
+    call: TracedCall, taken: int | ScalarInput, code: SizeCode, writer: CxxWriter
 ) -> dict[str, Any]:
     if isinstance(taken, ScalarInput):
         number: Any = code.with_registers((taken.value,))
-        return {"number": writer.encode(number[0]), "dtype": writer.encode(taken.spec.dtype)}
+        return {"number": writer.write(number[0]), "dtype": writer.write(taken.spec.dtype)}
     if (place := call.places[taken]) is not None:
         return {"input": place}
-    return {"weight": writer.encode(call.values[taken])}
+    return {"weight": writer.write(call.values[taken])}
 
 
 def _with_views(plan: Plan, parts: Partition) -> tuple[Plan, list[int]]:

@@ -1,40 +1,21 @@
-"""Encodes a description as JSON and writes it with its tensors and kernels to one archive.
-
-In: nested data with tensors, dtypes and devices. Out: a zip archive whose entries are stored
-without compression: `artifact.json`, `tensors/N`, `kernels/HASH.so`, and `checksums.json` with the
-SHA-256 of each other entry. docs/pages/artifact.md has the format.
-"""
+"""Collects the files of an archive for C++: the description as JSON, its tensors and kernels."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
 import os
-import struct
-import tempfile
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import UsageError
+from ..artifact.codec import Json, Writer
+from ..lazy_dataclass import dataclass
+from .archive import write_archive
 
-__all__ = ["Register", "Writer"]
-
-_NAMED: Mapping[type, str] = {
-    torch.dtype: "dtype",
-    torch.layout: "layout",
-    torch.memory_format: "memory_format",
-}
-_HEADER_BYTES = 30  # of an entry in front of its name and its extra field
-_ALIGNMENT = 64
-_PADDING_ID = 0x4D4A  # no registered kind of extra field
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal contents give equal files
+__all__ = ["CxxWriter", "Register"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,94 +25,45 @@ class Register:
     index: int
 
 
-class Writer:
-    """Collects the files of one archive. Equal tensors in one memory, and equal kernels, are stored
-    once.
-    """
+class CxxWriter(Writer):
+    """Writes values as JSON. Tensors and kernels become files of the archive, equal ones once."""
 
     def __init__(self) -> None:
+        tensors = dict.fromkeys((torch.Tensor, torch.nn.Parameter), CxxWriter._file_of)
+        super().__init__({"Register": Register}, tensors, shares=False)
         self._files: dict[str, bytes] = {}
-        self._tensors: dict[object, str] = {}
+        self._names: dict[object, str] = {}
         self._held: list[torch.Tensor] = []  # so that no other tensor gets their memory
 
-    def encode(self, value: Any) -> Any:
-        """Return the value as JSON's data."""
-        match value:
-            case None | bool() | int() | str():
-                return value
-            case float():
-                return {"$": "float", "hex": value.hex()}
-            case tuple():
-                return [self.encode(item) for item in value]
-            case list():
-                return {"$": "list", "items": [self.encode(item) for item in value]}
-            case dict():
-                items = [[self.encode(key), self.encode(item)] for key, item in value.items()]
-                return {"$": "dict", "items": items}
-            case Register():
-                return {"$": "Register", "index": value.index}
-            case torch.Tensor():
-                return self._tensor(value)
-            case torch.device():
-                return {"$": "device", "name": str(value)}
-        if (kind := _NAMED.get(type(value))) is not None:
-            return {"$": kind, "name": str(value).removeprefix("torch.")}
-        raise UsageError(f"a {type(value).__name__} cannot be saved: {value!r}")
-
-    def _tensor(self, tensor: torch.Tensor) -> dict[str, Any]:
+    def _file_of(self, tensor: torch.Tensor) -> Json:
         given = tensor.detach()
-        if given.layout is not torch.strided or given.is_conj() or given.is_neg():
-            given = given.to_dense() if given.layout is not torch.strided else given.clone()
+        if given.layout is not torch.strided:
+            given = given.to_dense()
+        if given.is_conj() or given.is_neg():
+            given = given.clone()
         key = (given.data_ptr(), given.dtype, tuple(given.shape), given.stride())
-        if key not in self._tensors or not given.numel():
-            self._tensors[key] = name = f"tensors/{len(self._tensors)}"
+        if key not in self._names or not given.numel():
+            self._names[key] = name = f"tensors/{len(self._held)}"
             self._files[name] = _memory(given)
             self._held.append(given)
         return {
             "$": "tensor",
-            "file": self._tensors[key],
-            "dtype": self.encode(given.dtype),
+            "file": self._names[key],
+            "dtype": self.write(given.dtype),
             "shape": list(given.shape),
             "stride": list(given.stride()),
         }
 
     def add_kernels(self, library: bytes) -> str:
-        """Store a library; return its name in the archive."""
+        """Add a shared object; return its name in the archive."""
         name = f"kernels/{hashlib.sha256(library).hexdigest()}.so"
         self._files[name] = library
         return name
 
     def finish(self, described: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-        """Write the archive to `path`, at once or not at all."""
-        files = {"artifact.json": _json(described), **self._files}
-        sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        files["checksums.json"] = _json(sums)
-        place = Path(path)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        try:
-            with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-                for name, data in files.items():
-                    entry = zipfile.ZipInfo(name, _EPOCH)
-                    entry.extra = _padding(file.tell() + _HEADER_BYTES + len(name))
-                    archive.writestr(entry, data)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, place)
-        except BaseException:  # an interrupt too: no temporary file stays
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-
-def _padding(start: int) -> bytes:
-    """Return the extra field of an entry whose data would start there without it: it aligns the
-    data, so that tensors are used where the file is in memory.
-    """
-    count = -(start + 4) % _ALIGNMENT
-    return struct.pack("<HH", _PADDING_ID, count) + bytes(count)
-
-
-def _json(described: Any) -> bytes:
-    return json.dumps(described, separators=(",", ":"), allow_nan=False).encode()
+        """Write the archive."""
+        text = json.dumps(described, separators=(",", ":"), allow_nan=False)
+        write_archive(path, {"artifact.json": text.encode(), **self._files})
 
 
 def _memory(tensor: torch.Tensor) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -19,9 +20,8 @@ from torch import nn
 
 import jitmagic
 from jitmagic.errors import CompileFailed, JitmagicError, Unsupported, UsageError
-from jitmagic.options import make_options
 from jitmagic.packaging.cxx import save_cxx
-from jitmagic.packaging.cxx_file import Writer
+from jitmagic.packaging.cxx_file import CxxWriter
 from tests.processes import ROOT, child_environment, run_python
 
 from .c_library import Program, build, installed
@@ -68,9 +68,9 @@ def same(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 
 
 def test_the_demo_runs_from_cpp_and_c(demo: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model.jmc"
+    saved_at = tmp_path / "model.jmc"
     saved = subprocess.run(
-        [sys.executable, ROOT / "demos" / "cpp" / "save.py", model],
+        [sys.executable, ROOT / "demos" / "cpp" / "save.py", saved_at],
         env=child_environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     wanted = float(saved.stdout.rpartition(":")[2])
@@ -80,13 +80,18 @@ def test_the_demo_runs_from_cpp_and_c(demo: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    lines = output(demo / "run", model, 8).splitlines()
+    lines = output(demo / "run", saved_at, 8).splitlines()
     assert "8 at once" in lines[3]
     assert float(lines[2].rpartition("sum")[2]) == pytest.approx(wanted, rel=1e-4)
-    from_c = output(demo / "run_from_c", model, 32, 64)
+    transformer = tmp_path / "transformer.jmc"
+    save_cxx(model := encoder(), transformer, (torch.ones(2, 16, 64),), (torch.ones(4, 8, 64),))
+    lines = output(demo / "run", transformer, 8).splitlines()
+    for line, x in zip(lines[::2], (torch.ones(2, 16, 64), torch.ones(4, 8, 64)), strict=True):
+        assert float(line.rpartition("sum")[2]) == pytest.approx(float(model(x).sum().detach()), abs=1e-2)
+    from_c = output(demo / "run_from_c", saved_at, 32, 64)
     assert float(from_c.rpartition("sum")[2]) == pytest.approx(wanted, rel=1e-4)
     refused = subprocess.run(
-        [demo / "run_from_c", model, "31", "64"], capture_output=True, text=True, check=False
+        [demo / "run_from_c", saved_at, "31", "64"], capture_output=True, text=True, check=False
     )
     assert refused.returncode == 1
     assert "Float[31, 64]" in refused.stderr
@@ -131,7 +136,7 @@ def test_results_are_those_of_the_compiled_call(name: str, prefix: Path, tmp_pat
 
 def test_each_example_has_an_entry(prefix: Path, tmp_path: Path) -> None:
     fn, small, large = encoder(), torch.randn(2, 16, 64), torch.randn(5, 7, 64)
-    save_cxx(fn, tmp_path / "program.jmc", small, large)
+    save_cxx(fn, tmp_path / "program.jmc", (small,), (large,))
     program = Program(prefix, tmp_path / "program.jmc")
     for x in (small, large):
         same(program(x), compiled(fn, x))
@@ -164,6 +169,20 @@ def test_sizes_may_vary(
             torch.testing.assert_close(program(x), [fn(x)], check_stride=True)
     with pytest.raises(RuntimeError, match="no entry accepts"):
         program(torch.randn(257, *example[1:]))
+
+
+def test_save_writes_it_with_sizes_by_name(prefix: Path, tmp_path: Path) -> None:
+    fn = jitmagic.jit(lambda x, mask, scale: (x * scale).masked_fill(mask, 0.0))
+    args = {"x": torch.randn(4, 6), "mask": torch.rand(4, 6) > 0.5, "scale": 2.0}
+    dynamic = {"x": {0: (2, 64)}, "mask": {0: None}}
+    jitmagic.save(fn, tmp_path / "program.jmc", args, dynamic=dynamic, cxx=True)
+    program = Program(prefix, tmp_path / "program.jmc")
+    x, mask = torch.randn(9, 6), torch.rand(9, 6) > 0.5
+    torch.testing.assert_close(program(x, mask), [(x * 2).masked_fill(mask, 0.0)])
+    with pytest.raises(UsageError, match="'other', which is no tensor"):
+        jitmagic.save(fn, tmp_path / "p", args, dynamic={"other": ...}, cxx=True)
+    with pytest.raises(UsageError, match="needs its weights"):
+        jitmagic.save(fn, tmp_path / "p", args, weights=False, cxx=True)
 
 
 def test_inputs_in_other_strides_are_copied(prefix: Path, tmp_path: Path) -> None:
@@ -204,6 +223,15 @@ def test_threads_share_a_program(prefix: Path, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_the_library_needs_no_python(prefix: Path) -> None:
+    (library,) = prefix.glob("lib*/libjitmagic_run.so")
+    needed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
+    assert "libtorch_cpu" in needed
+    assert "python" not in re.sub(r"/\S*", "", needed)
+    for path in (ROOT / "extensions" / "executor").iterdir():
+        assert not re.search(r"Python\.h|torch/csrc|pybind", path.read_text()), path
 
 
 # ------------------------------------------------------------------------------------- faults
@@ -259,7 +287,7 @@ def test_a_file_for_another_machine_is_refused(
         files = {name: archive.read(name) for name in archive.namelist()}
     described = json.loads(files.pop("artifact.json")) | {field: value}
     del files["checksums.json"]
-    writer = Writer()
+    writer = CxxWriter()
     writer._files.update(files)
     writer.finish(described, saved)
     with pytest.raises(RuntimeError, match=words):
@@ -333,6 +361,7 @@ class Counting(nn.Module):
         (lambda x: x + random.random(), (torch.randn(3),), UsageError, "random numbers of Python"),
         (lambda x: x + 1, (torch.randn(3).to_sparse(),), UsageError, "not a plain strided"),
         (lambda x: x + 1, (torch.empty(3, device="meta"),), UsageError, "on meta"),
+        (lambda x: x, (torch.randn(3),), UsageError, "no operation"),
     ],
 )
 def test_what_cannot_be_saved_is_refused(
@@ -344,11 +373,11 @@ def test_what_cannot_be_saved_is_refused(
 
 
 def test_kernels_of_other_tiers_cannot_be_saved(tmp_path: Path) -> None:
-    options = make_options({"cpu_tier": "aten"})
+    options = {"cpu_tier": "aten"}
     with pytest.raises(CompileFailed, match="tier 'aten'"):
         save_cxx(lambda x: x + 1, tmp_path / "p.jmc", torch.randn(3), options=options)
 
 
 def test_an_example_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs an example"):
+    with pytest.raises(UsageError, match="needs the arguments"):
         save_cxx(mlp(), tmp_path / "p.jmc")
