@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +29,10 @@ class CxxWriter(Writer):
     """Writes values as JSON. Tensors and kernels become files of the archive, equal ones once."""
 
     def __init__(self) -> None:
-        tensors = dict.fromkeys((torch.Tensor, torch.nn.Parameter), CxxWriter._file_of)
+        tensors: dict[type, Callable[[Any, Any], Json]] = {
+            torch.Tensor: CxxWriter._file_of,
+            torch.nn.Parameter: CxxWriter._file_of,
+        }
         super().__init__({"Register": Register}, tensors, shares=False)
         self._files: dict[str, bytes] = {}
         self._names: dict[object, str] = {}

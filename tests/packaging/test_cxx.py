@@ -87,7 +87,9 @@ def test_the_demo_runs_from_cpp_and_c(demo: Path, tmp_path: Path) -> None:
     save_cxx(model := encoder(), transformer, (torch.ones(2, 16, 64),), (torch.ones(4, 8, 64),))
     lines = output(demo / "run", transformer, 8).splitlines()
     for line, x in zip(lines[::2], (torch.ones(2, 16, 64), torch.ones(4, 8, 64)), strict=True):
-        assert float(line.rpartition("sum")[2]) == pytest.approx(float(model(x).sum().detach()), abs=1e-2)
+        assert float(line.rpartition("sum")[2]) == pytest.approx(
+            float(model(x).sum().detach()), abs=1e-2
+        )
     from_c = output(demo / "run_from_c", saved_at, 32, 64)
     assert float(from_c.rpartition("sum")[2]) == pytest.approx(wanted, rel=1e-4)
     refused = subprocess.run(
