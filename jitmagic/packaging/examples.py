@@ -20,7 +20,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def calls_of(examples: Sequence[Any]) -> list[Arguments]:
     """Return (arguments, keywords) of each call."""
     if not examples:
-        raise UsageError("save needs the arguments of a call, for example save(f, path, x)")
+        raise UsageError("no arguments of a call are given, as in save(f, path, x) or aot(f)(x)")
     if all(type(one) in (tuple, dict) for one in examples):
         return [((), one) if type(one) is dict else (one, {}) for one in examples]
     return [(tuple(examples), {})]

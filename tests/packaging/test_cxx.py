@@ -381,5 +381,5 @@ def test_kernels_of_other_tiers_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_an_example_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs the arguments"):
+    with pytest.raises(UsageError, match="no arguments of a call"):
         save_cxx(mlp(), tmp_path / "p.jmc")
