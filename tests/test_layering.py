@@ -73,7 +73,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "runtime": BASE | {"codegen", "graph", "late"},  # graph/triton: the form of a launch
     "artifact": STAGES,
     "compile": STAGES,
-    "packaging": STAGES | {"artifact", "api", "dependencies"},
+    "packaging": STAGES | {"artifact", "api", "compile", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
