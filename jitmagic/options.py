@@ -77,7 +77,7 @@ class Options:
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
     activation_memory_budget: float = 1.0  # 0: a backward recomputes what can be, to save memory
-    freeze: bool = False  # inference treats weights as constants, until they change
+    freeze: bool | str = False  # inference treats weights as constants, until they change
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
@@ -227,8 +227,10 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
+    if options.freeze != "dequantise":
+        _of_type("freeze", options.freeze, bool, ("True", "False", "dequantise"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))
     for name in ("cxx", "cache_dir"):

@@ -285,7 +285,9 @@ def _of_frozen_weights(
     """Return an executable with cached weights; None if weights are differentiated, or nothing
     depends on them alone.
     """
-    halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
+    if not places or parts.backward is not None:
+        return None
+    halves = frozen_parts(parts.forward, places, options.freeze == "dequantise")
     if halves is None:
         return None
     rest = build(halves.rest, "forward", options, record, partial(stand_in_inputs, halves.rest))
