@@ -77,7 +77,7 @@ _REASON = "the quantised weight is dequantised where it is multiplied, never in 
 
 def has_dequantised_products(target: Target) -> bool:
     """Return whether the target's renderer writes such products as one kernel."""
-    return target.tier == "cpp" and target.isa != "scalar"
+    return target.tier == "triton" or (target.tier == "cpp" and target.isa != "scalar")
 
 
 def with_dequantised_products(
