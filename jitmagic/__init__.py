@@ -42,6 +42,7 @@ with collector_paused():
     from .options import trace_asked_for as _trace_asked_for
     from .platforms import builds_native as _builds_native
     from .progress import install as _show_progress
+    from .quantised_linear import quantize_weights
 
     try:
         from .api import (
@@ -121,6 +122,7 @@ __all__ = [
     "mark_unbacked",
     "minify",
     "passport",
+    "quantize_weights",
     "report",
     "reset",
     "status",

@@ -22,9 +22,11 @@ from ..triton_tile import Tile, TileBlock, has_far_offsets
 
 __all__ = ["dot_candidates", "dot_operands", "dot_product_in", "dot_tile"]
 
+# H200, 11008 x 4096 int8 and bfloat16: 8 rows take 30.2 us with these, 31.5 to 149 with others
+# (eager 153, the product of a dequantised weight 35), 32 rows 36.6 and 64 rows 55.7.
 LEAST = 16  # the least side of a tile of tensor cores
-ROWS = 64  # at most
-COLUMNS = 64
+ROWS = 32  # at most
+COLUMNS = 128
 STEP = 128  # terms of the sum
 STAGES = 3  # steps of the loop whose loads are in flight
 
@@ -46,20 +48,21 @@ def dot_operands(product: Product) -> tuple[Value, Value]:
     """
     rows = product.a.value if isinstance(product.a, Cast) else product.a
     weight = product.b
-    if isinstance(weight, Cast) and (weight.value.dtype == rows.dtype or is_narrow(weight.value.dtype)):
+    if isinstance(weight, Cast) and (
+        weight.value.dtype == rows.dtype or is_narrow(weight.value.dtype)
+    ):
         return rows, cast(weight.value, rows.dtype)
     return cast(rows, torch.float32), weight
 
 
-def dot_tile(
-    kernel: Structure, product: Product, target: Target, overrides: TritonConfig
-) -> Tile:
+def dot_tile(kernel: Structure, product: Product, target: Target, overrides: TritonConfig) -> Tile:
     """Return the tile of one program; non-zero overrides win."""
     rows = min(max(_power(hint_of(product.m.extent)), LEAST), overrides.rows or ROWS)
     columns = overrides.side or COLUMNS
     programs = -(-hint_of(product.m.extent) // rows)
-    # Few rows: a narrower tile gives all multiprocessors a part of the weight to read.
-    while columns > LEAST and programs * product.n.extent < columns * (target.multiprocessors or 1):
+    # Narrower tiles give most multiprocessors a part of the weight to read.
+    busy = target.multiprocessors // 2
+    while columns > 2 * LEAST and programs * product.n.extent < columns * busy:
         columns //= 2
     axes = kernel.passes[0].axes
     terms = prod(axis.extent for axis in axes)
@@ -76,7 +79,7 @@ def dot_tile(
 def dot_candidates(tile: Tile) -> tuple[TritonConfig, ...]:
     """Return other tiles worth measuring."""
     columns = tile.outer[1].size
-    sides = [n for n in (columns // 2, columns * 2) if LEAST <= n <= 2 * COLUMNS]
+    sides = [n for n in (columns // 2, columns * 2) if LEAST <= n <= COLUMNS]
     steps = [TritonConfig(step=n) for n in (64, 256)]
     return (*(TritonConfig(side=n) for n in sides), *steps, TritonConfig(warps=8),
             TritonConfig(stages=4))  # fmt: skip
