@@ -54,6 +54,7 @@ Bounds = tuple[int, tuple[int, int]]  # a dimension, its lowest and its highest 
 Dimensions = tuple[tuple[str, tuple[Bounds, ...] | EllipsisType], ...]  # by argument; `...`: all
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
+Buckets = tuple[tuple[str, tuple[int, ...]], ...]  # by argument: batch sizes to compile for
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Options:
     mode: str = "default"
     fullgraph: bool = False
     dynamic: bool | Dimensions | None = None  # see frame/declared_dynamic.py
+    buckets: Buckets | None = None  # see compile/buckets.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
@@ -175,6 +177,8 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     """
     if "dynamic" in given:
         given["dynamic"] = _dimensions(given["dynamic"])
+    if "buckets" in given:
+        given["buckets"] = _buckets(given["buckets"])
     if isinstance(extra, Options):
         given |= _of_torch_compile(given)
         defaults = {f.name: f.default for f in fields(Options)}
@@ -185,6 +189,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
     merged["dynamic"] = _dimensions(merged.get("dynamic"))
+    merged["buckets"] = _buckets(merged.get("buckets"))
     unknown = [name for name in merged if name not in known and name not in _TORCH_NAMES]
     if unknown:
         raise OptionError("option", unknown[0], known, tuple(unknown[1:]))
@@ -211,6 +216,11 @@ def _complete(options: Options) -> Options:
     """Set the options that others imply."""
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
+    if options.buckets and options.dynamic is not True:
+        named = {name: {0: (2, max(sizes[-1], 2))} for name, sizes in options.buckets}
+        others = options.dynamic if isinstance(options.dynamic, tuple) else ()
+        rows: Any = _dimensions(named)
+        options = replace(options, dynamic=tuple(dict.fromkeys((*others, *rows))))
     if options.freeze and options.dynamic is None:
         options = replace(options, dynamic=False)  # constant folding needs concrete sizes
     return options
@@ -281,6 +291,24 @@ def _bounds(item: tuple[Any, Any]) -> Bounds:
     if not all(type(n) is int for n in (dim, low, high)) or low > high or dim < 0:
         raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)
     return dim, (low, high)
+
+
+_BUCKETS = ('a mapping like {"x": (1, 2, 4, 8)}, of arguments to batch sizes',)
+
+
+def _buckets(value: object) -> object:
+    """Return buckets={...} in a hashable form, sizes in rising order."""
+    if isinstance(value, tuple):
+        value = dict(value) if all(isinstance(part, tuple) for part in value) else value
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not value:
+        raise OptionError("value for buckets", value, _BUCKETS)
+    for name, sizes in value.items():
+        listed = isinstance(sizes, tuple | list | range) and len(sizes) > 0
+        if not (listed and isinstance(name, str) and all(type(n) is int and n > 0 for n in sizes)):
+            raise OptionError("value for buckets", {name: sizes}, _BUCKETS)
+    return tuple((name, tuple(sorted({*sizes}))) for name, sizes in value.items())
 
 
 def _of_type(name: str, value: object, wanted: type, known: tuple[str, ...]) -> None:
