@@ -59,6 +59,7 @@ CTYPES: Mapping[torch.dtype, str] = {
     torch.uint32: "uint32_t",
     torch.uint64: "uint64_t",
     torch.bool: "bool",
+    torch.float8_e4m3fn: "jm::f8",
 }
 # User arguments may have any of these names: g++ refused kernels with one called nullptr.
 _KEYWORDS = """

@@ -17,7 +17,7 @@ takes as long at 512 rows and twice as long at 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -97,13 +97,7 @@ def with_dequantised_products(
             decisions.append(Decision(nest.name, str(getattr(step, "op", "")), True, _REASON))
     if not decisions:
         return program, []
-    return replace(program, steps=without_unread_views(program, steps)), decisions
-
-
-def without_unread_views(program: LoopProgram, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Remove views without readers: they would keep what they view in memory."""
-    read = {*program.outputs, *(name for step in steps for name in reads_of(step))}
-    return tuple(s for s in steps if not isinstance(s, Alias) or s.name in read)
+    return replace(program, steps=found.without_unread(steps)), decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +131,52 @@ class _Products:
     graph: Graph = field(init=False)
     base: dict[str, tuple[str, Dimension]] = field(init=False)  # of aliases, and where they start
     writers: dict[str, Nest] = field(init=False)  # nests with a single store, by its buffer
+    converted: dict[str, str] = field(init=False)  # conversion by ATen -> 8-bit floats
 
     def __post_init__(self) -> None:
         self.graph = analyse(self.program)
-        self.base, self.writers = {}, {}
+        self.base, self.writers, self.converted = {}, {}, {}
         for step in self.program.steps:
             if isinstance(step, Alias):
                 name, start = self.base.get(step.base, (step.base, 0))
                 self.base[step.name] = name, start + step.offset
             elif isinstance(step, Nest) and len(step.stores) == 1:
                 self.writers[step.stores[0].buffer] = step
+            elif (source := self.converted_source(step)) is not None:
+                self.converted[str(step.results[0])] = source  # type: ignore[attr-defined]
+
+    def without_unread(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Remove what dequantised the weights and has no readers left: views keep memory alive, and
+        no later step removes ATen calls.
+        """
+        read, kept = set(self.program.outputs), list[Step]()
+        for step in reversed(steps):  # users come last
+            if not self.is_removable(step, read):
+                kept.append(step)
+                read.update(reads_of(step))
+        return tuple(reversed(kept))
+
+    def is_removable(self, step: Step, read: Container[str | None]) -> bool:
+        """Return whether only the readers of its result need a step, and there are none."""
+        match step:
+            case Alias(name=name):
+                return name not in read
+            case Extern(results=(str(name),)):
+                return name in self.converted and name not in read
+            case Nest(stores=(Store(buffer=name),)):
+                return name not in read and self.may_move(step)
+        return False
+
+    def converted_source(self, step: Step) -> str | None:
+        """Return the 8-bit floats that a call converts; only products read them in kernels."""
+        match step:
+            case Extern(op=aten._to_copy.default, args=(BufferRef(name=name),)):
+                source = self.program.buffers[name]
+                fits = source.dtype == torch.float8_e4m3fn and source.device == self.program.device
+                return (
+                    name if fits and self.graph.storage[name] not in self.graph.changing else None
+                )
+        return None
 
     def nest(self, step: Extern) -> Nest | None:
         """Return the product as a nest, or None if its right operand is no dequantised weight."""
@@ -192,11 +222,10 @@ class _Products:
     def weight(self, name: str, point: tuple[AxisVar, AxisVar]) -> Value | None:
         """Return the dequantised weight at a point, or None."""
         buffer = self.program.buffers[name]
-        base, start = self.base.get(name, (name, 0))
-        index = point_at(plus(position(point, buffer.stride), start), self.program.buffers[base])
-        if index is None:
+        load = self.load_of_base(name, point)
+        if load is None:
             return None
-        value = self.inlined(Load(base, index, buffer.dtype), prod(buffer.shape))
+        value = self.inlined(load, prod(buffer.shape))
         if is_narrow(value.dtype):
             value = cast(value, torch.float32)
         if not reads_narrow(value):
@@ -208,6 +237,15 @@ class _Products:
             return None
         axes = value_axes(walk((value,)))[value]
         return value if axes == {part.axis for part in point} else None
+
+    def load_of_base(self, name: str, point: tuple[Expr, ...]) -> Load | None:
+        """Return the load of a point from the buffer of which `name` may be a view."""
+        buffer = self.program.buffers[name]
+        base, start = self.base.get(name, (name, 0))
+        if base == name:
+            return Load(name, point, buffer.dtype)
+        index = point_at(plus(position(point, buffer.stride), start), self.program.buffers[base])
+        return None if index is None else Load(base, index, buffer.dtype)
 
     def can_read(self, weight: Value, k: Axis) -> bool:
         """Return whether the target's kernels read such a weight in whole vectors."""
@@ -228,6 +266,9 @@ class _Products:
         def on_load(load: Load) -> Value:
             if load.mask is not None or prod(map(hint_of, self.shape(load))) < size:
                 return load
+            if load.buffer in self.converted:
+                source = self.load_of_base(self.converted[load.buffer], load.index)
+                return load if source is None else cast(source, load.dtype)
             nest = self.writers.get(load.buffer)
             if nest is None or not self.may_move(nest):
                 return load

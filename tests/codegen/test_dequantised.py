@@ -122,3 +122,34 @@ def test_two_layers_and_what_is_between_them():
         got, eager = run(x, q, scale, r, other), layers(x, q, scale, r, other)
     torch.testing.assert_close(got, eager, rtol=1e-4, atol=1e-5)
     assert not any(isinstance(step, Extern) for step in steps_of(run))
+
+
+FLOAT8 = ["scaled result", "groups of 32", "one scale", "bias and activation", "torchao"]
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_float8_weights(name, dtype, rows):
+    narrow = torch.float8_e4m3fn
+    x, q, scale = made_inputs(PROGRAMS[name], (rows,), 48, 256, dtype, narrow)
+    run = jitted(PROGRAMS[name].run)
+    with torch.no_grad():
+        got, eager = run(x, q, scale), PROGRAMS[name].run(x, q, scale)
+        exact = exact_run(name)(x.double(), q.double(), scale.double())
+    compare(got, eager, exact, name)
+    assert not any(isinstance(step, Extern) for step in steps_of(run))
+
+
+def test_all_float8_numbers():
+    q = torch.zeros(256, 16).to(torch.float8_e4m3fn)
+    q[:, 0] = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    x = torch.zeros(2, 16)
+    x[:, 0] = 1
+    with torch.no_grad():
+        got, eager = (fn(x, q) for fn in (jitted(_by_numbers), _by_numbers))
+    torch.testing.assert_close(got, eager, rtol=0, atol=0, equal_nan=True)
+
+
+def _by_numbers(x: Tensor, q: Tensor) -> Tensor:
+    return F.linear(x, q.to(x.dtype))

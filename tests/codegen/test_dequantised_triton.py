@@ -77,3 +77,11 @@ def test_many_rows_stay_with_the_library():
 def test_kernels_compile_without_a_gpu(name, tmp_path):
     plan, source = made(name, *made_inputs(PROGRAMS[name], (8,), 256, 512, torch.bfloat16))
     build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
+
+
+def test_float8_weights_compile_without_a_gpu(tmp_path):
+    name = "groups of 32"
+    inputs = made_inputs(PROGRAMS[name], (8,), 256, 512, torch.bfloat16, torch.float8_e4m3fn)
+    plan, source = made(name, *inputs)
+    assert not any(isinstance(step, Call) for step in plan.steps), "no conversion by ATen"
+    build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
