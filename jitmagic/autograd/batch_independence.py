@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..graph.symbolic.sym_node import sizes_in
+from ..lazy_dataclass import dataclass
 from ..operators.operation import is_elementwise
 from ..spec import TensorSpec
 from ..symbols.expr import Expr, linear
@@ -31,7 +31,9 @@ __all__ = ["batch_dims", "mixed_rows"]
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Where a tensor has the batch: a dimension, and how many of its elements are one row."""
+    """Names the dimension of a tensor that has the batch, and how many of its elements are one
+    row.
+    """
 
     dim: int
     inner: int
@@ -168,7 +170,7 @@ def _keeps_blocks(node: Node, carried: Carried, result: _Batch) -> bool:
 
 
 def _reshaped(node: Node, carried: Carried, result: _Batch) -> bool:
-    """As many elements come before the batch's dimension as in the operand."""
+    """The product of the dimensions before the batch's stays the same."""
     before: Dimension = prod(node.meta["spec"].shape[: result.dim])
     return all(
         prod(one.meta["spec"].shape[: found.dim]) == before for one, found in carried.items()

@@ -11,7 +11,6 @@ are: the products that dequantise them read less memory (schedule/dequantised_pr
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -22,6 +21,7 @@ from ..graph.lazy_module import copy_node
 from ..graph.node_meta import is_effectful
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
+from ..lazy_dataclass import dataclass, replace
 from ..spec import TensorSpec
 from ..torch_types import OpOverload
 from .nodes import alias_root, copy_graph, is_view, module_of

@@ -18,12 +18,12 @@ takes as long at 512 rows and twice as long at 8.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 
 from ..devices import Target
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import (
     Add,
     Axis,

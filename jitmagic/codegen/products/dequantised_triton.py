@@ -18,7 +18,7 @@ from ...schedule.products import Product, is_narrow, products_of
 from ...symbols.size import hint_of
 from ..config import TritonConfig
 from ..loop_structure import Structure
-from ..triton_tile import Tile, TileBlock, has_far_offsets
+from ..triton.tile import Tile, TileBlock, has_far_offsets
 
 __all__ = ["dot_candidates", "dot_operands", "dot_product_in", "dot_tile"]
 
