@@ -70,7 +70,7 @@ def compile_buckets(
 
 
 class _Plan:
-    """What a graph needs to run in buckets. The constructor raises _Refused."""
+    """Holds what a graph needs to run in buckets. The constructor raises _Refused."""
 
     def __init__(self, traced: Trace, sizes: Sequence[int]) -> None:
         self.traced = traced

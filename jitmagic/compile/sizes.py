@@ -62,7 +62,8 @@ from .sized_joint import BuiltExecutable, SizedJoint, places_among
 from .template import SizeTuple, for_all_sizes
 
 __all__ = [
-    "CompiledGraph", "SizeCompiler", "SizedState", "compile_at", "compile_sizes", "op_by_op",
+    "Compile", "CompiledGraph", "SizeCompiler", "SizedState", "compile_at", "compile_sizes",
+    "op_by_op",
 ]  # fmt: skip
 
 Shapes = Mapping[Source, tuple[int, ...]]
