@@ -43,6 +43,7 @@ with importing():
     from .options import trace_asked_for as _trace_asked_for
     from .platforms import builds_native as _builds_native
     from .progress import install as _show_progress
+    from .quantised_linear import quantize_weights
 
     try:
         from .api import (
@@ -127,6 +128,7 @@ __all__ = [
     "mark_unbacked",
     "minify",
     "passport",
+    "quantize_weights",
     "report",
     "reset",
     "save",

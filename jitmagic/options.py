@@ -55,6 +55,7 @@ Bounds = tuple[int, tuple[int, int]]  # a dimension, its lowest and its highest 
 Dimensions = tuple[tuple[str, tuple[Bounds, ...] | EllipsisType], ...]  # by argument; `...`: all
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
+Buckets = tuple[tuple[str, tuple[int, ...]], ...]  # by argument: batch sizes to compile for
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Options:
     mode: str = "default"
     fullgraph: bool = False
     dynamic: bool | Dimensions | None = None  # see frame/declared_dynamic.py
+    buckets: Buckets | None = None  # see compile/buckets.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
@@ -78,7 +80,7 @@ class Options:
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
     activation_memory_budget: float = 1.0  # 0: a backward recomputes what can be, to save memory
-    freeze: bool = False  # inference treats weights as constants, until they change
+    freeze: bool | str = False  # inference treats weights as constants, until they change
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
@@ -179,6 +181,8 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     """
     if "dynamic" in given:
         given["dynamic"] = _dimensions(given["dynamic"])
+    if "buckets" in given:
+        given["buckets"] = _buckets(given["buckets"])
     if isinstance(extra, Options):
         given |= _of_torch_compile(given)
         defaults = {f.name: f.default for f in fields(Options)}
@@ -189,6 +193,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
     merged["dynamic"] = _dimensions(merged.get("dynamic"))
+    merged["buckets"] = _buckets(merged.get("buckets"))
     unknown = [name for name in merged if name not in known and name not in _TORCH_NAMES]
     if unknown:
         raise OptionError("option", unknown[0], known, tuple(unknown[1:]))
@@ -215,6 +220,11 @@ def _complete(options: Options) -> Options:
     """Set the options that others imply."""
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
+    if options.buckets and options.dynamic is not True:
+        named = {name: {0: (2, max(sizes[-1], 2))} for name, sizes in options.buckets}
+        others = options.dynamic if isinstance(options.dynamic, tuple) else ()
+        rows: Any = _dimensions(named)
+        options = replace(options, dynamic=tuple(dict.fromkeys((*others, *rows))))
     if options.freeze and options.dynamic is None:
         options = replace(options, dynamic=False)  # constant folding needs concrete sizes
     return options
@@ -231,8 +241,10 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "persist", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
+    if options.freeze != "dequantise":
+        _of_type("freeze", options.freeze, bool, ("True", "False", "dequantise"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))
     for name in ("cxx", "cache_dir"):
@@ -283,6 +295,24 @@ def _bounds(item: tuple[Any, Any]) -> Bounds:
     if not all(type(n) is int for n in (dim, low, high)) or low > high or dim < 0:
         raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)
     return dim, (low, high)
+
+
+_BUCKETS = ('a mapping like {"x": (1, 2, 4, 8)}, of arguments to batch sizes',)
+
+
+def _buckets(value: object) -> object:
+    """Return buckets={...} in a hashable form, sizes in rising order."""
+    if isinstance(value, tuple):
+        value = dict(value) if all(isinstance(part, tuple) for part in value) else value
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not value:
+        raise OptionError("value for buckets", value, _BUCKETS)
+    for name, sizes in value.items():
+        listed = isinstance(sizes, tuple | list | range) and len(sizes) > 0
+        if not (listed and isinstance(name, str) and all(type(n) is int and n > 0 for n in sizes)):
+            raise OptionError("value for buckets", {name: sizes}, _BUCKETS)
+    return tuple((name, tuple(sorted({*sizes}))) for name, sizes in value.items())
 
 
 def _of_type(name: str, value: object, wanted: type, known: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ eager, with a warning.
     sized_joint      one joint graph for all sizes, traced with SymInts
     template         one set of kernels for all sizes, with the predicates they rely on
     sized_backend    one graph for all sizes, for a user's backend
+    buckets          batches run at a few sizes, where rows do not depend on each other
     data_partitions  partitions of graphs with data-dependent sizes
     subgraphs        one autograd node per result that other results are computed from
     lazy_backwards   backwards, compiled at their first use

@@ -55,6 +55,7 @@ from ..trace.result import Constant, Return, Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
+from .buckets import compile_buckets
 from .data_partitions import compile_partitions
 from .entries import (
     check_backwards,
@@ -217,13 +218,16 @@ def compile_graph(
         return CompiledGraph(run, interpreted=True)
     # `static` compiles a graph of ints. `compile_sizes` makes one joint graph for all sizes, or
     # calls `static` for each size tuple.
-    frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
-    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
+    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
     if (partitions := split_at_data(traced.graph)) is not None:
         return compile_partitions(traced, partitions, static, builders, options, record)
     if places_of(traced):
+        if options.buckets and (
+            in_buckets := compile_buckets(traced, make_inputs(), static, options, record)
+        ):
+            return in_buckets
         # A user's backend gets one graph for all sizes; native kernels of static variants are
         # faster at their own sizes and stay in use for them.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
@@ -238,15 +242,14 @@ def _compile_static(
     asked: Container[int] | None = None,
     *,
     options: Options,
-    frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
     """Compile a graph of fixed sizes. `asked`: indices of the results that may be differentiated
-    (None: all). `frozen`: positions of the inputs that are constant weights.
+    (None: all).
     """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
     specs = tuple(entry.spec for entry in traced.inputs)
-    whole = (traced.graph, frozen)
+    whole = (traced.graph, frozen_places(traced.inputs) if options.freeze else frozenset[int]())
     ahead = partial(_compile_ahead, options=options, record=record, frozen=whole)
     return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
 
@@ -318,7 +321,9 @@ def _of_frozen_weights(
     """Return an executable with cached weights; None if weights are differentiated, or nothing
     depends on them alone.
     """
-    halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
+    if not places or parts.backward is not None:
+        return None
+    halves = frozen_parts(parts.forward, places, options.freeze == "dequantise")
     if halves is None:
         return None
     rest = build(halves.rest, "forward", options, record, partial(stand_in_inputs, halves.rest))

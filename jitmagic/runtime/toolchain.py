@@ -55,7 +55,9 @@ _FLAGS = (
     "-w",
 )
 _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
-_PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain|attention)\.h>$", re.MULTILINE)
+_PRODUCTS = re.compile(
+    r"^#include <jitmagic/(?:gemm|chain|attention|dequantised)\.h>$", re.MULTILINE
+)
 SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes, more than a library takes
 

@@ -47,6 +47,7 @@ POINTERS: Mapping[torch.dtype, str] = {
     torch.int64: "*i64",
     torch.uint8: "*u8",
     torch.bool: "*i1",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
 _THREADS = 8
 
