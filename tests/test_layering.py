@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "symbols": {"extension"},
     "platforms": set(),
     "devices": {"platforms"},
-    "extension": {"errors", "_runtime"},
+    "extension": {"errors", "_runtime", "_lazy"},
     "records": {"errors", "figures", "budget"},
     "progress": {"errors", "records"},
     "dependencies": set(),
@@ -63,12 +63,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
     "compile": STAGES,
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
+    "lazy_mode": STAGES | {"compile"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,
     "__init__": BASE
-    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"},
+    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"}
+    | {"lazy_mode"},
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {
