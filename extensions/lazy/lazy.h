@@ -188,9 +188,11 @@ struct PendingTensor final : c10::TensorImpl {
       const c10::VariableVersion& version, bool allow_change) const override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool allow_change)
       const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& from) override;
   void release_resources() override;
 
-  int value, layout;
+  static constexpr int UNKNOWN = -1;
+  int value, layout;  // in the batch, while the memory is pending
   bool is_attached = false;
 
   void attach();

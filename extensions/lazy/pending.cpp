@@ -109,6 +109,18 @@ void PendingTensor::detach() {
     }
 }
 
+// `x.data = y`: x gets y's memory, which may be pending too.
+void PendingTensor::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& from) {
+  const Locked lock(mutex());
+  detach();
+  TensorImpl::shallow_copy_from(from);
+  if (!storage_of(this)) return;
+  const bool known = typeid(*from) == typeid(PendingTensor);
+  value = known ? static_cast<const PendingTensor&>(*from).value : UNKNOWN;
+  layout = known ? static_cast<const PendingTensor&>(*from).layout : UNKNOWN;
+  attach();
+}
+
 void PendingTensor::release_resources() {
   detach();
   TensorImpl::release_resources();

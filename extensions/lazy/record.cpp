@@ -121,6 +121,7 @@ struct Scan {
     int layout = -1;
     if (pending && typeid(*impl) == typeid(PendingTensor)) {
       layout = static_cast<const PendingTensor*>(impl)->layout;
+      can_record &= layout != PendingTensor::UNKNOWN;
     } else if (pending || !is_plain(impl) || !has_memory(impl)) {
       can_record = false;
     } else {
@@ -324,13 +325,18 @@ bool can_record(const Facts& facts, const Scan& scan, const Line& line, const Re
 // Whether the batch has to run before the next operation: other code may change what it reads, or it is long.
 bool is_due(const Batch& batch) { return batch.reads_shared || batch.operations.size() >= MOST_OPERATIONS; }
 
-enum class Outcome { recorded, unknown_results, allocate, now };
+enum class Outcome { recorded, unknown_results, allocate, now, run_first };
 
 Outcome try_record(const Facts& facts, Scan& scan, const Line& line, torch::jit::Stack* stack,
                    torch::jit::Stack& dropped, std::shared_ptr<Batch>& due) {
   Recorder* recorder = recorder_for(scan);
   if (!can_record(facts, scan, line, recorder)) return Outcome::now;
-  scan.tokens.push_back(int64_t(c10::get_default_dtype_as_scalartype()));
+  const auto default_dtype = c10::get_default_dtype_as_scalartype();
+  if (recorder->batch && recorder->batch->default_dtype != default_dtype) {
+    due = recorder->batch;
+    return Outcome::run_first;
+  }
+  scan.tokens.push_back(int64_t(default_dtype));
   const Results* results = cached_results(scan.tokens);
   if (!results) return Outcome::unknown_results;
   if (!results->known) return Outcome::now;
@@ -374,6 +380,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       dropped.clear();
       if (due) run(due);
       return;
+    }
+    if (outcome == Outcome::run_first) {
+      run(due);
+      continue;
     }
     const Tokens call = tokens;
     const Results inferred = infer_results(facts, {stack->begin() + int64_t(first), stack->end()});
