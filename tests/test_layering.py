@@ -66,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "lazy_mode": STAGES | {"compile"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
-    "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
+    "notebook": BASE | {"lazy_mode", "api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,
     "__init__": BASE
     | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"}

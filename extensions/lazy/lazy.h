@@ -37,8 +37,18 @@ namespace jitmagic::lazy {
 
 constexpr auto KEY = c10::DispatchKey::Fake;
 
+// torch's bindings release the GIL around operations; taking a reference to a tensor may request it (its Python object
+// lives as long as both have references).
+struct Gil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  Gil() = default;
+  Gil(const Gil&) = delete;
+  ~Gil() { PyGILState_Release(state); }
+};
+
 // Protects batches, layouts and the links between pending tensors. Recursive, because a tensor may die while it is
-// held. The GIL is never requested while it is held.
+// held. The GIL comes first: it is never requested while this is held, and where references are taken under this, the
+// thread has it already.
 std::recursive_mutex& mutex();
 using Locked = std::unique_lock<std::recursive_mutex>;
 
@@ -106,7 +116,7 @@ struct Line {
   int lasti = 0;
   bool is_printing = false;  // torch formats a tensor: compiling that would take longer than it does
 };
-Line users_line();
+Line users_line();  // with the GIL; a backward's is that of the call which started it
 void set_library(std::vector<std::string> folders);
 std::string text_of(const Line& line);  // ` in file.py:12, in f`, needs the GIL
 PyObject* describe(const Line& line);   // (file, line number, function)
@@ -170,7 +180,7 @@ struct PendingStorage final : c10::StorageImpl {
   std::exception_ptr failed;  // what computing it has raised
   std::vector<PendingTensor*> tensors;
 
-  void fill(at::Tensor computed, const Layout& layout);
+  void fill(c10::Storage computed, const Layout& layout);
 };
 
 // Returns the storage if it is pending. `storage_of` also finds it under a tensor of another class, whose memory was
@@ -195,9 +205,9 @@ struct PendingTensor final : c10::TensorImpl {
   int value, layout;  // in the batch, while the memory is pending
   bool is_attached = false;
 
-  void attach();
+  void attach();  // to the storage, which settles its tensors once it is filled
   void detach();
-  void drop_key();
+  void settle();
 
  private:
   template <class Version>

@@ -3,8 +3,6 @@
 #include <string>
 #include <string_view>
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include "lazy.h"
 
 namespace jitmagic::lazy {
@@ -44,15 +42,18 @@ std::shared_ptr<PyCodeObject> hold(PyCodeObject* code) {
   }
   held = std::shared_ptr<PyCodeObject>(code, [](PyCodeObject* code) {
     if (!Py_IsInitialized()) return;
-    const PyGILState_STATE state = PyGILState_Ensure();
+    const Gil gil;
     Py_DECREF(code);
-    PyGILState_Release(state);
   });
   last = held;
   return held;
 }
 
-Line innermost() {
+}  // namespace
+
+void set_library(std::vector<std::string> folders) { library() = std::move(folders); }
+
+Line users_line() {
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   bool is_printing = false;
@@ -69,25 +70,6 @@ Line innermost() {
     frame = back;
   }
   return {};
-}
-
-}  // namespace
-
-void set_library(std::vector<std::string> folders) { library() = std::move(folders); }
-
-Line users_line() {
-  if (PyGILState_Check()) return innermost();
-  // The engine runs a backward without the GIL, which is requested once for each backward.
-  static thread_local int known = -1;
-  static thread_local Line line;
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task < 0 || known != task) {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    line = innermost();
-    PyGILState_Release(state);
-    known = task;
-  }
-  return line;
 }
 
 std::string text_of(const Line& line) {

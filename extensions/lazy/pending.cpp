@@ -44,15 +44,14 @@ PendingStorage::~PendingStorage() {
   std::swap(dropped, batch);
 }
 
-void PendingStorage::fill(at::Tensor computed, const Layout& layout) {
-  c10::Storage source = computed.storage();
-  computed.reset();
+void PendingStorage::fill(c10::Storage source, const Layout& layout) {
   c10::DataPtr data = source.set_data_ptr(c10::DataPtr(nullptr, layout.device));
   set_nbytes(source.nbytes());
   set_data_ptr_noswap(std::move(data));
   clear_data_ptr_access_error_msg_();
   is_pending = false;
-  for (PendingTensor* tensor : tensors) tensor->drop_key();
+  for (PendingTensor* tensor : tensors) tensor->settle();
+  tensors.clear();
 }
 
 PendingStorage* storage_of(const c10::TensorImpl* impl) {
@@ -111,6 +110,7 @@ void PendingTensor::detach() {
 
 // `x.data = y`: x gets y's memory, which may be pending too.
 void PendingTensor::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& from) {
+  const Gil gil;
   const Locked lock(mutex());
   detach();
   TensorImpl::shallow_copy_from(from);
@@ -126,7 +126,10 @@ void PendingTensor::release_resources() {
   TensorImpl::release_resources();
 }
 
-void PendingTensor::drop_key() { remove_key(this); }
+void PendingTensor::settle() {
+  remove_key(this);
+  is_attached = false;
+}
 
 bool PendingTensor::has_storage() const {
   if (auto* pending = storage_of(this)) compute(pending);
@@ -140,6 +143,7 @@ const c10::Storage& PendingTensor::storage() const {
 
 template <class Version>
 c10::intrusive_ptr<c10::TensorImpl> PendingTensor::copy(Version&& version, bool allow_change) const {
+  const Gil gil;
   const Locked lock(mutex());
   if (!storage_of(this)) return TensorImpl::shallow_copy_and_detach(std::forward<Version>(version), allow_change);
   auto made = c10::make_intrusive<PendingTensor>(c10::Storage(storage_), key_set(), value, layout);

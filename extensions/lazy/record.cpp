@@ -361,8 +361,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   }
   static thread_local Tokens tokens;
   const size_t first = stack->size() - facts.writes.size();
-  const Line line = facts.kind == Kind::now ? Line() : users_line();
+  Line line;
   for (;;) {
+    std::optional<Gil> gil(std::in_place);
+    if (facts.kind != Kind::now && !line.code) line = users_line();
     torch::jit::Stack dropped;  // arguments are released without the mutex
     std::shared_ptr<Batch> due;
     tokens.clear();
@@ -374,6 +376,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       scan.read();
       outcome = try_record(facts, scan, line, stack, dropped, due);
     }
+    gil.reset();
     if (outcome == Outcome::now) return run_now(facts, keys, stack, scan);
     if (outcome == Outcome::allocate) return allocate(*cached_results(tokens), first, stack);
     if (outcome == Outcome::recorded) {

@@ -32,11 +32,6 @@ std::condition_variable_any& finished() {
   return *made;
 }
 
-struct Gil {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~Gil() { PyGILState_Release(state); }
-};
-
 // The default dtype that operations without a dtype had when they were recorded.
 struct DefaultDtype {
   at::ScalarType before = c10::get_default_dtype_as_scalartype();
@@ -161,7 +156,7 @@ std::exception_ptr compute_values(
 
 // Gives the live results of a batch their memory, or the error.
 void finish(Batch& batch, const std::vector<int>& outputs, std::vector<at::Tensor>& values, std::exception_ptr& error) {
-  std::vector<at::Tensor> made(outputs.size());
+  std::vector<c10::Storage> made(outputs.size());  // not tensors: freeing one lets go of the GIL for a moment
   {
     const Below below;
     std::vector<at::Tensor> results;
@@ -173,7 +168,7 @@ void finish(Batch& batch, const std::vector<int>& outputs, std::vector<at::Tenso
         Locked lock(mutex());
         const Layout& layout = layout_at(batch.values[size_t(outputs[i])].layout);
         lock.unlock();
-        made[i] = conforming(std::move(results[i]), layout);
+        made[i] = conforming(std::move(results[i]), layout).storage();
       } catch (...) {
         error = std::current_exception();
       }
@@ -183,7 +178,7 @@ void finish(Batch& batch, const std::vector<int>& outputs, std::vector<at::Tenso
   for (size_t i = 0; i < outputs.size(); i++) {
     const Value& value = batch.values[size_t(outputs[i])];
     if (!value.storage) continue;
-    if (made[i].defined())
+    if (made[i])
       value.storage->fill(std::move(made[i]), layout_at(value.layout));
     else
       value.storage->failed = error;

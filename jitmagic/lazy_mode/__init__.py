@@ -52,6 +52,6 @@ message names the line that recorded it. Results after it raise the same error w
     compiling  a recorded batch as a graph, and its compile
 """
 
-from .block import lazy
+from .block import Counts, PendingCall, PendingCalls, lazy
 
-__all__ = ["lazy"]
+__all__ = ["Counts", "PendingCall", "PendingCalls", "lazy"]

@@ -16,7 +16,7 @@ import torch
 
 from ..errors import UserLine
 from ..extension import lazy_module
-from ..late import is_loaded, load
+from ..late import load
 from ..torch_types import Executable
 
 __all__ = ["Counts", "Lazy", "PendingCall", "PendingCalls", "lazy"]
@@ -88,12 +88,6 @@ class Lazy:
     def counts(self) -> Counts:
         """Return what all blocks of this process have done so far."""
         return Counts(*_native().counts())
-
-    def reset(self) -> None:
-        """Forget all compiled batches; `jitmagic.reset()` calls it."""
-        _native().forget()
-        if is_loaded("lazy_mode.compiling"):
-            load("lazy_mode.compiling").journal.records.clear()
 
     def __repr__(self) -> str:
         return "jitmagic.lazy"
