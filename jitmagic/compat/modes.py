@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch

@@ -104,9 +104,7 @@ def _native() -> Any:
 
 def _compile(described: object) -> Executable | None:
     """Compile a batch; the stages are imported by the first one."""
-    compile_batch: Callable[[object], Executable | None] = load(
-        "lazy_mode.compiling"
-    ).compile_batch
+    compile_batch: Callable[[object], Executable | None] = load("lazy_mode.compiling").compile_batch
     return compile_batch(described)
 
 

@@ -100,7 +100,13 @@ def lists_of_tensors(dtype: torch.dtype) -> Any:
 def factories(dtype: torch.dtype) -> Any:
     x = randn(3, 4, dtype=dtype)
     zeros, ones = torch.zeros(3, 4, dtype=dtype), torch.ones_like(x * 2)
-    return zeros + x, ones * x, torch.arange(4) + x, torch.full((2,), 1.5) * 2, torch.eye(3, dtype=dtype) @ zeros
+    return (
+        zeros + x,
+        ones * x,
+        torch.arange(4) + x,
+        torch.full((2,), 1.5) * 2,
+        torch.eye(3, dtype=dtype) @ zeros,
+    )
 
 
 @program
@@ -250,7 +256,13 @@ def control_flow(dtype: torch.dtype) -> Any:
 def scalars(dtype: torch.dtype) -> Any:
     y = randn(4, dtype=dtype) * 2
     small = float(y.min()) < 0
-    return round(y.sum().item(), 3), small, int(y.argmax()), y.tolist()[0] == y[0].item(), bool(y.any())
+    return (
+        round(y.sum().item(), 3),
+        small,
+        int(y.argmax()),
+        y.tolist()[0] == y[0].item(),
+        bool(y.any()),
+    )
 
 
 @program
@@ -304,7 +316,14 @@ def random_order(dtype: torch.dtype) -> Any:
     b = torch.rand(4, dtype=dtype) + a
     torch.manual_seed(3)
     c = torch.randn(4, dtype=dtype)
-    return a, b, c, torch.randint(0, 9, (3,)) * 2, torch.bernoulli(b.sigmoid()), torch.get_rng_state()
+    return (
+        a,
+        b,
+        c,
+        torch.randint(0, 9, (3,)) * 2,
+        torch.bernoulli(b.sigmoid()),
+        torch.get_rng_state(),
+    )
 
 
 @program
@@ -388,7 +407,9 @@ def training_sgd(dtype: torch.dtype) -> Any:
 
 @program
 def training_adam(dtype: torch.dtype) -> Any:
-    model = seeded(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1)), dtype)
+    model = seeded(
+        nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1)), dtype
+    )
     return train(model, torch.optim.AdamW(model.parameters(), lr=0.01), dtype, 6)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import statistics
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def kernels_of(function: Callable[[], Any]) -> list[int]:
     return [record.kernels for record in list(journal)[before:]]
 
 
-# ------------------------------------------------------------------------------------ what is pending
+# ----------------------------------------------------------------------------- what is pending
 
 
 def test_pending_shows_operations_shapes_and_lines() -> None:
@@ -111,7 +111,7 @@ def test_computed_tensors_are_ordinary() -> None:
     assert torch.equal(y, x)
 
 
-# --------------------------------------------------------------------------------- kernels and cache
+# --------------------------------------------------------------------------- kernels and cache
 
 
 def test_chain_is_one_kernel() -> None:
@@ -184,7 +184,12 @@ def test_constants_and_layouts_are_part_of_the_record() -> None:
         with jitmagic.lazy():
             return (x * scale + 1).relu()
 
-    for x in (torch.randn(4, 4), torch.randn(4, 4).t(), torch.randn(2, 8), torch.randn(4, 4).double()):
+    for x in (
+        torch.randn(4, 4),
+        torch.randn(4, 4).t(),
+        torch.randn(2, 8),
+        torch.randn(4, 4).double(),
+    ):
         for scale in (1.0, 2.0, 2, -1):
             assert torch.equal(run(x, scale), (x * scale + 1).relu())
 
@@ -223,8 +228,6 @@ def test_error_of_data_names_the_line_that_recorded_it() -> None:
 
 
 def wrong_line(function: Callable[..., object], mark: str) -> int:
-    import inspect
-
     lines, first = inspect.getsourcelines(function)
     return first + next(i for i, line in enumerate(lines) if mark in line)
 
@@ -249,7 +252,7 @@ def test_failed_compile_runs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(y, (x + 1).relu())
 
 
-# ------------------------------------------------------------------------------------ other threads
+# ------------------------------------------------------------------------------- other threads
 
 
 def test_another_thread_reads_a_pending_tensor() -> None:
@@ -316,7 +319,7 @@ def test_other_threads_are_not_recorded() -> None:
     assert found[0][1] == 0 and torch.equal(found[0][0], torch.full((2,), 2.0))
 
 
-# --------------------------------------------------------------------------------- memory and speed
+# ---------------------------------------------------------------------------- memory and speed
 
 
 def test_nothing_is_leaked() -> None:
@@ -356,9 +359,8 @@ def test_recording_costs_at_most_two_microseconds() -> None:
     costs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "add": lambda y: y + x,
         "relu": lambda y: y.relu(),
-        "matmul": lambda y: y @ y.new_ones(()).expand(64, 64) if False else y.softmax(-1),
+        "softmax": lambda y: y.softmax(-1),
     }
     for name, function in costs.items():
         best = min(recording_seconds(function) for _ in range(30))
-        assert best < 2e-6 * 1.5, f"{name}: {best * 1e6:.2f} us"  # 1.5: machines of tests are busy
-    assert statistics.fmean([1]) == 1
+        assert best < 3e-6, f"{name}: {best * 1e6:.2f} us"  # 1.3 to 1.8 us on an idle machine
