@@ -318,8 +318,8 @@ def reset() -> None:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
-    if (native := sys.modules.get("jitmagic._lazy")) is not None:
-        native.forget()
+    if (recorded := sys.modules.get("jitmagic.lazy_mode.compiling")) is not None:
+        recorded.forget()
 
 
 def _compile_again() -> None:

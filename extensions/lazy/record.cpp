@@ -11,7 +11,7 @@
 namespace jitmagic::lazy {
 namespace {
 
-constexpr size_t MOST_OPERATIONS = 4096;  // of a batch; then it runs
+constexpr size_t MOST_OPERATIONS = 1024;  // of a batch; then it runs
 
 enum Tag : int64_t { NONE, INT, FLOAT, BOOL, TEXT, DEVICE, INTS, FLOATS, BOOLS, TENSOR, TENSORS, NUMBER, INPUT, UNDEFINED };
 

@@ -13,10 +13,10 @@ much as eager's own call, 1.2 to 2 us of which the fallback takes half; a TorchD
 take 10 us.
 
 **What a pending tensor is.** A plain torch.Tensor whose shape, strides, dtype and device are known
-and whose storage has no bytes yet. Its C++ class overrides the two virtual functions through which
-all code reaches memory (`has_storage`, asked by every data pointer, and `storage`), so numpy(),
-tolist(), data_ptr(), untyped_storage(), pickle and extensions compute it first, also outside of the
-block and in other threads. Once it is computed it is an ordinary tensor in all respects.
+and whose storage has no bytes yet. All code reaches memory through two virtual functions of its C++
+class: `storage`, and `has_storage`, which every data pointer asks first. Both compute the tensor
+before they answer. So numpy(), tolist(), data_ptr(), untyped_storage(), pickle and extensions work,
+also outside of the block and in other threads. A computed tensor is ordinary in all respects.
 
 **Shapes** come from the operator's meta kernel, cached by operator, constants and layouts of the
 arguments. If that kernel raises, the call runs at once on real tensors, so that errors are
@@ -40,7 +40,7 @@ memory that is still referenced, so views and aliases need nothing more. Inputs 
   is computed right after
 
 Everything is computed when the block ends, also if it ends by an exception, by
-`jitmagic.lazy.flush()`, and before 4,096 operations have been recorded. A call of a tagged function
+`jitmagic.lazy.flush()`, and after 1,024 operations. A call of a tagged function
 computes everything first. Memory that code writes behind torch's back (through a raw address,
 while an operation that reads it is pending) is the one thing that cannot be noticed.
 

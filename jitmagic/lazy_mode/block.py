@@ -48,7 +48,7 @@ class PendingCalls(tuple[PendingCall, ...]):
 
 
 class Counts(NamedTuple):
-    """What all blocks of this process have done so far."""
+    """Counts what all blocks of this process have done so far."""
 
     recorded: int  # operations
     batches: int  # times that recorded operations were run

@@ -1,14 +1,17 @@
-"""Compiles a recorded batch: the ATen calls of `with jitmagic.lazy():`, in the order of the program.
+"""Compiles a recorded batch: the ATen calls inside `jitmagic.lazy()`, in the order of the program.
 
 Input: a batch as `_lazy` describes it. Output: a callable of its inputs, which returns the final
 contents of its outputs; or None, after a warning, and the batch then runs one operation after
 another. The graph holds the recorded calls as they are, with writes and views; the joint graph
-makes them functional, as it does for a traced frame. Every compile is recorded in `journal`.
+makes them functional, as it does for a traced frame. Sizes and numbers are constants of a batch, so
+the same calls are compiled for at most `recompile_limit` of them. Every compile is recorded in
+`journal`.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from ..budget import OutOfTime, within
 from ..compile.executable import build_executable
 from ..compile.graph_passes import edit_joint, edit_parts
 from ..errors import UserLine, warn
+from ..extension import lazy_module
 from ..frame.sandbox import sandbox
 from ..graph.lazy_module import LazyModule
 from ..graph.verify import verify
@@ -31,10 +35,11 @@ from ..records import COMPILED, Failed, Journal, Recording, TookTooLong
 from ..spec import spec_of
 from ..torch_types import Executable, OpOverload
 
-__all__ = ["Batch", "Call", "compile_batch", "graph_of", "journal"]
+__all__ = ["Batch", "Call", "compile_batch", "forget", "graph_of", "journal"]
 
 NAME = "jitmagic.lazy()"
 journal = Journal()
+_compiled: Counter[tuple[tuple[str, str], ...]] = Counter()  # batches with the same calls
 _reported: set[str] = set()
 Reference = tuple[int]  # the number of a value; no argument of an ATen call is a tuple otherwise
 
@@ -79,13 +84,19 @@ class Batch(NamedTuple):
 
 
 def compile_batch(described: tuple[Any, Any, Any]) -> Executable | None:
-    """Return the compiled batch, or None if a stage failed."""
-    options = make_options()
+    """Return the compiled batch; None if a stage failed, or if the same calls were compiled for too
+    many sizes and numbers.
+    """
+    options, batch = make_options(), Batch.of(described)
+    calls = tuple((call.name, call.overload) for call in batch.calls)
+    _compiled[calls] += 1
+    if _compiled[calls] > options.recompile_limit:
+        return None
     record = Recording(NAME, journal, reported=_reported)
     failed: Failed
     try:
         with sandbox(), torch.no_grad(), within(options.budget):
-            run = _compile(Batch.of(described), options, record)
+            run = _compile(batch, options, record)
     except (Exception, OutOfTime) as error:  # eager's kernels give the same values
         failed = Failed.of(error, record.failed_in)
         if isinstance(error, OutOfTime):
@@ -98,6 +109,13 @@ def compile_batch(described: tuple[Any, Any, Any]) -> Executable | None:
         return None
     record.end(COMPILED)
     return run
+
+
+def forget() -> None:
+    """Forget all compiled batches."""
+    lazy_module().forget()
+    _compiled.clear()
+    journal.records.clear()
 
 
 def _compile(batch: Batch, options: Options, record: Recording) -> Executable:

@@ -83,11 +83,11 @@ class CompileMagics(Magics):
     def compile(self, line: str, cell: str) -> object:
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
-        With --lazy nothing is tagged: the cell's operations are recorded and compiled when a value
-        is needed. Functions and classes that the cell defines stay compiled in later cells, until they are
+        Functions and classes that the cell defines stay compiled in later cells, until they are
         redefined or `%unload_ext jitmagic` is run. A compile that takes longer than a second
         continues in the background, and calls run as eager until it is done. Names, output, the
-        value of the last line and errors are the same as without %%compile. `jitmagic.jit` has the
+        value of the last line and errors are the same as without %%compile. With --lazy nothing is
+        tagged: operations are recorded, and compiled when a value is needed. `jitmagic.jit` has the
         same options in Python.
         """
         __tracebackhide__ = True

@@ -9,6 +9,7 @@ import torch
 
 import jitmagic
 
+from . import stateful_programs  # noqa: F401 - registers its programs
 from .programs import PROGRAMS, Program
 
 SLACK = 4.0  # times eager's own error against float64

@@ -6,7 +6,7 @@ import gc
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,9 +18,8 @@ from jitmagic.lazy_mode.compiling import journal
 
 
 @pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
+def nothing_known() -> None:
     jitmagic.reset()
-    yield
 
 
 def kernels_of(function: Callable[[], Any]) -> list[int]:
@@ -192,6 +191,18 @@ def test_constants_and_layouts_are_part_of_the_record() -> None:
     ):
         for scale in (1.0, 2.0, 2, -1):
             assert torch.equal(run(x, scale), (x * scale + 1).relu())
+
+
+def test_many_sizes_run_one_by_one_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITMAGIC_RECOMPILE_LIMIT", "2")
+    before = jitmagic.lazy.counts()
+    for size in range(2, 7):
+        x = torch.randn(size)
+        with jitmagic.lazy():
+            y = (x + 1).relu()
+        assert torch.equal(y, (x + 1).relu())
+    after = jitmagic.lazy.counts()
+    assert after.compiled - before.compiled == 2 and after.replayed - before.replayed == 3
 
 
 def test_liveness_is_part_of_the_record() -> None:
