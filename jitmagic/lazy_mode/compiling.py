@@ -29,7 +29,6 @@ from ..errors import UserLine, warn
 from ..extension import lazy_module
 from ..frame.sandbox import sandbox
 from ..graph.lazy_module import LazyModule
-from ..graph.verify import verify
 from ..options import Options, make_options
 from ..records import COMPILED, Failed, Journal, Recording, TookTooLong
 from ..spec import spec_of
@@ -121,8 +120,6 @@ def forget() -> None:
 def _compile(batch: Batch, options: Options, record: Recording) -> Executable:
     with record.stage("record") as stage:
         gm = stage.keep(graph_of(batch))
-    if options.verify:
-        verify(gm)
     tensors = [tensor for _, tensor in batch.inputs]
     specs = [spec_of(tensor) for tensor in tensors]
     with record.stage("joint") as stage:
