@@ -38,6 +38,7 @@ with importing():
         UnsupportedTorch,
     )
     from .errors import warn as _warn
+    from .lazy_mode import lazy
     from .options import Options
     from .options import logs_asked_for as _logs_asked_for
     from .options import trace_asked_for as _trace_asked_for
@@ -120,6 +121,7 @@ __all__ = [
     "graphs",
     "is_compiling",
     "jit",
+    "lazy",
     "load",
     "logs",
     "lower",

@@ -310,14 +310,17 @@ def disable(fn: object = None, /, recursive: bool = True, *, reason: str | None 
 
 
 def reset() -> None:
-    """Drop everything that was compiled; tagged objects stay tagged and are compiled again at their
-    next call. Memory that was cached for results is returned to the system.
+    """Drop everything that was compiled, also for `jitmagic.lazy()`; tagged objects stay tagged and
+    are compiled again at their next call. Memory that was cached for results is returned to the
+    system.
     """
     for handle in all_handles():
         if handle.is_root:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
+    if (recorded := sys.modules.get("jitmagic.lazy_mode.compiling")) is not None:
+        recorded.forget()
 
 
 def _compile_again() -> None:

@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "symbols": {"extension", "construction", "errors", "lazy_dataclass"},
     "platforms": set(),
     "devices": {"platforms", "lazy_dataclass"},
-    "extension": {"errors", "_runtime"},
+    "extension": {"errors", "_runtime", "_lazy"},
     "records": {"errors", "figures", "budget", "lazy_dataclass"},
     "progress": {"errors", "records"},
     "dependencies": set(),
@@ -76,13 +76,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "quantised_linear": {"errors"},
     "packaging": STAGES | {"artifact", "api", "compile", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
+    "lazy_mode": STAGES | {"compile"},
     "diagnostics": STAGES | {"api", "compile"},
     "integrations": BASE | {"api"},
-    "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
+    "notebook": BASE | {"lazy_mode", "api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,
     "__init__": BASE
     | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"}
-    | {"packaging", "quantised_linear"},
+    | {"packaging", "quantised_linear", "lazy_mode"},
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {

@@ -5,8 +5,8 @@ compile begins, inside which torch operations run unobserved. Disabled inside: d
 saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes,
 transforms of torch.func, and `__torch_function__` of tensor subclasses (they would see jitmagic's
 operations); anomaly mode (it
-would blame a backward that the user never ran); the profiler; torch.compile's evaluator; the
-garbage collector, which would run finalizers.
+would blame a backward that the user never ran); the profiler; recording by jitmagic.lazy();
+torch.compile's evaluator; the garbage collector, which would run finalizers.
 Invariant: afterwards the thread has all of these in their order, also after an exception and
 wherever Ctrl-C struck.
 
@@ -44,6 +44,7 @@ from ..compat.modes import (
     pop_function_mode,
     push_dispatch_mode,
     push_function_mode,
+    recording_off,
     switch_grad_mode,
     without_dispatch_modes,
 )
@@ -72,6 +73,7 @@ def sandbox() -> Iterator[None]:
         _hooks_disabled(),
         _anomaly_mode_disabled(),
         _profiler_disabled(),
+        recording_off(),
     ):
         yield
 

@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from ..options import BACKENDS, MODES
 from ..torch_types import AnyFunction
 
-__all__ = ["VALUES", "declared", "options_of", "parse"]
+__all__ = ["VALUES", "declared", "defaults_of", "options_of", "parse"]
 
 VALUES: Mapping[str, tuple[str, ...]] = {"--mode": MODES, "--backend": BACKENDS}
 _OF_JIT = (
@@ -38,6 +38,12 @@ _OF_JIT = (
     ),
 )
 _OF_CELLS = (
+    argument(
+        "--lazy",
+        action="store_true",
+        help="tag nothing: record the cell's tensor operations, and compile and run them when a "
+        "value is needed",
+    ),
     argument(
         "--explain",
         action="store_true",
@@ -94,6 +100,12 @@ def declared(magic: str) -> Any:
 def _parser(method: AnyFunction) -> MagicArgumentParser:
     parser: MagicArgumentParser = method.parser  # type: ignore[attr-defined]
     return parser
+
+
+def defaults_of(method: AnyFunction) -> dict[str, Any]:
+    """Return the options of a magic's method by name, as they are if the line is empty."""
+    found: dict[str, Any] = vars(_parser(method).parse_argstring(""))
+    return found
 
 
 def options_of(magic: str) -> tuple[str, ...]:

@@ -12,7 +12,10 @@ from IPython.core.completer import provisionalcompleter
 
 import jitmagic
 
-OPTIONS = "--annotate --backend --dynamic --explain --fullgraph --mode --quiet --time".split()
+OPTIONS = [
+    *("--annotate", "--backend", "--dynamic", "--explain", "--fullgraph", "--lazy", "--mode"),
+    *("--quiet", "--time"),
+]
 MODES = ["default", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead"]
 CASES = {
     "%%compile --mo": ["--mode"],
