@@ -40,9 +40,9 @@ from .frame.tag import (
     untag,
     without_tag,
 )
-from .late import is_loaded, load
+from .late import is_loaded, load, short_turns
 from .options import Options, disabled_by_environment, make_options
-from .records import Eager, Failed, PendingBuild, Recording
+from .records import Eager, Failed, PendingBuild, Postponed, Recording
 from .torch_types import AnyFunction, Kwargs
 
 __all__ = [
@@ -92,20 +92,29 @@ def _import_error() -> Exception | None:
     return None
 
 
+@functools.cache
 def prepare() -> None:
     """Load the stages in the background, as `%load_ext` does while the user still types."""
-    threading.Thread(target=_import_error, name="jitmagic-prepare", daemon=True).start()
+
+    def load_stages() -> None:
+        with short_turns():
+            _import_error()
+
+    threading.Thread(target=load_stages, name="jitmagic-prepare", daemon=True).start()
 
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Failed | PendingBuild:
+) -> Entry | Eager | Failed | PendingBuild | Postponed:
+    if record.leaves_thread and not is_loaded(_PIPELINE) and not _import_error.cache_info().currsize:
+        prepare()
+        return Postponed()
     if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
             if (error := _import_error()) is not None:
                 raise CompilerUnavailable(error) from error
     load_extensions()
-    made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
+    made: Entry | Eager | Failed | PendingBuild | Postponed = load_pipeline().compile_frame(
         handle, snapshot, record
     )
     return made
@@ -325,12 +334,14 @@ Changes.notify = staticmethod(_compile_again)
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Wait until no kernel is being built in the background (options={"background": True}), for at
-    most `timeout` seconds. Return whether all are built; the next calls then run compiled code.
+    """Wait until nothing is being compiled in the background, for at most `timeout` seconds. Return
+    whether all is built; the next calls then run compiled code. Those of functions that were not
+    worth a compile yet are compiled at once.
     """
     ends = None if timeout is None else time.monotonic() + timeout
     for handle in all_handles():
         left = None if ends is None else max(0.0, ends - time.monotonic())
+        handle.pay_back.is_wanted = handle.pay_back.is_costly
         if handle.building is not None and not handle.building.wait(left):
             return False
     return True

@@ -15,7 +15,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..options import Options
-from ..records import Eager, Failed, Journal, PendingBuild, Recording
+from ..records import Eager, Failed, Journal, PendingBuild, Postponed, Recording
 from ..torch_types import AnyFunction
 from .native import Entry
 
@@ -27,11 +27,13 @@ class Compiler:
     """The compile function and related callables, injected because `frame` imports no later stage.
 
     `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, Eager or
-    Failed if the frame runs as plain Python from now on, or PendingBuild if its kernels are still
-    being built in the background.
+    Failed if the frame runs as plain Python from now on, PendingBuild if its kernels are still
+    being built in the background, or Postponed if it would take too long.
     """
 
-    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
+    compile: Callable[
+        [Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild | Postponed
+    ]
     flatten: Callable[[CodeType], Any] = lambda code: code  # makes `handle.flat` for the tracer
     # rewrite(code, make_piece, on_error): the code of a generator that calls its pieces; None if
     # there is nothing to compile
