@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "OutOfTime", "TooCostly", "affordable", "check", "left", "spend", "uncounted", "within",
+    "OutOfTime", "TooCostly", "affordable", "check", "left", "spend", "stopped", "uncounted",
+    "within",
 ]  # fmt: skip
 
 
@@ -44,13 +45,13 @@ _here = _Thread()
 
 
 @contextmanager
-def within(seconds: float, stopped: threading.Event | None = None) -> Iterator[None]:
+def within(seconds: float, until: threading.Event | None = None) -> Iterator[None]:
     """Limit the block to `seconds`, and to the time that is left to an enclosing block. Setting
-    `stopped` ends it too, as if its time were over.
+    `until` ends it too, as if its time were over.
     """
     outer = _here.deadline, _here.stopped
     _here.deadline = min(_here.deadline, _now() + seconds)
-    _here.stopped = stopped or _here.stopped
+    _here.stopped = until or _here.stopped
     try:
         yield
     finally:
@@ -86,6 +87,11 @@ def spend(seconds: float) -> None:
 def left() -> float:
     """Return the seconds until the deadline, at least 0."""
     return max(0.0, _here.deadline - _now())
+
+
+def stopped() -> threading.Event | None:
+    """Return the event that ends the block early; None if none does."""
+    return _here.stopped
 
 
 @contextmanager

@@ -33,7 +33,6 @@ Report = Callable[[str], None]
 Wrap = Callable[[Callable[[Report], None]], None]
 # Seconds that process exit waits for the thread to end; its compilers are killed at once.
 _EXIT_SECONDS = 5.0
-_NICE = 10  # added to the priority value of the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +126,6 @@ class _Worker:
                 self._thread.start()
 
     def _work(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # not on this platform
-            # Its compilers inherit it: the program's own threads come first.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (job := self._next()) is not None:
             job.run()
             del job  # and what it holds, before the wait for the next

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from ..budget import check, left
+from ..budget import check, left, stopped
 from ..codegen.plan import KernelSource, Plan
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
@@ -164,7 +164,8 @@ def _cpp_kernels(
 ) -> _Kernels:
     store = open_store(options.cache_dir)
     try:
-        libraries = build_units(source.units, target, store, min(left(), options.budget), report)
+        seconds = min(left(), options.budget)
+        libraries = build_units(source.units, target, store, seconds, report, stopped())
     except ToolchainError:
         check()  # the compiler was stopped because the compile's budget is used up
         raise

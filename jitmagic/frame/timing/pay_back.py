@@ -16,7 +16,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cache
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ __all__ = ["AT_ONCE", "PayBack", "Terms"]
 # Seconds of a compile that no call should notice; notebooks and tests see it at the first call.
 _UNNOTICED = 0.5
 # A training step of so many layers takes longer than that to compile, so it is not even traced.
-_MANY_LAYERS = 16
+_MANY_LAYERS = 10
 # Seconds of a compile with gradients: `_BASE` and so much for each autograd node of a call. 31
 # nodes took 1.4 s, 60 took 2.0 to 5.5 s; a forward without gradients is taken for 1 s.
 _BASE, _OF_A_NODE, _OF_INFERENCE = 0.5, 0.025, 1.0
@@ -43,6 +44,7 @@ _SAVED_OF_KERNELS, _MOST_SAVED, _SAVED_OF_INFERENCE = 0.05, 0.7, 0.3
 _WITH_BACKWARD = 3.0  # times the forward
 # Seconds of such calls that are likely to come, besides as many as there were.
 _TO_COME = 1.0
+_COUNTING = 50e-6  # seconds that `_counting` took on it
 _SEVERAL = 4  # kinds of calls: sizes vary, and all of them count together
 
 
@@ -123,7 +125,7 @@ class PayBack:
         # Time of this thread: waiting for data, or for a processor that others use, is not saved.
         seconds = time.thread_time() - begun
         nodes = sequence_number() - nodes if torch.is_grad_enabled() else 0
-        evidence.add(seconds, nodes, nodes > 0 and _requires_grad(result))
+        evidence.add(seconds / slowness(), nodes, nodes > 0 and _requires_grad(result))
         return result
 
     def forget(self) -> None:
@@ -145,6 +147,19 @@ class PayBack:
             calls, seconds = sum(one.calls for one in alike), sum(one.seconds for one in alike)
             return _Evidence(True, calls, seconds, whole.nodes, whole.has_backward).pays
         return kind in self._kinds and self._kinds[kind].pays
+
+
+@cache
+def slowness() -> float:
+    """Return how many times as long as the machine of the figures above this one takes."""
+    return max(1.0, min(_counting() for _ in repeat(None, 5)) / _COUNTING)
+
+
+def _counting() -> float:
+    begun = time.thread_time()
+    for _ in repeat(None, 2000):
+        hash(None)
+    return time.thread_time() - begun
 
 
 def _is_left_to_choice(options: Options) -> bool:
@@ -173,6 +188,8 @@ def _is_large(values: Values, original: Original) -> bool:
 def _has_many_layers(module: nn.Module) -> bool:
     layers = 0
     for one in module.modules():
+        if isinstance(one, nn.RNNBase):
+            return True  # as many as there are time steps
         layers += not one._modules and bool(one._parameters)
         if layers > _MANY_LAYERS:
             return True
