@@ -22,6 +22,7 @@ from jitmagic.budget import OutOfTime
 from jitmagic.compile import pipeline
 from jitmagic.errors import FallbackWarning
 from jitmagic.frame.timing import pay_back
+from jitmagic.frame.timing.pay_back import has_free_processor
 from tests.processes import run_forked
 
 AUTO = {"background": "auto", "keep": "faster"}
@@ -33,6 +34,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any compile would be noticed, and pays after two calls."""
     monkeypatch.setattr(pay_back, "_UNNOTICEABLY", pay_back.Terms(affordable=0.0))
     monkeypatch.setattr(pay_back._Evidence, "pays", property(lambda one: one.calls >= 2))
+    monkeypatch.setattr(pay_back, "has_free_processor", lambda values: True)
 
 
 @pytest.fixture
@@ -118,6 +120,17 @@ def test_stages_after_the_trace_run_on_another_thread() -> None:
         torch.autograd.grad(result.sum(), list(net.parameters())),
         torch.autograd.grad(plain.sum(), list(net.parameters())),
     )
+
+
+@pytest.mark.usefixtures("costly")
+def test_without_a_free_processor_a_call_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pay_back, "has_free_processor", has_free_processor)
+    monkeypatch.setattr(pay_back.platforms, "usable_processors", torch.get_num_threads)
+    tagged = jitmagic.jit(lambda x: (x * 2).sin(), options=AUTO)
+    for call in range(5):
+        tagged(torch.randn(3))
+        assert variants(tagged) == (call >= 3)
+        assert handle_of(tagged).building is None
 
 
 @pytest.mark.usefixtures("costly")
@@ -365,6 +378,7 @@ from jitmagic.compile import pipeline
 from jitmagic.frame.timing import pay_back
 pay_back._UNNOTICEABLY = pay_back.Terms(affordable=0.0)
 pay_back._Evidence.pays = property(lambda one: one.calls >= 2)
+pay_back.has_free_processor = lambda values: True
 begun, joint = threading.Event(), pipeline.trace_joint
 def slow(*args):
     begun.set()
