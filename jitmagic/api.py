@@ -71,7 +71,7 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = "compile.pipeline"
+_PIPELINE, _LIBRARY = "compile.pipeline", "artifact.library"
 
 
 def load_pipeline() -> ModuleType:
@@ -93,30 +93,56 @@ def _import_error() -> Exception | None:
 
 
 @functools.cache
-def prepare() -> None:
-    """Load the stages in the background, as `%load_ext` does while the user still types."""
-
+def _preparing() -> threading.Thread:
     def load_stages() -> None:
         with short_turns():
             _import_error()
 
-    threading.Thread(target=load_stages, name="jitmagic-prepare", daemon=True).start()
+    thread = threading.Thread(target=load_stages, name="jitmagic-prepare", daemon=True)
+    thread.start()
+    return thread
+
+
+def prepare() -> None:
+    """Load the stages in the background, as `%load_ext` does while the user still types."""
+    _preparing()
 
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | PendingBuild | Postponed:
-    if record.leaves_thread and not is_loaded(_PIPELINE) and not _import_error.cache_info().currsize:
-        prepare()
+    load_extensions()
+    if (found := load(_LIBRARY).find_entry(handle, snapshot, record)) is not None:
+        return found  # type: ignore[no-any-return]
+    if record.affordable <= 0:
+        return Postponed()
+    # A forked child does not have the thread.
+    if record.leaves_thread and not is_loaded(_PIPELINE) and _preparing().is_alive():
         return Postponed()
     if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
             if (error := _import_error()) is not None:
                 raise CompilerUnavailable(error) from error
-    load_extensions()
     made: Entry | Eager | Failed | PendingBuild | Postponed = load_pipeline().compile_frame(
         handle, snapshot, record
     )
+    if isinstance(made, PendingBuild) and made.finish is not None:
+        return replace(
+            made, finish=functools.partial(_finish, handle, snapshot, record, made.finish)
+        )
+    return _kept(handle, snapshot, record, made)  # type: ignore[no-any-return]
+
+
+def _finish(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, finish: Callable[[], Any]
+) -> Any:
+    return _kept(handle, snapshot, record, finish())
+
+
+def _kept(handle: Handle, snapshot: FrameSnapshot, record: Recording, made: Any) -> Any:
+    """Write an entry to disk, and return it."""
+    if isinstance(made, Entry):
+        load(_LIBRARY).keep_entry(handle, snapshot, made, record)
     return made
 
 

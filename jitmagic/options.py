@@ -8,6 +8,7 @@ known ones. The environment is read then, not at import, so a notebook may set i
     JITMAGIC_CXX        path of the C++ compiler; empty: use none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
+    JITMAGIC_PERSIST    0: compiled entries are not kept for later processes (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
     JITMAGIC_DISABLE    1: jit() returns its argument unchanged
@@ -81,7 +82,9 @@ class Options:
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
-    # "auto": as soon as it pays, if it takes long; True: eager until kernels are built; number: wait
+    persist: bool = True  # compiled entries are kept in the cache folder for later processes
+    # "auto": what takes long is compiled once it pays; True: eager until kernels are built; number:
+    # seconds to wait for them first
     background: bool | float | str = "auto"
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
@@ -137,6 +140,8 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_PERSIST", "") == "0":
+        values["persist"] = False
     if os.environ.get("JITMAGIC_KEEP"):
         values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
@@ -228,7 +233,7 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))

@@ -34,6 +34,7 @@ from .thread_state import ThreadState
 
 __all__ = ["build_in_background", "compile_on_worker", "left_to_background", "may_wait"]
 
+
 def may_wait(options: Options) -> bool:
     """Return whether a compile may end with missing kernels; tuning needs them at once."""
     is_asked = options.background is not False and options.background != "auto"
@@ -97,10 +98,15 @@ class _CompileJob:
         build, self._build = self._build, None
         assert build is not None
         try:
-            with self._state.entered(), sandbox(whole=False), short_turns():
-                with within(self._seconds, exiting), noting(self._record.asked):
-                    with warnings_deferred() as self._warnings:
-                        self._result = build()
+            with (
+                self._state.entered(),
+                sandbox(whole=False),
+                short_turns(),
+                within(self._seconds, exiting),
+                noting(self._record.asked),
+                warnings_deferred() as self._warnings,
+            ):
+                self._result = build()
             self.is_usable = not self._state.is_outdated
         except OutOfTime as over:
             self._over, self.is_usable = over, True

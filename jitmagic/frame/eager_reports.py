@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import notice
 from ..errors import Unsupported, UserLine
-from ..records import Eager, Outcome
+from ..records import Eager, Missed, Outcome
 from .never_hooked import in_library, users_line
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ def _callee_reports(handle: Handle, where: UserLine, known: Iterable[Handle]) ->
     return any(one.original.has_line(where) for one in listed)
 
 
-def refused_by_stance(handle: Handle, difference: str) -> Unsupported:
+def refused_by_stance(handle: Handle, missed: Missed) -> Unsupported:
     """Return the error for a call that torch.compiler.set_stance forbids to compile."""
+    difference = missed[0][1].what if missed else "it is the first"
     return Unsupported(
         f"{handle.label} would be compiled for this call, and torch.compiler.set_stance says "
-        f"fail_on_recompile: {difference or 'it is the first'}",
+        f"fail_on_recompile: {difference}",
         "",
         handle.resume_line,
     )

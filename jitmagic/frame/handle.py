@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -20,8 +19,16 @@ from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..options import Options
 from ..records import (
-    AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Postponed, Recording,
-)  # fmt: skip
+    AT_LIMIT,
+    Eager,
+    Failed,
+    Journal,
+    Missed,
+    Outcome,
+    PendingBuild,
+    Postponed,
+    Recording,
+)
 from ..torch_types import Namespace, Values
 from .eager import entry_like, is_observed, reason_for_eager
 from .eager_reports import refused_by_stance, report_once
@@ -220,8 +227,7 @@ class Handle:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
             self._began_as_eager = True
         if self.given_up is None and asked is OnMiss.RAISE:
-            missed = self.why_missed(values)
-            raise refused_by_stance(self, missed[0][1].what if missed else "")
+            raise refused_by_stance(self, self.why_missed(values))
         if asked is not OnMiss.COMPILE:
             return self.original.run(values)
         is_open = self.given_up is None or (self._retries is not None and self._retries.count())
@@ -293,9 +299,7 @@ class Handle:
         return self._accept(result, (values, snapshot, recording))
 
     def _install(self, begun: PendingBuild, values: Values) -> bool:
-        """Use what was compiled in the background for an earlier call; return whether an entry fits
-        this one.
-        """
+        """Use what was compiled in the background; return whether an entry fits this call."""
         _, snapshot, recording = begun.call
         result = self._run_compiler(snapshot, recording, begun.finish)
         if result is None:
@@ -334,17 +338,12 @@ class Handle:
             self._give_up(self.ledger.last_failure)
         return isinstance(result, Entry)
 
-    def _run_compiler(
-        self,
-        snapshot: FrameSnapshot,
-        recording: Recording,
-        finish: Callable[[], Any] | None = None,
-    ) -> Entry | Eager | Failed | PendingBuild | Postponed | None:
-        """Compile, or `finish` what was compiled in the background."""
+    def _run_compiler(self, snapshot: FrameSnapshot, recording: Recording, end: Any = None) -> Any:
+        """Compile, or call `end` for what was compiled in the background."""
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
-            return finish() if finish else self.family.compiler.compile(self, snapshot, recording)
+            return end() if end else self.family.compiler.compile(self, snapshot, recording)
         except Unsupported as error:  # fullgraph=True: the user asked for an error
             recording.end(Failed.of(error))
             raise
@@ -396,10 +395,8 @@ class Handle:
 
     @property
     def _limit(self) -> int:
-        """The recompile limit; smaller for callees once the root has reached its own.
-
-        A value that varies per call varies in most callees, which are not worth the full budget
-        again.
+        """The recompile limit; smaller for callees once the root has reached its own, since a value
+        that varies per call varies in most callees, which are not worth the full budget again.
         """
         limit = self.options.recompile_limit
         return min(limit, _AFTER_LIMIT) if self._is_below_limit else limit
@@ -412,14 +409,14 @@ class Handle:
     def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
         difference = missed[0][1].what if missed else "a guarded object is gone"
+        limit = self.options.recompile_limit
         if self.options.fullgraph:
-            limit = self.options.recompile_limit
             raise limit_refusal(self.label, self.ledger.count, limit, difference, self.resume_line)
         self._give_up(AT_LIMIT, Retries())
         if self._is_below_limit:
             return  # already reported for the root
         self.family.limit_reached |= not self.original.is_weak
-        where, limit = self.resume_line, self.options.recompile_limit
+        where = self.resume_line
         lineno = None if where is None else where.lineno
         edit = missed[0][1].edit if missed else ""
         part, count = named_for_user(self.label, self.original.code), self.ledger.count

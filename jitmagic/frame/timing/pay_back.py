@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, repeat
+from types import CellType
 from typing import Any
 
 import torch
@@ -52,8 +53,8 @@ _SEVERAL = 4  # kinds of calls: sizes vary, and all of them count together
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a compile: the seconds that it may be expected to take, and whether what
-    follows the trace runs on another thread.
+    """The terms of a compile: the seconds that it may be expected to take (0: it is only looked for
+    on disk), and whether what follows the trace runs on another thread.
     """
 
     affordable: float = float("inf")
@@ -62,6 +63,7 @@ class Terms:
 
 AT_ONCE = Terms()
 _UNNOTICEABLY = Terms(affordable=_UNNOTICED)
+_ONLY_STORED = Terms(affordable=0.0)  # what an earlier process compiled, or nothing
 _IN_THE_BACKGROUND = Terms(leaves_thread=True)
 _Kind = tuple[Any, ...]
 
@@ -115,7 +117,7 @@ class PayBack:
             return _UNNOTICEABLY
         self.is_costly = True
         if not self._pays(values):
-            return None
+            return _ONLY_STORED if self._is_new(values) else None
         return _IN_THE_BACKGROUND if has_free_processor(values) else AT_ONCE
 
     def run(self, run: Callable[[], object], values: Values) -> object:
@@ -142,6 +144,13 @@ class PayBack:
         before = [ref() for ref in self._before]
         tensors = list(_tensors(values))
         return bool(before) and len(before) == len(tensors) and all(map(_same, before, tensors))
+
+    def _is_new(self, values: Values) -> bool:
+        """Return whether it is one of the first two calls of its kind: after the first one, an
+        optimizer has its state.
+        """
+        evidence = self._kinds.get(_kind(values))
+        return evidence is None or not evidence.calls
 
     def _pays(self, values: Values) -> bool:
         kind = _kind(values)
@@ -213,12 +222,9 @@ def _has_many_layers(module: nn.Module) -> bool:
 
 def _content(value: object) -> object:
     try:
-        return value.cell_contents if type(value) is _CELL else None  # type: ignore[attr-defined]
+        return value.cell_contents if type(value) is CellType else None
     except ValueError:  # the variable is not bound yet
         return None
-
-
-_CELL = type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 
 
 def _kind(values: Values) -> _Kind:
