@@ -346,6 +346,7 @@ class Recording:
     wanted: list[Any] | None = None  # to build in the background; None: build in this compile
     affordable: float = float("inf")  # seconds that the stages after the trace may take
     leaves_thread: bool = False  # the stages after the trace run in the background
+    notes_numbers: bool = False  # the trace only finds the numbers that the next call may change
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost stage that the last error came from
 

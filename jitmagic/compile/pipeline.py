@@ -76,7 +76,7 @@ from .sized_backwards import SizedBackwards, SizedGraphs
 from .sizes import CompiledGraph, SizeCompiler, SizedState, compile_sizes
 from .subgraphs import compile_subgraphs
 from .thread_state import has_observers
-from .tracing import stop_before, trace_frame, trace_statically
+from .tracing import note_numbers, stop_before, trace_frame, trace_statically
 
 __all__ = [
     "compile_backward",
@@ -133,7 +133,7 @@ def _in_sandbox(handle: Handle, snapshot: FrameSnapshot, record: Recording, comp
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile a frame, ending its graph before an operation that a stage refuses."""
     if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
@@ -157,11 +157,13 @@ def _compile_frame(
 
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile with symbolic sizes; if a stage then fails, with the sizes of this call."""
     with record.stage("trace") as stage, affordable(record.affordable):
         traced, assumed = trace_frame(handle, snapshot, stop)
         stage.keep(traced)
+    if record.notes_numbers and note_numbers(handle, traced):
+        return Postponed()
     if not has_chosen_symbols(traced, assumed):
         return _compile_trace(handle, snapshot, record, traced)
     try:
@@ -175,7 +177,7 @@ def _attempt(
 
 def _compile_trace(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile one trace. `is_last`: no other trace of this frame will be tried."""
     if (eager := left_to_eager(handle, snapshot, traced)) is not None:
         return eager
@@ -216,7 +218,7 @@ def _entry_of(
     build: Callable[[], Executable | None],
     *,
     is_last: bool = True,
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Return the entry of a trace, after `build` has returned the executable of its graph."""
     try:
         run = build()

@@ -283,6 +283,7 @@ class Handle:
         recording.reported, recording.title = self.family.reported, self.original.title
         recording.stages += () if begun is None else begun.building
         recording.affordable, recording.leaves_thread = terms.affordable, terms.leaves_thread
+        recording.notes_numbers = terms.notes_numbers
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, Postponed):
             self.ledger.begun -= 1

@@ -306,6 +306,20 @@ def test_a_short_last_batch_stays_eager() -> None:
 
 
 @pytest.mark.usefixtures("costly")
+def test_a_number_that_a_scheduler_changes_is_an_input_of_the_first_variant() -> None:
+    net = nn.Linear(4, 4)
+    groups = [{"lr": 0.5, "decay": 0.25}]
+    tagged = jitmagic.jit(lambda x: net(x) * groups[0]["lr"] + groups[0]["decay"], options=AUTO)
+    for call in range(12):
+        groups[0]["lr"] = 1.0 / (call + 2)
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(tagged(x), net(x) * groups[0]["lr"] + 0.25)
+        assert jitmagic.wait(120)
+        handle_of(tagged).pay_back.is_wanted = False
+    assert variants(tagged) == 1
+
+
+@pytest.mark.usefixtures("costly")
 def test_many_sizes_count_together() -> None:
     tagged = jitmagic.jit(lambda x: (x * 2).sin(), options=AUTO)
     for size in range(3, 17):

@@ -42,29 +42,33 @@ _MANY_LAYERS = 10
 _BASE, _OF_A_NODE, _OF_INFERENCE = 0.5, 0.025, 1.0
 # Compiled code saves what eager's dispatcher takes, and little of the kernels' time. Seconds for a
 # node: in a step with its backward and its optimizer, and in a forward with the backward to come.
-_SAVED_IN_A_STEP, _SAVED_IN_A_FORWARD = 40e-6, 10e-6
+_SAVED_IN_A_STEP, _SAVED_IN_A_FORWARD = 80e-6, 10e-6
 _SAVED_OF_KERNELS, _MOST_SAVED, _SAVED_OF_INFERENCE = 0.05, 0.7, 0.3
 _WITH_BACKWARD = 3.0  # times the forward
 # Seconds of such calls that are likely to come, besides as many as there were.
-_TO_COME = 1.0
+_TO_COME = 2.0
 _COUNTING = 50e-6  # seconds that `_counting` took on it
 _SEVERAL = 4  # kinds of calls: sizes vary, and all of them count together
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a compile: the seconds that it may be expected to take (0: it is only looked for
-    on disk), and whether what follows the trace runs on another thread.
+    """The terms of a compile.
+
+    affordable: seconds that it may be expected to take; 0: it is only looked for on disk
+    leaves_thread: what follows the trace runs on another thread
+    notes_numbers: if the trace reads numbers (a learning rate), the next call is compiled in place
+        of this one: those that a scheduler changes become inputs
     """
 
     affordable: float = float("inf")
     leaves_thread: bool = False
+    notes_numbers: bool = False
 
 
 AT_ONCE = Terms()
 _UNNOTICEABLY = Terms(affordable=_UNNOTICED)
 _ONLY_STORED = Terms(affordable=0.0)  # what an earlier process compiled, or nothing
-_IN_THE_BACKGROUND = Terms(leaves_thread=True)
 _Kind = tuple[Any, ...]
 
 
@@ -118,7 +122,7 @@ class PayBack:
         self.is_costly = True
         if not self._pays(values):
             return _ONLY_STORED if self._is_new(values) else None
-        return _IN_THE_BACKGROUND if has_free_processor(values) else AT_ONCE
+        return Terms(leaves_thread=has_free_processor(values), notes_numbers=True)
 
     def run(self, run: Callable[[], object], values: Values) -> object:
         """Run a call as eager and count it."""
