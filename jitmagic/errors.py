@@ -42,10 +42,11 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
+
+from .lazy_dataclass import dataclass, field
 
 __all__ = [
     "ASSERTION",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from ..compat.autograd import is_profiler_enabled, top_saved_hooks
 from ..compat.modes import dispatch_mode_depth, function_mode_depth
 from ..compat.tensors import transform_of_thread
 from ..frame.sandbox import SWITCHES
+from ..lazy_dataclass import dataclass
 
 __all__ = ["ThreadState", "has_observers"]
 

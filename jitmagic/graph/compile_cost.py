@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .propagate import Target
+from .target_names import Target
 
 __all__ = ["expected_seconds"]
 

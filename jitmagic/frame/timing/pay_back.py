@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, repeat
 from types import CellType
@@ -27,6 +26,7 @@ from torch import nn
 
 from ... import platforms
 from ...compat.autograd import sequence_number
+from ...lazy_dataclass import dataclass, field
 from ...options import Options
 from ...torch_types import Values
 from ..original import Original
