@@ -85,6 +85,7 @@ __all__ = [
     "notebook_shell",
     "plain_title",
     "warn",
+    "warnings_deferred",
 ]
 
 

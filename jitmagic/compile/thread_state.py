@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from .. import _frame
 from ..compat.autograd import is_profiler_enabled, top_saved_hooks
 from ..compat.modes import dispatch_mode_depth, function_mode_depth
 from ..compat.tensors import transform_of_thread
+from ..frame.hook import Suspended
 from ..frame.sandbox import SWITCHES
 from ..lazy_dataclass import dataclass
 
@@ -59,17 +59,13 @@ class ThreadState:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Run the block in this state, on a thread that runs no user code."""
-        _frame.suspend()
-        try:
-            with torch.inference_mode(self.is_inference):
-                before = [read() for read, _ in SWITCHES]
-                _switch(self.switches)
-                try:
-                    yield
-                finally:
-                    _switch(before)
-        finally:
-            _frame.resume_hook()
+        with Suspended(), torch.inference_mode(self.is_inference):
+            before = [read() for read, _ in SWITCHES]
+            _switch(self.switches)
+            try:
+                yield
+            finally:
+                _switch(before)
 
 
 def _switch(wanted: Any) -> None:

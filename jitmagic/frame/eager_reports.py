@@ -1,26 +1,24 @@
 """Reports that a tagged function runs as plain Python, once for each.
 
-Input: a handle, and the outcome that says why. Output: a notice (notice.py) on the user's line.
+Input: a Handle (handle.py imports this module), and the outcome that says why. Output: a notice
+(notice.py) on the user's line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .. import notice
 from ..errors import Unsupported, UserLine
 from ..records import Eager, Missed, Outcome
 from .never_hooked import in_library, users_line
 
-if TYPE_CHECKING:
-    from .handle import Handle
-
 __all__ = ["refused_by_stance", "report_once"]
 
 
 def report_once(
-    handle: Handle, plain: Outcome, known: Iterable[Handle], *, partly: bool, once: str
+    handle: Any, plain: Outcome, known: Iterable[Any], *, partly: bool, once: str
 ) -> None:
     """Report once per tagged function that it runs as plain Python; `known`: all handles."""
     if isinstance(plain, Eager) and once not in handle.family.reported:
@@ -33,7 +31,7 @@ def report_once(
             notice.show(handle.label, why, where, partly, handle.options.notices)
 
 
-def _callee_reports(handle: Handle, where: UserLine, known: Iterable[Handle]) -> bool:
+def _callee_reports(handle: Any, where: UserLine, known: Iterable[Any]) -> bool:
     """Return whether this is a cell's top level and a tagged function reports the same line."""
     if handle.family.compiler.is_listed:
         return False
@@ -41,7 +39,7 @@ def _callee_reports(handle: Handle, where: UserLine, known: Iterable[Handle]) ->
     return any(one.original.has_line(where) for one in listed)
 
 
-def refused_by_stance(handle: Handle, missed: Missed) -> Unsupported:
+def refused_by_stance(handle: Any, missed: Missed) -> Unsupported:
     """Return the error for a call that torch.compiler.set_stance forbids to compile."""
     difference = missed[0][1].what if missed else "it is the first"
     return Unsupported(

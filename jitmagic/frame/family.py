@@ -26,9 +26,9 @@ __all__ = ["Compiler", "Family"]
 class Compiler:
     """The compile function and related callables, injected because `frame` imports no later stage.
 
-    `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, Eager or
-    Failed if the frame runs as plain Python from now on, PendingBuild if its kernels are still
-    being built in the background, or Postponed if it would take too long.
+    `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, or Eager or
+    Failed if the frame runs as plain Python from now on. It returns PendingBuild if something is
+    still being built in the background, and Postponed if a compile does not pay yet.
     """
 
     compile: Callable[

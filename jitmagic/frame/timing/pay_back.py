@@ -106,7 +106,7 @@ class _Evidence:
 
 @dataclass(eq=False)
 class PayBack:
-    """What one handle knows about the calls that it did not compile."""
+    """Holds the evidence of one handle: its calls that were not compiled."""
 
     is_costly: bool = False  # a compile of it was expected to be noticed
     is_wanted: bool = False  # the user waits for compiled code
