@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
     from .diagnostics.why import why
+    from .packaging.ahead import aot
     from .packaging.loading import load
     from .packaging.saving import save
 
@@ -110,6 +111,7 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "UnsupportedTorch",
+    "aot",
     "disable",
     "explain",
     "extend",
@@ -144,6 +146,7 @@ if _unfit := _check_names():
 _LATE = {
     "Explanation": "diagnostics.explanation.explain",
     "Report": "diagnostics.issue_report",
+    "aot": "packaging.ahead",
     "explain": "diagnostics.explanation.explain",
     "graphs": "diagnostics.graphs",
     "load": "packaging.loading",

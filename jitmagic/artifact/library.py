@@ -30,7 +30,7 @@ from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
-from ..records import Recording
+from ..records import FOUND, Recording
 from ..runtime.store import content_key, open_store
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
 from .fingerprint import fingerprint
@@ -57,7 +57,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
             return None
         if place in used:
             continue
-        with record.stage("find") as stage:
+        with record.stage(FOUND) as stage:
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
@@ -66,7 +66,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
                 stage.keep(str(why))
                 continue
             stage.keep(stored.header)
-        entry.notes.place = place
+        entry.notes.place, entry.notes.is_loaded = place, True
         _watch(handle, snapshot, entry, growing)
         return entry
     return None
