@@ -231,15 +231,15 @@ class Handle:
         if asked is not OnMiss.COMPILE:
             return self.original.run(values)
         is_open = self.given_up is None or (self._retries is not None and self._retries.count())
-        if is_open and self.compile_for(values):
+        if is_open and self.compile_for(values, at_once=False):
             return continue_with(self.dispatcher, *values)
         if self.given_up is not None:
             return self.original.run(values, self._hooked)
         # A later call may compile the frame and inline its callees.
         return self.pay_back.run(lambda: self.original.run(values), values)
 
-    def compile_for(self, values: Values) -> bool:
-        """Return whether an entry fits these values now, after compiling one if allowed."""
+    def compile_for(self, values: Values, *, at_once: bool = True) -> bool:
+        """Return whether an entry fits now, after compiling one if allowed, `at_once` or later."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread has compiled it
@@ -247,7 +247,7 @@ class Handle:
             if self.given_up is not None and (retries is None or not retries.is_due):
                 return False
             begun = self.building
-            if begun is not None and not begun.wait(0):
+            if begun is not None and not begun.wait(None if at_once else 0):
                 return False
             self.building = None
             if begun is not None and begun.finish is not None:
@@ -260,7 +260,8 @@ class Handle:
                 return False
             if self._grows(values):
                 return False
-            terms = AT_ONCE if begun else self.pay_back.terms(values, self.original, self.options)
+            known = self.original, self.options
+            terms = AT_ONCE if begun or at_once else self.pay_back.terms(values, *known)
             return terms is not None and self._compile(values, begun, terms)
 
     def _retry(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
@@ -282,8 +283,7 @@ class Handle:
         recording = Recording(self.name, self.journal, self.serial, number, occasion)
         recording.reported, recording.title = self.family.reported, self.original.title
         recording.stages += () if begun is None else begun.building
-        recording.affordable, recording.leaves_thread = terms.affordable, terms.leaves_thread
-        recording.notes_numbers = terms.notes_numbers
+        terms.write_to(recording)
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, Postponed):
             self.ledger.begun -= 1
@@ -310,9 +310,7 @@ class Handle:
         return any(entry.check(values) for entry in self.dispatcher.entries)
 
     def _accept(self, result: Any, call: tuple[Any, ...], *, is_late: bool = False) -> bool:
-        """Record the result of a compile for a call and use its entry, if it is one. `is_late`:
-        what the call was made with may have changed since.
-        """
+        """Record the result of a compile for a call, which is over if it `is_late`."""
         values, snapshot, recording = call
         outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
@@ -396,8 +394,8 @@ class Handle:
 
     @property
     def _limit(self) -> int:
-        """The recompile limit; smaller for callees once the root has reached its own, since a value
-        that varies per call varies in most callees, which are not worth the full budget again.
+        """The recompile limit; smaller for callees once the root has reached its own: what varies
+        in one function varies in most.
         """
         limit = self.options.recompile_limit
         return min(limit, _AFTER_LIMIT) if self._is_below_limit else limit

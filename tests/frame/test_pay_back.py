@@ -169,6 +169,18 @@ def test_calls_with_the_same_tensors_are_a_measurement() -> None:
 
 
 @pytest.mark.usefixtures("costly")
+def test_who_asks_for_a_compile_gets_it_at_once(gate: threading.Event) -> None:
+    tagged = jitmagic.jit(lambda x: (x * 2).sin(), options=AUTO)
+    jitmagic.aot(tagged)(torch.randn(3))
+    assert variants(tagged) == 1
+    other = jitmagic.jit(lambda x: (x * 3).sin(), options=AUTO)
+    calls_until_building(other, 3)
+    gate.set()
+    jitmagic.aot(other)(torch.randn(3))
+    assert variants(other) == 1
+
+
+@pytest.mark.usefixtures("costly")
 def test_wait_makes_the_next_call_compile() -> None:
     tagged = jitmagic.jit(lambda x: (x * 2).sin(), options=AUTO)
     tagged(torch.randn(3))

@@ -28,6 +28,7 @@ from ... import platforms
 from ...compat.autograd import sequence_number
 from ...lazy_dataclass import dataclass, field
 from ...options import Options
+from ...records import Recording
 from ...torch_types import Values
 from ..original import Original
 
@@ -64,6 +65,11 @@ class Terms:
     affordable: float = float("inf")
     leaves_thread: bool = False
     notes_numbers: bool = False
+
+    def write_to(self, recording: Recording) -> None:
+        """Pass the terms on to the stages."""
+        recording.affordable, recording.leaves_thread = self.affordable, self.leaves_thread
+        recording.notes_numbers = self.notes_numbers
 
 
 AT_ONCE = Terms()
