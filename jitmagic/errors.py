@@ -38,8 +38,10 @@ import difflib
 import linecache
 import re
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
@@ -83,6 +85,7 @@ __all__ = [
     "notebook_shell",
     "plain_title",
     "warn",
+    "warnings_deferred",
 ]
 
 
@@ -410,6 +413,23 @@ def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
     return made
 
 
+class _Deferred(threading.local):
+    warnings: list[Any] | None = None
+
+
+_deferred = _Deferred()
+
+
+@contextmanager
+def warnings_deferred() -> Iterator[list[Any]]:
+    """Collect the arguments of the block's calls of `warn`, on a thread that runs no user code."""
+    before, _deferred.warnings = _deferred.warnings, []
+    try:
+        yield _deferred.warnings
+    finally:
+        _deferred.warnings = before
+
+
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
@@ -417,6 +437,9 @@ def warn(
 
     If that is a call stub, the line is the first one of its function.
     """
+    if _deferred.warnings is not None:
+        _deferred.warnings.append((text, category, where))
+        return
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return

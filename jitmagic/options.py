@@ -85,7 +85,9 @@ class Options:
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
     persist: bool = True  # compiled entries are kept in the cache folder for later processes
-    background: bool | float = False  # True: eager until kernels are built; number: wait first
+    # "auto": what takes long is compiled once it pays; True: eager until kernels are built; number:
+    # seconds to wait for them first
+    background: bool | float | str = "auto"
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class Options:
     @property
     def patience(self) -> float:
         """Return the seconds that a call waits for kernels which are built in the background."""
-        return 0.0 if isinstance(self.background, bool) else float(self.background)
+        return 0.0 if isinstance(self.background, bool | str) else float(self.background)
 
     @property
     def budget(self) -> float:
@@ -256,8 +258,11 @@ def _check(options: Options) -> None:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
 
     background = options.background
-    if not isinstance(background, (bool, int, float)) or not background >= 0:
-        raise OptionError("value for background", background, ("True", "False", "seconds to wait"))
+    is_number = isinstance(background, (bool, int, float)) and background >= 0
+    if background != "auto" and not is_number:
+        raise OptionError(
+            "value for background", background, ("auto", "True", "False", "seconds to wait")
+        )
     seconds = options.compile_seconds
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):

@@ -93,7 +93,8 @@ STEPS: dict[str, set[str]] = {
     "profiler_names": set(),
     "graph_passes": set(),
     "tuning": set(),
-    "background": set(),
+    "thread_state": set(),
+    "background": {"thread_state"},
     "lazy_backwards": set(),
     "frozen_weights": set(),
     "backends": set(),
@@ -120,6 +121,7 @@ STEPS: dict[str, set[str]] = {
     "pipeline": {
         "retracing",
         "tracing",
+        "thread_state",
         "background",
         "lazy_backwards",
         "frozen_weights",

@@ -25,7 +25,8 @@ eager, with a warning.
     lazy_backwards   backwards, compiled at their first use
     func_transforms  graphs that are called under torch.func's vmap, grad or jvp
     frozen_weights   inference with weights as constants
-    background       eager until C++ kernels are built in the background
+    background       compiles or builds C++ kernels while calls run as eager
+    thread_state     the torch state of the calling thread, for the thread that compiles
     tuning           measurements of mode="max-autotune"
     profiler_names   names of graphs and kernels in profilers
 """

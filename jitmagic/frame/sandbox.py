@@ -53,17 +53,19 @@ from ..guards.state import DISABLED_MODES, FUNCTION_MODES, torch_functions_of_su
 from ..late import collector_paused
 from .torch_compile_boundary import torch_compile_disabled
 
-__all__ = ["sandbox"]
+__all__ = ["SWITCHES", "sandbox"]
 
 Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 
 @contextmanager
-def sandbox() -> Iterator[None]:
-    """Hide this thread from the user's observers inside the block."""
+def sandbox(*, whole: bool = True) -> Iterator[None]:
+    """Hide this thread from the user's observers inside the block. With `whole=False` only what is
+    this thread's own is disabled: others run user code meanwhile.
+    """
     dispatch_modes = without_dispatch_modes if dispatch_mode_depth() else nullcontext
     with (
-        collector_paused(),
+        _process_wide_disabled() if whole else nullcontext(),
         _restored(),
         torch_compile_disabled(),
         _transforms_disabled(),
@@ -71,10 +73,14 @@ def sandbox() -> Iterator[None]:
         _subclasses_disabled(),
         dispatch_modes(),
         _hooks_disabled(),
-        _anomaly_mode_disabled(),
-        _profiler_disabled(),
         recording_off(),
     ):
+        yield
+
+
+@contextmanager
+def _process_wide_disabled() -> Iterator[None]:
+    with collector_paused(), _anomaly_mode_disabled(), _profiler_disabled():
         yield
 
 
@@ -115,7 +121,7 @@ _STACKS = (
         push_function_mode,
     ),
 )
-_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, switch_grad_mode),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     *(
@@ -137,7 +143,7 @@ def _restored() -> Iterator[None]:
     `with` has not begun, or in the middle of its exit. Nothing else would restore the state then.
     """
     stacks = [stack.modes() for stack in _STACKS]
-    switches = [read() for read, _ in _SWITCHES]
+    switches = [read() for read, _ in SWITCHES]
     disabled = FUNCTION_MODES.disabled
     try:
         yield
@@ -145,7 +151,7 @@ def _restored() -> Iterator[None]:
         FUNCTION_MODES.disabled = disabled
         for stack, modes in zip(_STACKS, stacks, strict=True):
             stack.become(modes)
-        for (read, write), before in zip(_SWITCHES, switches, strict=True):
+        for (read, write), before in zip(SWITCHES, switches, strict=True):
             if read() != before:
                 write(before)
 

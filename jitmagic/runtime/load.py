@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from ..budget import check, left
+from ..budget import check, left, stopped
 from ..codegen.plan import KernelSource, Plan
 from ..construction import made_by
 from ..devices import Target
@@ -190,7 +190,8 @@ def _cpp_kernels(
 ) -> _Kernels:
     store = open_store(options.cache_dir)
     try:
-        libraries = build_units(source.units, target, store, min(left(), options.budget), report)
+        seconds = min(left(), options.budget)
+        libraries = build_units(source.units, target, store, seconds, report, stopped())
     except ToolchainError:
         check()  # the compiler was stopped because the compile's budget is used up
         raise

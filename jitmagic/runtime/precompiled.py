@@ -31,7 +31,6 @@ __all__ = ["Header", "refusals"]
 _BREAK_EVEN = 4  # kernels compiled without it: building takes as long as five of them save
 _SUFFIX = ".gch"
 _MAGIC = (b"gpch", b"CPCH")  # of GCC and clang, which both read FILE.gch for `-include FILE`
-_NICE = 10
 
 
 @dataclass(eq=False)
@@ -115,7 +114,7 @@ class Header:
             folder = Path(tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=self.store.folder))
             out = folder / "header"
             state.build = _Build(CompilerProcess([*self.command, str(out)]), folder, out)
-            os.setpriority(os.PRIO_PGRP, state.build.process.pid, _NICE)
+            state.build.process.lower_priority()
         except (OSError, ToolchainError) as error:
             if state.build is None:  # a read-only or full disk, or no compiler
                 state.refusal = str(error)
