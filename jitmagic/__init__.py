@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
     from .diagnostics.why import why
+    from .exporting.export import export
 
 __all__ = [
     "CompatibilityWarning",
@@ -109,6 +110,7 @@ __all__ = [
     "UnsupportedTorch",
     "disable",
     "explain",
+    "export",
     "extend",
     "graph_break",
     "graphs",
@@ -137,30 +139,31 @@ if _unfit := _check_names():
 
 
 _LATE = {
-    "Explanation": "explanation.explain",
-    "Report": "issue_report",
-    "explain": "explanation.explain",
-    "graphs": "graphs",
-    "logs": "logs",
-    "lower": "lowered",
-    "minify": "checking.minify",
-    "passport": "checking.passport",
-    "report": "issue_report",
-    "status": "status",
-    "test": "checking.input_variation",
-    "why": "why",
+    "Explanation": "diagnostics.explanation.explain",
+    "Report": "diagnostics.issue_report",
+    "explain": "diagnostics.explanation.explain",
+    "export": "exporting.export",
+    "graphs": "diagnostics.graphs",
+    "logs": "diagnostics.logs",
+    "lower": "diagnostics.lowered",
+    "minify": "diagnostics.checking.minify",
+    "passport": "diagnostics.checking.passport",
+    "report": "diagnostics.issue_report",
+    "status": "diagnostics.status",
+    "test": "diagnostics.checking.input_variation",
+    "why": "diagnostics.why",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a diagnostic at its first use, because diagnostics import the result types of all
-    stages.
+    """Import a diagnostic or the export at its first use, because they import the result types of
+    all stages.
     """
     if name not in _LATE:
         module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module)
-    return getattr(load(f"diagnostics.{_LATE[name]}"), name)
+    return getattr(load(_LATE[name]), name)
 
 
 if _logs_asked_for() or _trace_asked_for():
