@@ -5,6 +5,7 @@ Only exporting/ imports this module, at its first use, because parts of it impor
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ __all__ = [
     "FakeTensorMode", "InputKind", "InputSpec", "ModuleCallEntry", "ModuleCallSignature",
     "OutputKind", "OutputSpec", "PythonReferenceAnalysis", "ShapeEnv", "SymBoolArgument",
     "SymFloatArgument", "SymIntArgument",
-    "TensorArgument", "ValueRanges", "expression_of", "extent_of_dim", "int_oo",
+    "TensorArgument", "ValueRanges", "expression_of", "extent_of_dim", "int_oo", "plain_checks",
     "symbolic_size", "sympy_interp",
 ]  # fmt: skip
 
@@ -107,3 +108,10 @@ def extent_of_dim(value: object) -> tuple[int | None, int | None, str, bool] | N
         return None
     high = None if value.max == int_oo else int(value.max)  # type: ignore[attr-defined]
     return value.min, high, value.__name__, True  # type: ignore[attr-defined]
+
+
+def plain_checks(checks: Any) -> Any:
+    """Return the function that checks the arguments of an exported module, without the wrapper
+    that sets an option of torch.compile around each call.
+    """
+    return inspect.getclosurevars(checks).nonlocals.get("func", checks)

@@ -109,7 +109,7 @@ class Leaves:
     def assumptions(self) -> Assumptions:
         """Return what the trace assumes: the symbols, none of which share sizes by chance."""
         sizes = VaryingSizes(self._requested, self._apart)
-        return Assumptions(numbers=frozenset(self.numbers) or None, sizes=sizes)
+        return Assumptions(frozenset(self.numbers) or None, sizes=sizes, is_exporting=True)
 
     def _requested(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         leaf = self.of_tensor(tensor)

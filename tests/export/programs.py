@@ -148,7 +148,7 @@ def products(x, y):
     return (x @ y) @ x, y.t() - x
 
 
-@case(rows(4, 6), dynamic={"x": {0: None, 1: None}}, others=(2, 9))
+@case(rows(8, 6), dynamic={"x": {0: None, 1: None}}, others=(2, 9))
 def reshapes(x):
     b, n = x.shape[0], x.shape[1]
     turned = x.reshape(b * n, -1).view(b, n // 2 * 2, 6)
