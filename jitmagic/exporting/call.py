@@ -22,7 +22,7 @@ from ..errors import OptionError, UsageError
 from ..frame.tag import original_of
 from ..torch_types import AnyFunction, Kwargs
 
-__all__ = ["ATOMS", "ExampleCall", "Extent", "Leaf", "clean_name"]
+__all__ = ["ATOMS", "ExampleCall", "Extent", "Leaf", "clean_name", "key_of"]
 
 _SMALLEST = 2  # sizes 0 and 1 are special to torch (broadcasting, contiguity)
 _DYNAMIC = (
@@ -135,7 +135,9 @@ def _leaves(
         seen.add(name)
         path = names[index] + inside
         whole = ("args", index) if which.idx == 0 else ("kwargs", first.key)
-        varying = _varying(path, value, declared.get((names[index], *map(_key, rest)), {}))
+        varying = _varying(
+            path, value, declared.get((names[index], *(str(key_of(one)) for one in rest)), {})
+        )
         yield Leaf(_own(value, path), name, path, varying, None if rest else whole)
 
 
@@ -190,7 +192,7 @@ def _all_paths(
     for (which, first, *rest), value in paths:
         if isinstance(value, torch.Tensor):
             name = names[first.idx] if which.idx == 0 else first.key
-            yield (name, *map(_key, rest))
+            yield (name, *(str(key_of(one)) for one in rest))
 
 
 def _is_star(signature: inspect.Signature | None, name: str) -> bool:
@@ -238,9 +240,9 @@ def _extent(value: Any) -> Extent | None:
     return Extent(low or _SMALLEST, high, name, is_required)
 
 
-def _key(entry: Any) -> str:
+def key_of(entry: Any) -> Any:
     """Return the key, index or attribute of a step in the path of a leaf."""
-    return str(next(getattr(entry, n) for n in ("key", "idx", "name") if hasattr(entry, n)))
+    return next(getattr(entry, n) for n in ("key", "idx", "name") if hasattr(entry, n))
 
 
 def _varying(path: str, value: object, declared: Extents) -> dict[int, Extent]:

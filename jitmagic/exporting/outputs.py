@@ -9,12 +9,13 @@ as after a call, but no live object is changed. Raises Unsupported for an effect
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
+from ..guards.guard import Guard
 from ..guards.source import InstanceDict, Item, Source
 from ..trace.result import (
     BuildDict,
@@ -37,6 +38,7 @@ from ..trace.result import (
     SetItem,
     Trace,
 )
+from .call import ATOMS
 
 __all__ = ["Results", "results_of", "sources_in"]
 
@@ -52,6 +54,7 @@ class Results:
 
     value: Any = None
     buffers: list[tuple[Source, Any]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)  # what it sets besides, and never reads
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ class _Maker:
     of_source: Callable[[Source], Any]
     of_graph: Callable[[int], Any]
     number_of: Callable[[Any], Any]
+    read: frozenset[Source]
     made: dict[Recipe, Any] = field(default_factory=dict)
     results: Results = field(default_factory=Results)
 
@@ -121,8 +125,26 @@ class _Maker:
             case Perform(callee, args, kwargs) if args and self._is_own(args[0]):
                 named = {name: self.make(value) for name, value in kwargs}
                 self.make(callee)(*self._all(args), **named)
+            case SetAttr(FromSource(source), name, value):
+                self._set(source, name, self.make(value), effect)
+            case Perform(callee, (FromSource(source), Constant(str(name)), value)) if (
+                self.make(callee) is object.__setattr__
+            ):
+                self._set(source, name, self.make(value), effect)
             case _:
-                raise Unsupported(f"the program {_described(effect)}", _HINT, None)
+                raise _refusal(effect)
+
+    def _set(self, owner: Source, name: str, value: Any, effect: Effect) -> None:
+        """Drop an attribute that ends as it was, or that no call reads and that is no tensor.
+
+        A call that reads it would take another path the next time; the program could not.
+        """
+        old = getattr(self.of_source(owner), "__dict__", {}).get(name, self)
+        if old is value or (type(old) is type(value) in ATOMS and old == value):
+            return
+        if type(value) not in ATOMS or Item(InstanceDict(owner), name) in self.read:
+            raise _refusal(effect)
+        self.results.dropped.append(f"{_path(owner)}.{name}")
 
     def _replace(self, target: Recipe, new: dict[Any, Any]) -> None:
         made = self.make(target)
@@ -136,6 +158,10 @@ class _Maker:
     def _assign(self, buffer: Source, value: Any) -> None:
         if self.of_source(buffer) is not value:
             self.results.buffers.append((buffer, value))
+
+
+def _refusal(effect: Effect) -> Unsupported:
+    return Unsupported(f"the program {_described(effect)}", _HINT, None)
 
 
 def _described(effect: Effect) -> str:
@@ -169,7 +195,8 @@ def results_of(
     stand-in of the number in a 0-dim tensor.
     """
     assert isinstance(traced.exit, Return)
-    maker = _Maker(of_source, of_graph, number_of)
+    read = frozenset(_sources_read((traced.guards, tuple(one.source for one in traced.inputs))))
+    maker = _Maker(of_source, of_graph, number_of, read)
     maker.make(traced.exit.value)
     for effect in traced.effects:
         maker.perform(effect)
@@ -197,3 +224,14 @@ def _sources(part: object) -> Iterator[Source]:
     elif isinstance(part, Recipe | Effect) and not isinstance(part, Constant):
         for name in part.__match_args__:  # type: ignore[union-attr]
             yield from _sources(getattr(part, name))
+
+
+def _sources_read(part: object) -> Iterator[Source]:
+    """Yield the sources in guards, with those that they are read from."""
+    if isinstance(part, Source):
+        yield from part.path()
+    elif isinstance(part, tuple | list):
+        for item in part:
+            yield from _sources_read(item)
+    elif isinstance(part, Guard):
+        yield from _sources_read([getattr(part, one.name) for one in fields(part)])  # type: ignore[arg-type]

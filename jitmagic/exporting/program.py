@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -32,12 +33,12 @@ from ..compat.export import (
     TensorArgument,
     expression_of,
 )
-from ..compat.pytree import tree_flatten, tree_leaves, tree_map
-from ..errors import Unsupported
+from ..compat.pytree import tree_flatten, tree_flatten_with_path, tree_map
+from ..errors import Unsupported, warn
 from ..guards.read import read_source
-from ..guards.source import Source
+from ..guards.source import Item, Source
 from ..torch_types import OpOverload
-from .call import ATOMS, ExampleCall
+from .call import ATOMS, ExampleCall, key_of
 from .capture import Capture, Input
 from .graph import ExportGraph
 from .outputs import results_of, sources_in
@@ -121,10 +122,13 @@ class _Program:
     def _tensors_of_exit(self) -> Iterator[tuple[torch.Tensor, Source]]:
         """Yield the tensors that the program returns or replaces, but does not compute with."""
         for source in sources_in(self.capture.trace):
-            for value in tree_leaves(read_source(source, self.capture.snapshot)):
-                is_tensor = isinstance(value, torch.Tensor)
-                if is_tensor and self.capture.leaves.of_tensor(value) is None:
-                    yield value, source
+            parts, _ = tree_flatten_with_path(read_source(source, self.capture.snapshot))
+            for path, value in parts:
+                if isinstance(value, torch.Tensor) and self._leaf_of(value) is None:
+                    yield value, reduce(Item, map(key_of, path), source)
+
+    def _leaf_of(self, tensor: torch.Tensor) -> int | None:
+        return self.capture.leaves.of_tensor(tensor)
 
     def _add_tensor(self, tensor: torch.Tensor, held: Held) -> None:
         node = self.graph.placeholder(held.placeholder, self.graph.fake(tensor))
@@ -214,6 +218,8 @@ class _Program:
             lambda n: values[n].meta["val"],
             lambda value: self.graph.item(by_fake[id(value)]),
         )
+        if found.dropped:
+            warn(f"the exported program does not set {', '.join(found.dropped)}")
         for source, value in found.buffers:
             buffer = read_source(source, self.capture.snapshot)
             self.written[self.nodes[id(buffer)]] = by_fake[id(value)]
@@ -242,7 +248,7 @@ class _Program:
     def _value_of(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        leaf = self.capture.leaves.of_tensor(value)
+        leaf = self._leaf_of(value)
         node = self.nodes[id(value)] if leaf is None else self.leaves[leaf]
         return self.written.get(node, node).meta["val"]
 

@@ -7,7 +7,9 @@ first), other tensors by where the program finds them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -20,6 +22,10 @@ from .call import clean_name
 
 __all__ = ["Held", "State"]
 
+# The part of a path that leads through the function itself.
+_FUNCTION = re.compile(
+    r"(func\.)*(__closure__\[(?P<cell>\d+)\]|__\w+__\[['\"]?(?P<entry>\w+)['\"]?\]|keywords|__self__\.)"
+)
 _PREFIX = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
 
@@ -44,6 +50,8 @@ class State:
         self.tensors: dict[str, torch.Tensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[int, Held] = {}
+        function = target.func if isinstance(target, partial) else target
+        self._variables = getattr(getattr(function, "__code__", None), "co_freevars", ())
         owner = target.__self__ if isinstance(target, MethodType) else target
         if isinstance(owner, torch.nn.Module):
             self._add_module(owner)
@@ -85,7 +93,11 @@ class State:
 
     def _free_name(self, text: str) -> str:
         """Return the path of a tensor as a name that is not taken."""
-        parts = [clean_name(part).strip("_") for part in text.removeprefix("target.").split(".")]
+        text = text.removeprefix("target.")
+        if (through := _FUNCTION.match(text)) is not None:
+            name = self._variables[int(through["cell"])] if through["cell"] else through["entry"]
+            text = (name or "") + text[through.end() :]
+        parts = [clean_name(part).strip("_") for part in text.split(".")]
         name = base = ".".join(part for part in parts if part) or "tensor"
         count = 0
         while name in self.tensors or name in self.constants:
