@@ -36,12 +36,14 @@ class Extent(NamedTuple):
     """The values of a dimension or int that varies. Those of the same `name` are always equal.
 
     `high` is None if there is no limit. `is_required`: an error if the program needs a constant.
+    `is_exact`: an error if it is valid in a part of the range alone.
     """
 
     low: int = _SMALLEST
     high: int | None = None
     name: str = ""
     is_required: bool = True
+    is_exact: bool = False
 
     def has(self, value: int) -> bool:
         """Return whether the value is in the range."""
@@ -232,12 +234,12 @@ def _extent(value: Any) -> Extent | None:
     if is_pair and type(value[0]) is int and (value[1] is None or type(value[1]) is int):
         if value[0] < 0 or (value[1] is not None and value[0] > value[1]):
             raise OptionError("range in dynamic", value, _DYNAMIC)
-        return Extent(*value)
+        return Extent(value[0], value[1], is_exact=True)
     known = extent_of_dim(value)
     if known is None:
         return None
     low, high, name, is_required = known
-    return Extent(low or _SMALLEST, high, name, is_required)
+    return Extent(low or _SMALLEST, high, name, is_required, is_exact=bool(low or high))
 
 
 def key_of(entry: Any) -> Any:

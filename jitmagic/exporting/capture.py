@@ -182,7 +182,7 @@ def _check(traced: Trace) -> None:
         why = "a branch depends on the values of a tensor"
         raise _refusal(why, None, "use torch.where or torch.cond")
     if split_at_data(traced.graph) is not None:
-        why = "the shape of a result depends on the values of a tensor"
+        why = "the shape of a result, or the branch that runs, depends on the values of a tensor"
         origins: list[Any] = [symbol.origin for symbol in data_symbols(traced)]
         line = origins[0].where if origins else None
         raise _refusal(why, line, "use a mask, or an operation of fixed shape")
@@ -209,7 +209,9 @@ def _recorded(snapshot: FrameSnapshot, traced: Trace, leaves: Leaves) -> Capture
 def _sized(snapshot: FrameSnapshot, traced: Trace, leaves: Leaves) -> Capture:
     fixed: set[Symbol] = set()
     while True:
-        predicates, sizes = fresh_sizes(ranges_of(traced), hints_of(traced), fixed)
+        predicates, sizes = fresh_sizes(
+            ranges_of(traced), hints_of(traced), fixed, usual_layouts=False
+        )
         try:
             sized, kept = with_sizes(traced, sizes)
             specs = [entry.spec for entry in sized.inputs]

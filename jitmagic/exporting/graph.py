@@ -25,6 +25,7 @@ from ..compat.export import (
     sympy_interp,
 )
 from ..errors import Unsupported, UsageError, UserLine
+from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.nested import map_nodes
 from ..spec import contiguous_strides
 from ..symbols.context import COMPARISONS
@@ -131,7 +132,7 @@ class ExportGraph:
                 )
             expr = expression_of(found[dim])
             limits = self.env.var_to_range[expr] if expr.is_Symbol else None
-            if limits is None:
+            if limits is None or not extent.is_exact:
                 continue
             low, high = limits.lower, limits.upper
             if low > extent.low or (high != int_oo and (extent.high is None or high < extent.high)):
@@ -237,7 +238,11 @@ class ExportGraph:
         # The stages have shown that the graph is valid for all sizes in range. torch would add
         # guards for choices that change no result: a convolution's library for batches up to 15.
         with self.mode, torch.no_grad(), self.env.suppress_guards():
-            node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+            try:
+                node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+            except RuntimeError:  # C++ that reads a size as an int; torch has some of it in Python
+                with by_python_dispatcher(True):
+                    node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
         node.meta.update(self._meta)
 
     def item(self, tensor: Node) -> Any:

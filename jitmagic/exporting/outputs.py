@@ -8,8 +8,10 @@ as after a call, but no live object is changed. Raises Unsupported for an effect
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -42,6 +44,7 @@ from .call import ATOMS
 
 __all__ = ["Results", "results_of", "sources_in"]
 
+_CACHED = type(lru_cache(id))
 _HINT = (
     "return the value, or assign a tensor to a registered buffer; an exported program has no "
     "other state"
@@ -131,6 +134,8 @@ class _Maker:
                 self.make(callee) is object.__setattr__
             ):
                 self._set(source, name, self.make(value), effect)
+            case Perform(callee) if isinstance(self.make(callee), _CACHED):
+                return  # it fills a cache of the function
             case _:
                 raise _refusal(effect)
 
@@ -181,8 +186,7 @@ def _described(effect: Effect) -> str:
 
 def _path(source: Source) -> str:
     """Return the path of an object as the module that is exported writes it."""
-    text = source.describe()
-    return f"self.{text[7:]}" if text.startswith("target.") else text
+    return re.sub(r"^target\b", "self", source.describe())
 
 
 def results_of(

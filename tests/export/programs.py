@@ -188,6 +188,11 @@ def attention(x):
     return F.scaled_dot_product_attention(x, x, x, is_causal=True)
 
 
+@case(lambda n: (torch.randn(6, n).t(),), **BATCH)
+def other_layouts(x):
+    return x.t() @ x, x.contiguous().view(-1)
+
+
 @case(rows(6), **BATCH)
 class Linear(nn.Sequential):
     def __init__(self):
@@ -414,3 +419,23 @@ def gradient_inside(x):
     x = x.detach().requires_grad_()
     (found,) = torch.autograd.grad((x.sin() * x).sum(), x)
     return found * 2
+
+
+# Size 1 too: nothing may be specialised on it.
+@case(rows(6), dynamic={"x": {0: (1, 9)}}, others=(1, 9), refused=(10,))
+def single_rows(x):
+    return x.sum(-1) * 2, x.exp()
+
+
+@case(lambda n: (torch.randn(n, 5, 4),), **BATCH)
+class LongShortTermMemory(nn.LSTM):
+    def __init__(self):
+        super().__init__(4, 6, batch_first=True)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@case(lambda n: (torch.randn(4, 3), torch.randn(n, 2)), dynamic={"unread": {0: None}}, others=(7,))
+def unread_arguments(x, unread):
+    return x + 1 if x.dim() == 2 else unread

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.errors import JitmagicError
+from jitmagic.errors import JitmagicError, JitmagicWarning
 
 
 def breaks(x):
@@ -121,6 +121,28 @@ def add(x, y):
 def test_declared_sizes_are_checked(dynamic: Any, why: str) -> None:
     with pytest.raises(JitmagicError, match=why):
         jitmagic.export(add, dynamic=dynamic)(torch.ones(4, 2), torch.ones(4, 2))
+
+
+class Notes(torch.nn.Module):
+    """Sets attributes: one as it was, and one that no call reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.mode, self.seen = "idle", None
+
+    def forward(self, x):
+        before, self.mode = self.mode, "busy"
+        self.seen = x.shape[0]
+        self.mode = before
+        return x + 1
+
+
+def test_attributes_that_no_call_reads_are_left_out_with_a_warning() -> None:
+    module = Notes()
+    with pytest.warns(JitmagicWarning, match=r"does not set self\.seen$"):
+        program = jitmagic.export(module)(torch.ones(3))
+    assert (module.mode, module.seen) == ("idle", None)
+    assert torch.equal(program.module()(torch.ones(3)), torch.full((3,), 2.0))
 
 
 def test_narrower_range_is_an_error_that_names_it() -> None:
