@@ -13,9 +13,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .late import collector_paused, load
+from .late import importing
+from .late import load as _load
 
-with collector_paused():
+with importing():
     from . import dependencies as _dependencies  # first: it reports packages that are missing
     from . import extend
     from .compat import check_names as _check_names
@@ -88,6 +89,8 @@ if TYPE_CHECKING:
     from .diagnostics.status import status
     from .diagnostics.why import why
     from .exporting.export import export
+    from .packaging.loading import load
+    from .packaging.saving import save
 
 __all__ = [
     "CompatibilityWarning",
@@ -116,6 +119,7 @@ __all__ = [
     "graphs",
     "is_compiling",
     "jit",
+    "load",
     "logs",
     "lower",
     "mark_dynamic",
@@ -125,6 +129,7 @@ __all__ = [
     "passport",
     "report",
     "reset",
+    "save",
     "status",
     "test",
     "wait",
@@ -144,11 +149,13 @@ _LATE = {
     "explain": "diagnostics.explanation.explain",
     "export": "exporting.export",
     "graphs": "diagnostics.graphs",
+    "load": "packaging.loading",
     "logs": "diagnostics.logs",
     "lower": "diagnostics.lowered",
     "minify": "diagnostics.checking.minify",
     "passport": "diagnostics.checking.passport",
     "report": "diagnostics.issue_report",
+    "save": "packaging.saving",
     "status": "diagnostics.status",
     "test": "diagnostics.checking.input_variation",
     "why": "diagnostics.why",
@@ -156,18 +163,16 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a diagnostic or the export at its first use, because they import the result types of
-    all stages.
-    """
+    """Import a name at its first use, because diagnostics import the result types of all stages."""
     if name not in _LATE:
         module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module)
-    return getattr(load(_LATE[name]), name)
+    return getattr(_load(_LATE[name]), name)
 
 
 if _logs_asked_for() or _trace_asked_for():
-    load("diagnostics.logs").logs_of_environment(_logs_asked_for(), _trace_asked_for())
+    _load("diagnostics.logs").logs_of_environment(_logs_asked_for(), _trace_asked_for())
 
 
 def __dir__() -> list[str]:
@@ -178,9 +183,9 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
     _dependencies.require("%load_ext jitmagic", "IPython")
-    load(_MAGICS).load(shell)
+    _load(_MAGICS).load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """%unload_ext jitmagic"""
-    load(_MAGICS).unload(shell)
+    _load(_MAGICS).unload(shell)

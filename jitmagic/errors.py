@@ -7,6 +7,7 @@
     ├── Unsupported                   fullgraph=True, and the code has a graph break
     ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
+    ├── CannotKeep                    compiled code holds something that no file can hold
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
     │   ├── CannotRender              a renderer has no line for a scalar operation
@@ -39,15 +40,19 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
 
+from .lazy_dataclass import dataclass, field
+
 __all__ = [
     "ASSERTION",
     "RUN_NAME",
+    "ArtifactRefused",
     "BytecodeError",
+    "CallNotSaved",
+    "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
@@ -222,6 +227,10 @@ class UnsupportedTorch(JitmagicError):
         super().__init__(f"torch {version} has no {name}{_hinted(remedy)}")
 
 
+class CannotKeep(JitmagicError):
+    """Says that compiled code cannot be written to a file, because a part of it is no data."""
+
+
 class CompileFailed(JitmagicError):
     """Says that a stage of a compile failed; `__cause__` is the original exception."""
 
@@ -287,6 +296,25 @@ class OperationFailed(CompileFailed):
         self.name, self.why, self.node, self.where = name, why, node, where
         place = f"\n  {where}" if where else ""
         super().__init__(f"autograd: {name}: {why}{place}")
+
+
+class ArtifactRefused(JitmagicError, ValueError):
+    """Says that `jitmagic.load` does not take a file: it is damaged, or made for another machine or
+    version.
+    """
+
+    def __init__(self, path: object, why: str, hint: str = "save it again") -> None:
+        self.why = why
+        super().__init__(f"{path} is not loaded: {why}{_hinted(hint)}")
+
+
+class CallNotSaved(JitmagicError, TypeError):
+    """Says that a loaded file has no compiled code for a call, and what differs."""
+
+    def __init__(self, name: str, reasons: Iterable[str]) -> None:
+        why = "; ".join(dict.fromkeys(reasons)) or "it has no entries"
+        hint = _hinted("save it with an example of this call, or with dynamic=True")
+        super().__init__(f"the file has no compiled code of {name} for this call: {why}{hint}")
 
 
 class ToolchainError(CompileFailed):

@@ -8,6 +8,7 @@ known ones. The environment is read then, not at import, so a notebook may set i
     JITMAGIC_CXX        path of the C++ compiler; empty: use none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
+    JITMAGIC_PERSIST    0: compiled entries are not kept for later processes (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
     JITMAGIC_DISABLE    1: jit() returns its argument unchanged
@@ -18,13 +19,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from types import EllipsisType
 from typing import Any
 
 from .errors import OptionError
 from .extend.backends import backend_names, find_backend
 from .extend.devices import RENDERERS
+from .lazy_dataclass import dataclass, fields, replace
 from .torch_types import AnyFunction
 
 __all__ = [
@@ -81,6 +82,7 @@ class Options:
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
+    persist: bool = True  # compiled entries are kept in the cache folder for later processes
     background: bool | float = False  # True: eager until kernels are built; number: wait first
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
@@ -136,6 +138,8 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_PERSIST", "") == "0":
+        values["persist"] = False
     if os.environ.get("JITMAGIC_KEEP"):
         values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
@@ -227,7 +231,7 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))

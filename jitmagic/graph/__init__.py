@@ -4,11 +4,13 @@
 history are known at once. `operators/` holds the facts about operators that torch's meta kernels do
 not give; `symbolic/` handles sizes and numbers that vary between calls; `targets/` has nodes that
 call something else than a function of torch, `triton/` the launches of user-written Triton kernels,
-`wrappers/` the nodes that take tensor subclasses apart.
+`wrappers/` the nodes that take tensor subclasses apart. `data/` turns graphs into frozen data.
 
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...
     meta_calls        one call on meta tensors: its device, its casts, every check
+    target_names      names of the targets of calls
+    autocast_mode     the autocast mode of the thread, as data
     propagate         shapes of one torch call, by jitmagic's rules or torch's meta kernels
     rules             ordered tables of rules
     attribution       issues torch's warnings in the name of the user's line

@@ -16,7 +16,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from .. import platforms
 from ..devices import Target
 from ..devices.cpu import distrust_compiler
 from ..errors import ToolchainError
+from ..lazy_dataclass import dataclass
 from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, link_commands
@@ -39,6 +39,7 @@ __all__ = [
     "flags",
     "header_folder",
     "is_built",
+    "library_image",
     "linked_with",
     "missing_objects",
 ]
@@ -163,6 +164,11 @@ def _key(text: str, target: Target) -> str:
         _machine_key(),
         target.isa,
     )
+
+
+def library_image(text: str, target: Target, store: Store) -> bytes | None:
+    """Return the shared object of a text from the cache. Raises ToolchainError as `is_built`."""
+    return store.get(_key(text, target), ".so")
 
 
 def is_built(text: str, target: Target, store: Store) -> bool:

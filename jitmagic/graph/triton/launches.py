@@ -15,15 +15,15 @@ strides and offset of each view.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
 
 import torch
 
+from ...lazy_dataclass import dataclass, field, replace
 from ...torch_types import OpOverload
-from ..operators.operator_library import IN_PLACE, LIBRARY, is_registered
+from ..operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
 from .writes import function_of
 
 __all__ = [
@@ -300,7 +300,7 @@ def operator_of(launch: Launch) -> OpOverload:
     key = launch.key
     if key not in _OPERATORS:
         _OPERATORS[key] = made = _define(launch)
-        _LAUNCHES[made] = launch
+        _LAUNCHES[made], DEFINED[made] = launch, (operator_of, (launch,))
     return _OPERATORS[key]
 
 
