@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
     from .diagnostics.why import why
+    from .exporting.export import export
     from .packaging.ahead import aot
     from .packaging.loading import load
     from .packaging.saving import save
@@ -116,6 +117,7 @@ __all__ = [
     "aot",
     "disable",
     "explain",
+    "export",
     "extend",
     "graph_break",
     "graphs",
@@ -152,6 +154,7 @@ _LATE = {
     "Report": "diagnostics.issue_report",
     "aot": "packaging.ahead",
     "explain": "diagnostics.explanation.explain",
+    "export": "exporting.export",
     "graphs": "diagnostics.graphs",
     "load": "packaging.loading",
     "logs": "diagnostics.logs",

@@ -213,6 +213,8 @@ def jit(
 ) -> object:
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
 
+    A torch.export.ExportedProgram gives its module, tagged, with the sizes that its Dims declare.
+
     backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
     mode: "default"; "reduce-overhead": CUDA graphs, which have no effect on CPU tensors;
         "max-autotune": builds several versions of each kernel (threads, vector registers, blocks,
@@ -239,16 +241,26 @@ def jit(
     return _tag(fn, chosen)
 
 
-def _tag(fn: T, options: Options) -> T:
+def _tag(fn: Any, options: Options) -> Any:
     if disabled_by_environment():
         return fn
+    if isinstance(fn, _exported_program()):
+        fn, dynamic = load("exporting.imported").module_of(fn)
+        if options.dynamic is None:
+            options = make_options(options, dynamic=dynamic)
+    elif isinstance(fn, torch.fx.GraphModule):
+        load("exporting.imported").follow_checks(fn)
     if (name := replaced_builtin()) is not None:  # the stub would be built with the replacement
         warn(f"{fn!r} stays plain Python: it was tagged while builtins.{name} was replaced")
         return fn
     if isinstance(options.dynamic, tuple) and not isinstance(fn, type):
         _check_names(fn, [name for name, _ in options.dynamic])
-    made: T = tag(fn, options, _COMPILER)
-    return made
+    return tag(fn, options, _COMPILER)
+
+
+def _exported_program() -> type | tuple[()]:
+    """Return torch.export's class of programs; `()` if nothing has imported it."""
+    return getattr(sys.modules.get("torch.export"), "ExportedProgram", ())
 
 
 def _check_names(fn: object, names: Iterable[str]) -> None:
