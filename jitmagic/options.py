@@ -6,7 +6,9 @@ into a frozen, hashable `Options`. Unknown names and values raise `OptionError`,
 known ones. The environment is read then, not at import, so a notebook may set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: use none
-    JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
+    JITMAGIC_CACHE_DIR  folder of the cache on disk (default: the platform's user cache folder)
+    JITMAGIC_CACHE_SIZE  the default of `cache_size`
+    JITMAGIC_SHARED_CACHES  the default of `shared_caches`, separated by os.pathsep
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
@@ -17,6 +19,7 @@ known ones. The environment is read then, not at import, so a notebook may set i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import EllipsisType
@@ -81,6 +84,8 @@ class Options:
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
+    cache_size: int | str = "2 GiB"  # limit of the folder; least recently used files go; 0: none
+    shared_caches: tuple[str, ...] = ()  # further folders, which are only read
     background: bool | float = False  # True: eager until kernels are built; number: wait first
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
@@ -88,6 +93,7 @@ class Options:
         named = self.backend
         if isinstance(named, str) and named not in (*BACKENDS, *ALIASES):
             object.__setattr__(self, "backend", find_backend(named) or named)
+        object.__setattr__(self, "shared_caches", _folders(self.shared_caches))
         _check(self)
 
     @property
@@ -103,6 +109,11 @@ class Options:
         if self.compile_seconds is not None:
             return float(self.compile_seconds)
         return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the limit of the cache folder in bytes, 0 for none."""
+        return _bytes(self.cache_size)
 
     @property
     def tunes(self) -> bool:
@@ -136,6 +147,10 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_CACHE_SIZE"):
+        values["cache_size"] = os.environ["JITMAGIC_CACHE_SIZE"]
+    if folders := os.environ.get("JITMAGIC_SHARED_CACHES"):
+        values["shared_caches"] = tuple(filter(None, folders.split(os.pathsep)))
     if os.environ.get("JITMAGIC_KEEP"):
         values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
@@ -234,6 +249,9 @@ def _check(options: Options) -> None:
     for name in ("cxx", "cache_dir"):
         if getattr(options, name) is not None:
             _of_type(name, getattr(options, name), str, ("None", "a path as a string"))
+    if not all(isinstance(folder, str) for folder in options.shared_caches):
+        raise OptionError("value for shared_caches", options.shared_caches, _FOLDERS)
+    _bytes(options.cache_size)
     for name in ("recompile_limit", "inline_depth", "unroll_limit"):
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -249,6 +267,33 @@ def _check(options: Options) -> None:
     share = options.activation_memory_budget
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
         raise OptionError("value for activation_memory_budget", share, ("a number from 0 to 1",))
+
+
+_FOLDERS = ("a list of paths",)
+_SIZES = ('bytes, or text such as "2 GiB" and "500 MB"', "0 for no limit")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt])(i?)b?|b?)", re.IGNORECASE)
+
+
+def _folders(value: object) -> object:
+    """Return the paths as a hashable tuple; another value unchanged, for `_check` to refuse."""
+    if isinstance(value, str | os.PathLike):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return (value,)
+    found = (os.fspath(path) if isinstance(path, os.PathLike) else path for path in value)
+    return tuple(path for path in found if path != "")
+
+
+def _bytes(value: object) -> int:
+    """Return a size in bytes. Raises OptionError; GB are 1000 and GiB 1024 to the third power."""
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is not None:
+        number, prefix, binary = match.groups()
+        power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
+        return int(float(number) * (1024 if binary else 1000) ** power)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise OptionError("value for cache_size", value, _SIZES)
+    return value
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
 from ..options import Options
-from .store import open_store
+from .store import store_of
 from .toolchain import SECONDS, is_built
 from .translation_units import build_units
 
@@ -48,7 +48,7 @@ def missing_units(
     """
     if source is None or target.tier != "cpp":
         return None
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     units = tuple(
         unit
         for unit in source.units
@@ -92,7 +92,7 @@ class BackgroundBuild:
 
     def _build(self, report: Report) -> None:
         for part in self.wanted:
-            store = open_store(part.options.cache_dir)
+            store = store_of(part.options)
             seconds = part.options.compile_seconds or SECONDS  # no call waits for it
             build_units(part.units, part.target, store, seconds, report, _exiting)
 

@@ -36,7 +36,7 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
-from .store import open_store
+from .store import store_of
 from .translation_units import build_units
 from .triton_kernels import Cubin, build_cubins
 
@@ -162,7 +162,7 @@ def _host_kernels(
 def _cpp_kernels(
     source: KernelSource, target: Target, options: Options, report: Report
 ) -> _Kernels:
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     try:
         libraries = build_units(source.units, target, store, min(left(), options.budget), report)
     except ToolchainError:
@@ -254,7 +254,7 @@ def _triton_kernels(
 ) -> _Kernels:
     """Build the Triton kernels; `is_aligned` says that all inputs are on 16-byte boundaries."""
     flags = aligned_arguments(plan, inputs=is_aligned)
-    store, device = open_store(options.cache_dir), plan.device.index or 0
+    store, device = store_of(options), plan.device.index or 0
     cubins, cached = build_cubins(source, flags, target, store)
     try:
         entries = _cuda_entries(cubins, source, device)
