@@ -20,6 +20,7 @@ with collector_paused():
     from . import extend
     from .compat import check_names as _check_names
     from .errors import (
+        BundleError,
         CompatibilityWarning,
         CompileFailed,
         DoubleBackward,
@@ -77,6 +78,7 @@ with collector_paused():
         _MAGICS = "without_native"
 
 if TYPE_CHECKING:
+    from .diagnostics.cache import cache
     from .diagnostics.checking.input_variation import test
     from .diagnostics.checking.minify import minify
     from .diagnostics.checking.passport import passport
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from .diagnostics.why import why
 
 __all__ = [
+    "BundleError",
     "CompatibilityWarning",
     "CompileFailed",
     "DoubleBackward",
@@ -107,6 +110,7 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "UnsupportedTorch",
+    "cache",
     "disable",
     "explain",
     "extend",
@@ -139,6 +143,7 @@ if _unfit := _check_names():
 _LATE = {
     "Explanation": "explanation.explain",
     "Report": "issue_report",
+    "cache": "cache",
     "explain": "explanation.explain",
     "graphs": "graphs",
     "logs": "logs",

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
@@ -49,12 +49,13 @@ POINTERS: Mapping[torch.dtype, str] = {
     torch.bool: "*i1",
 }
 _THREADS = 8
+_SUFFIXES = (".cubin", ".json", ".py")  # of a kernel's files: code, launch facts, text
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """Holds a kernel's machine code and launch facts. `scratch` counts the null pointers that
-    Triton's calling convention appends.
+    Triton's calling convention appends; `files` are its names in the cache.
     """
 
     image: bytes
@@ -62,6 +63,7 @@ class Cubin:
     warps: int
     shared_bytes: int
     scratch: int
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ def build_cubins(
     missing = [request for request in requests if cubins[request.symbol] is None]
     if missing:
         cubins.update(_compile_all(missing, store))
-    return {name: cubin for name, cubin in cubins.items() if cubin is not None}, not missing
+    files = {r.symbol: tuple(f"{r.key()}{suffix}" for suffix in _SUFFIXES) for r in requests}
+    found = {name: cubin for name, cubin in cubins.items() if cubin is not None}
+    return {name: replace(c, files=files[name]) for name, c in found.items()}, not missing
 
 
 def _requests(
