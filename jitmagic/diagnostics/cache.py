@@ -20,9 +20,8 @@ from typing import overload
 from ..api import handle_of, tagged_handle
 from ..errors import BundleError, UsageError
 from ..options import make_options
-from ..runtime.bundles import KINDS, Bundled, Unbundled, read_bundle, write_bundle
+from ..runtime.bundles import ENTRY, KINDS, Bundled, Unbundled, read_bundle, write_bundle
 from ..runtime.load import Loaded
-from ..runtime.size_limit import File
 from ..runtime.store import SharedFolder, Store, store_of
 from .explanation.html import grid_html
 from .words import count, duration, size
@@ -177,7 +176,7 @@ class Cache(_Grid):
 
     def list(self, kind: str | None = None) -> CachedFiles:
         """Return a record of each file, or of those of a kind, the most recently used first."""
-        return CachedFiles(tuple(self._files(kind)))
+        return CachedFiles(tuple(self._files(kind, named=True)))
 
     def size(self) -> int:
         """Return the size of all files in bytes."""
@@ -255,19 +254,25 @@ class Cache(_Grid):
         chosen = {} if self._cache_dir is None else {"cache_dir": self._cache_dir}
         return store_of(make_options(chosen))
 
-    def _files(self, kind: str | None = None) -> Iterator[CachedFile]:
+    def _files(self, kind: str | None = None, named: bool = False) -> Iterator[CachedFile]:
+        """Yield the files, the most recently used first; `named`: entries are read for their
+        names.
+        """
         kinds = {*(row.name for row in KINDS.values()), _OTHER}
         if kind is not None and kind not in kinds:
             raise UsageError.unknown("kind of cached file", kind, sorted(kinds))
         store = self._store
         for file in reversed(store.files()):
-            if kind in (None, (found := _described(store, file)).kind):
-                yield found
+            key, dot, rest = file.name.partition(".")
+            row = KINDS.get(suffix := dot + rest)
+            if kind in (None, own := row.name if row else _OTHER):
+                name = _name_of(store, key) if named and suffix == ENTRY else ""
+                yield CachedFile(key, suffix, own, file.size, file.used, file.made, name)
 
     def _names(self, target: object) -> Iterable[str]:
         """Return the names of the files that a target of `bundle` stands for."""
         if isinstance(target, str) and target:
-            known = list(self._files())
+            known = list(self._files(named=True))
             chosen = [f for f in known if f.name == target or f.key.startswith(target)]
             if not chosen:
                 names = sorted({f.name for f in known if f.name})
@@ -279,17 +284,9 @@ class Cache(_Grid):
         return [file for loaded in kept if isinstance(loaded, Loaded) for file in loaded.files]
 
 
-def _described(store: Store, file: File) -> CachedFile:
-    key, dot, rest = file.name.partition(".")
-    row = KINDS.get(suffix := dot + rest)
-    name = _name_of(store.peek(key, suffix)) if suffix == ".entry" else ""
-    kind = row.name if row else _OTHER
-    return CachedFile(key, suffix, kind, file.size, file.used, file.made, name)
-
-
-def _name_of(entry: bytes | None) -> str:
+def _name_of(store: Store, key: str) -> str:
     """Return the name in an entry's header, its first line, which is a JSON object."""
-    head = (entry or b"").partition(b"\n")[0]
+    head = (store.peek(key, ENTRY) or b"").partition(b"\n")[0]
     try:
         facts = json.loads(head) if head.startswith(b"{") else {}
     except ValueError:

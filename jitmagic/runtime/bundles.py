@@ -35,7 +35,7 @@ from ..figures import count, size
 from ..platforms import processor_features
 from .store import Store
 
-__all__ = ["KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "write_bundle"]
+__all__ = ["ENTRY", "KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "write_bundle"]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -60,6 +60,7 @@ class Kind:
     needs: tuple[str, ...] | None
 
 
+ENTRY = ".entry"  # of compiled functions
 KINDS: Mapping[str, Kind] = {
     ".so": Kind("kernel", ("system", "processor")),
     ".o": Kind("object", ("system", "processor")),
@@ -68,7 +69,7 @@ KINDS: Mapping[str, Kind] = {
     ".json": Kind("kernel", ()),  # the launch facts of a cubin
     ".py": Kind("text", ()),
     ".tuned": Kind("tuning", ("torch",)),
-    ".entry": Kind("entry", ("torch", "python", "system")),
+    ENTRY: Kind("entry", ("torch", "python", "system")),
 }
 
 

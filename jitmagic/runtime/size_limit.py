@@ -67,14 +67,14 @@ class SizeLimit:
 
     def added(self, folder: Path, size: int) -> None:
         """Count a file that was written to `folder`, and remove others if they are too many."""
-        if not self.limit:
-            return
+        # Without a limit a file is counted only for processes that have one.
+        create = os.O_CREAT if self.limit else 0
         with contextlib.suppress(OSError):
-            fd = os.open(folder / USAGE, _APPEND, 0o600)
+            fd = os.open(folder / USAGE, _APPEND | create, 0o600)
             try:
                 is_new = os.fstat(fd).st_size == 0
                 os.write(fd, bytes(_pages(size)))
-                if is_new or os.fstat(fd).st_size > self.limit // _PAGE:
+                if self.limit and (is_new or os.fstat(fd).st_size > self.limit // _PAGE):
                     self._sweep(folder, fd)
             finally:
                 os.close(fd)
@@ -93,7 +93,7 @@ class SizeLimit:
         os.ftruncate(fd, _evict(folder, self.limit // _PAGE, self._recent))
 
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _pages(size: int) -> int:

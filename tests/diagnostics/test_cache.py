@@ -82,7 +82,9 @@ def test_html_is_escaped(cache: Cache) -> None:
     assert "<script>" not in cache.list()._repr_html_()
 
 
-@pytest.mark.parametrize("header", [b"", b"{", b'{"name": 3}\n', b"[1]\n", b"\xff\n", b'{"n": 1}\n'])
+@pytest.mark.parametrize(
+    "header", [b"", b"{", b'{"name": 3}\n', b"[1]\n", b"\xff\n", b'{"n": 1}\n']
+)
 def test_entry_without_a_name(cache: Cache, header: bytes) -> None:
     open_store(str(cache.folder.parent)).put(KEYS[0], ".entry", header)
     assert [file.name for file in cache.list()] == [""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import warnings
 import zipfile
@@ -20,6 +21,7 @@ from jitmagic.runtime import bundles
 from jitmagic.runtime.bundles import KINDS, read_bundle, write_bundle
 from jitmagic.runtime.size_limit import SizeLimit
 from jitmagic.runtime.store import Store, content_key
+from tests.processes import ROOT
 
 from .hostile_bundles import bomb, mutated
 
@@ -162,8 +164,11 @@ def test_nothing_that_fits_is_an_error(full: Store, empty: Store, tmp_path: Path
     assert not empty.folder.exists()
 
 
-def test_every_suffix_of_the_package_has_a_kind() -> None:
-    assert {row.name for row in KINDS.values()} >= {"kernel", "entry", "tuning", "header"}
+def test_every_suffix_that_the_package_stores_has_a_kind() -> None:
+    call = re.compile(r'(?:store\.(?:get|put)\([^)]*"|_SUFFIX\w* = "|_SUFFIXES = .*")(\.\w+)"')
+    texts = [path.read_text() for path in (ROOT / "jitmagic" / "runtime").glob("*.py")]
+    found = {suffix for text in texts for suffix in call.findall(text)}
+    assert {".so", ".o", ".gch", ".cubin", ".json", ".tuned"} <= found <= KINDS.keys()
 
 
 # --------------------------------------------------------------------------------- hostile bundles
