@@ -172,7 +172,7 @@ class Cache(_Grid):
     @property
     def limit(self) -> int:
         """The bytes beyond which the least recently used files are removed; 0: none."""
-        return self._store.limit.limit
+        return self._store.size_limit.bytes
 
     def list(self, kind: str | None = None) -> CachedFiles:
         """Return a record of each file, or of those of a kind, the most recently used first."""

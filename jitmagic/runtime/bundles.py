@@ -334,7 +334,7 @@ def _differences(path: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_room(path: Path, fitting: Iterable[_Listed], store: Store) -> None:
-    total, limit = sum(entry.size for entry in fitting), store.limit.limit or _MAX_TOTAL
+    total, limit = sum(entry.size for entry in fitting), store.size_limit.bytes or _MAX_TOTAL
     if total > limit:
         why = f"its files have {total:,} bytes, and the cache's limit is {limit:,}"
         raise BundleError(path, why, "raise the option cache_size or JITMAGIC_CACHE_SIZE")

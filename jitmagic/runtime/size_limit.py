@@ -53,14 +53,14 @@ def _used(facts: os.stat_result) -> float:
 
 
 class SizeLimit:
-    """Keeps a folder near `limit` bytes; 0: any size. Safe for threads and processes.
+    """Keeps a folder near so many bytes; 0: any number. Safe for threads and processes.
 
     recent: seconds for which a written or used file is kept, more than recorded times may be behind
     pause: seconds between two sweeps of a process, for a folder full of recent files
     """
 
-    def __init__(self, limit: int, recent: float = 120.0, pause: float = 10.0) -> None:
-        self.limit = limit
+    def __init__(self, number: int, recent: float = 120.0, pause: float = 10.0) -> None:
+        self.bytes = number
         self._recent = recent
         self._pause = pause
         self._swept = -pause
@@ -68,13 +68,13 @@ class SizeLimit:
     def added(self, folder: Path, size: int) -> None:
         """Count a file that was written to `folder`, and remove others if they are too many."""
         # Without a limit a file is counted only for processes that have one.
-        create = os.O_CREAT if self.limit else 0
+        create = os.O_CREAT if self.bytes else 0
         with contextlib.suppress(OSError):
             fd = os.open(folder / USAGE, _APPEND | create, 0o600)
             try:
                 is_new = os.fstat(fd).st_size == 0
                 os.write(fd, bytes(_pages(size)))
-                if self.limit and (is_new or os.fstat(fd).st_size > self.limit // _PAGE):
+                if self.bytes and (is_new or os.fstat(fd).st_size > self.bytes // _PAGE):
                     self._sweep(folder, fd)
             finally:
                 os.close(fd)
@@ -90,7 +90,7 @@ class SizeLimit:
         except OSError:  # no locks on this disk: two sweeps at a time remove no more than one
             pass
         self._swept = now
-        os.ftruncate(fd, _evict(folder, self.limit // _PAGE, self._recent))
+        os.ftruncate(fd, _evict(folder, self.bytes // _PAGE, self._recent))
 
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -94,7 +94,7 @@ class Store:
     ) -> None:
         self.folder = folder
         self.shared = tuple(shared)
-        self.limit = limit or SizeLimit(0)
+        self.size_limit = limit or SizeLimit(0)
         self.hits = 0
         self.misses = 0
         self._fallback: Path | None = None  # used when `folder` takes no files
@@ -133,7 +133,7 @@ class Store:
         name = f"{key}{suffix}"
         try:
             path = _place(self.folder, name, data)
-            self.limit.added(self.folder, len(data) + _SEAL_BYTES)
+            self.size_limit.added(self.folder, len(data) + _SEAL_BYTES)
             return path
         except OSError as error:
             fallback = self._fallback_folder(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -122,31 +123,27 @@ def test_files_of_an_unbounded_time_are_counted(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.so"))) <= 10
 
 
-def _is_folder(usage: Path) -> None:
+def _is_folder(usage: Path, undo: ExitStack) -> None:
     usage.mkdir()
 
 
-def _is_link(usage: Path) -> None:
+def _is_link(usage: Path, undo: ExitStack) -> None:
     usage.symlink_to(usage.parent.parent / "elsewhere")
 
 
-def _is_locked(usage: Path) -> None:
-    global _held
-    _held = usage.open("ab")
-    fcntl.flock(_held, fcntl.LOCK_EX)
-
-
-_held: Any = None
+def _is_locked(usage: Path, undo: ExitStack) -> None:
+    fcntl.flock(undo.enter_context(usage.open("ab")), fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize("harm", [_is_folder, _is_link, _is_locked])
 def test_trouble_with_the_count_reaches_no_caller(tmp_path: Path, harm: Any) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(0o700)
-    harm(folder / USAGE)
-    store = bounded(folder, 10)
-    fill(store, range(20))
-    assert left(store) == list(range(20))
+    with ExitStack() as undo:
+        harm(folder / USAGE, undo)
+        store = bounded(folder, 10)
+        fill(store, range(20))
+        assert left(store) == list(range(20))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -168,9 +165,9 @@ def test_other_sizes_are_refused(given: Any) -> None:
 
 def test_options_name_the_limit(tmp_path: Path) -> None:
     options = make_options({"cache_dir": str(tmp_path), "cache_size": 10 * PAGE})
-    assert store_of(options).limit.limit == 10 * PAGE
+    assert store_of(options).size_limit.bytes == 10 * PAGE
     assert store_of(options) is store_of(make_options(options))
-    assert store_of(make_options()).limit.limit == 2 << 30
+    assert store_of(make_options()).size_limit.bytes == 2 << 30
 
 
 # ------------------------------------------------------------------------------ several processes
