@@ -39,7 +39,9 @@ __all__ = ["ENTRY", "KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "wri
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
-_NAME = re.compile(r"([0-9a-f]{64})(\.[a-z]+)")  # of content_key
+# A content_key; entries of one function have one, and are numbered.
+_NAME = re.compile(r"([0-9a-f]{64})(-[0-9]{1,2})?(\.[a-z]+)")
+_MAX_ENTRIES = 32  # of one function
 _MAX_FILES = 50_000
 _MAX_FILE = 256 << 20  # bytes
 _MAX_MANIFEST = 16 << 20
@@ -130,11 +132,18 @@ def write_bundle(path: Path, store: Store, names: Iterable[str]) -> Bundled:
 
 def _bundled(store: Store, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None or (kind := KINDS.get(match[2])) is None or kind.needs is None:
+        if (kind := _kind_of(name)) is None or kind.needs is None:
             continue
-        if (data := store.peek(match[1], match[2])) is not None and len(data) <= _MAX_FILE:
+        if (data := store.peek(*os.path.splitext(name))) is not None and len(data) <= _MAX_FILE:
             yield name, data
+
+
+def _kind_of(name: str) -> Kind | None:
+    """Return the kind of a cached file, None if that is no name of one."""
+    match = _NAME.fullmatch(name)
+    if match is None or (match[2] and match[3] != ENTRY):
+        return None
+    return KINDS.get(match[3])
 
 
 def _add(bundle: zipfile.ZipFile, name: str, data: bytes) -> None:
@@ -185,11 +194,6 @@ class _Listed:
     sha256: str
     unfit: str  # the reason why it is of no use here, or ""
 
-    @property
-    def key(self) -> tuple[str, str]:
-        key, dot, suffix = self.name.partition(".")
-        return key, dot + suffix
-
 
 def read_bundle(path: Path, store: Store) -> Unbundled:
     """Store the files of a bundle that fit this machine and are not in the cache. Raises
@@ -218,11 +222,23 @@ def _stored(path: Path, bundle: zipfile.ZipFile, store: Store) -> Unbundled:
     left_out = Counter(entry.unfit for entry in listed if entry.unfit)
     if listed and not fitting:
         raise BundleError(path, f"its files are {next(iter(left_out))}", "")
-    new = [entry for entry in fitting if store.peek(*entry.key) is None]
-    for entry in new:
-        store.put(*entry.key, _contents(path, bundle, members, entry))
-    total = sum(entry.size for entry in new)
-    return Unbundled(len(new), total, len(fitting) - len(new), tuple(left_out.items()))
+    new = [e.size for e in fitting if _store(store, e.name, _contents(path, bundle, members, e))]
+    return Unbundled(len(new), sum(new), len(fitting) - len(new), tuple(left_out.items()))
+
+
+def _store(store: Store, name: str, data: bytes) -> bool:
+    """Store a file unless the cache has it. Another entry of the same function stays: the new one
+    gets the next free number.
+    """
+    key, suffix = os.path.splitext(name)
+    key, dash, _ = key.partition("-")
+    for place in [f"{key}-{n}" for n in range(_MAX_ENTRIES)] if dash else [key]:
+        if (present := store.peek(place, suffix)) is None:
+            store.put(place, suffix, data)
+            return True
+        if not dash or present == data:
+            return False
+    return False
 
 
 @contextlib.contextmanager
@@ -263,9 +279,7 @@ def _members(path: Path, bundle: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     members: dict[str, zipfile.ZipInfo] = {}
     for info in bundle.infolist():
         name, kind = info.filename, stat.S_IFMT(info.external_attr >> 16)
-        if name != _MANIFEST and (
-            (match := _NAME.fullmatch(name)) is None or match[2] not in KINDS
-        ):
+        if name != _MANIFEST and _kind_of(name) is None:
             raise BundleError(path, f"{name!r} is not the name of a cached file", "")
         if name in members:
             raise BundleError(path, f"{name} is in it twice", "")
@@ -304,9 +318,8 @@ def _listed(
 
 
 def _entry(path: Path, name: str, facts: Any, unfit: Mapping[str, str]) -> _Listed:
-    match = _NAME.fullmatch(name)
-    kind = KINDS.get(match[2]) if match else None
-    if match is None or kind is None or kind.needs is None or not isinstance(facts, dict):
+    kind = _kind_of(name)
+    if kind is None or kind.needs is None or not isinstance(facts, dict):
         raise BundleError(path, f"{name[:100]!r} is not the name of a file that is bundled", "")
     length, sha256 = facts.get("size"), facts.get("sha256")
     if type(length) is not int or not 0 <= length <= _MAX_FILE or not isinstance(sha256, str):

@@ -19,7 +19,7 @@ Members = list[tuple[str, bytes]]
 _NAMES = (
     "../{}", "../../../../tmp/{}", "/tmp/{}", "/{}", "a/{}", "{}/", "..\\{}", "C:\\{}", "{}\0.so",
     "./{}", "{}.so", "{} ", "\u202e{}", "usage", "build-x/lock", "lock", "", ".", "..", "~/{}",
-    "manifest.json", "MANIFEST.JSON", "{}.exe", "{}.gch", "{}.pkl",
+    "manifest.json", "MANIFEST.JSON", "{}.exe", "{}.gch", "{}.pkl", "-1{}", "{}-1.so",
 )  # fmt: skip
 _VALUES: tuple[object, ...] = (
     None, True, -1, 0, 1.5, 10**12, 10**30, "", "x" * 70, "../x", [], {}, [1], {"size": 3},

@@ -25,9 +25,10 @@ from tests.processes import ROOT
 
 from .hostile_bundles import bomb, mutated
 
+_SUFFIXES = (".so", ".o", ".cubin", ".json", ".py", ".tuned", "-0.entry", ".so")
 FILES = {
-    f"{content_key(str(n))}{suffix}": hashlib.sha256(str(n).encode()).digest() * (n + 1)
-    for n, suffix in enumerate((".so", ".o", ".cubin", ".json", ".py", ".tuned", ".entry", ".so"))
+    content_key(str(n)) + suffix: hashlib.sha256(str(n).encode()).digest() * (n + 1)
+    for n, suffix in enumerate(_SUFFIXES)
 }
 
 
@@ -120,6 +121,22 @@ def test_own_files_are_not_replaced(full: Store, empty: Store, tmp_path: Path) -
     put(empty, name, b"own")
     assert read_bundle(tmp_path / "x.jmz", empty).present == 1
     assert contents(empty) == {**FILES, name: b"own"}
+
+
+def test_entries_of_one_function_are_added_to_those_present(
+    full: Store, empty: Store, tmp_path: Path
+) -> None:
+    key = content_key("function")
+    for number, data in enumerate((b"float", b"double", b"half")):
+        put(full, f"{key}-{number}.entry", data)
+    put(empty, f"{key}-0.entry", b"double")
+    put(empty, f"{key}-2.entry", b"long")
+    names = [file.name for file in full.files() if file.name.startswith(key)]
+    write_bundle(tmp_path / "x.jmz", full, sorted(names))
+    for new in (2, 0):
+        assert read_bundle(tmp_path / "x.jmz", empty).files == new
+        found = [contents(empty)[f"{key}-{number}.entry"] for number in range(4)]
+        assert found == [b"double", b"float", b"long", b"half"]
 
 
 # ------------------------------------------------------------------------------- other machines
