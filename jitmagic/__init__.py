@@ -13,7 +13,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .late import collector_paused, load
+from .late import collector_paused
+from .late import load as _load
 
 with collector_paused():
     from . import dependencies as _dependencies  # first: it reports packages that are missing
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
     from .diagnostics.why import why
+    from .packaging.loading import load
+    from .packaging.saving import save
 
 __all__ = [
     "BundleError",
@@ -118,6 +121,7 @@ __all__ = [
     "graphs",
     "is_compiling",
     "jit",
+    "load",
     "logs",
     "lower",
     "mark_dynamic",
@@ -127,6 +131,7 @@ __all__ = [
     "passport",
     "report",
     "reset",
+    "save",
     "status",
     "test",
     "wait",
@@ -141,35 +146,35 @@ if _unfit := _check_names():
 
 
 _LATE = {
-    "Explanation": "explanation.explain",
-    "Report": "issue_report",
-    "cache": "cache",
-    "explain": "explanation.explain",
-    "graphs": "graphs",
-    "logs": "logs",
-    "lower": "lowered",
-    "minify": "checking.minify",
-    "passport": "checking.passport",
-    "report": "issue_report",
-    "status": "status",
-    "test": "checking.input_variation",
-    "why": "why",
+    "Explanation": "diagnostics.explanation.explain",
+    "Report": "diagnostics.issue_report",
+    "cache": "diagnostics.cache",
+    "explain": "diagnostics.explanation.explain",
+    "graphs": "diagnostics.graphs",
+    "load": "packaging.loading",
+    "logs": "diagnostics.logs",
+    "lower": "diagnostics.lowered",
+    "minify": "diagnostics.checking.minify",
+    "passport": "diagnostics.checking.passport",
+    "report": "diagnostics.issue_report",
+    "save": "packaging.saving",
+    "status": "diagnostics.status",
+    "test": "diagnostics.checking.input_variation",
+    "why": "diagnostics.why",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a diagnostic at its first use, because diagnostics import the result types of all
-    stages.
-    """
+    """Import a name at its first use, because diagnostics import the result types of all stages."""
     if name not in _LATE:
         module = sys.modules[__name__]  # Python suggests the nearest of its names
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=module)
-    return getattr(load(f"diagnostics.{_LATE[name]}"), name)
+    return getattr(_load(_LATE[name]), name)
 
 
 if _logs_asked_for() or _trace_asked_for():
-    load("diagnostics.logs").logs_of_environment(_logs_asked_for(), _trace_asked_for())
+    _load("diagnostics.logs").logs_of_environment(_logs_asked_for(), _trace_asked_for())
 
 
 def __dir__() -> list[str]:
@@ -180,9 +185,9 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
     _dependencies.require("%load_ext jitmagic", "IPython")
-    load(_MAGICS).load(shell)
+    _load(_MAGICS).load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """%unload_ext jitmagic"""
-    load(_MAGICS).unload(shell)
+    _load(_MAGICS).unload(shell)

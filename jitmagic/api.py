@@ -71,7 +71,7 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PIPELINE = "compile.pipeline"
+_PIPELINE, _LIBRARY = "compile.pipeline", "artifact.library"
 
 
 def load_pipeline() -> ModuleType:
@@ -100,14 +100,18 @@ def prepare() -> None:
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | PendingBuild:
+    load_extensions()
+    if (found := load(_LIBRARY).find_entry(handle, snapshot, record)) is not None:
+        return found  # type: ignore[no-any-return]
     if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
             if (error := _import_error()) is not None:
                 raise CompilerUnavailable(error) from error
-    load_extensions()
     made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
         handle, snapshot, record
     )
+    if isinstance(made, Entry):
+        load(_LIBRARY).keep_entry(handle, snapshot, made, record)
     return made
 
 

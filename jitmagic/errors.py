@@ -7,6 +7,7 @@
     ├── Unsupported                   fullgraph=True, and the code has a graph break
     ├── NativeMissing (ImportError)   the C++ extensions are absent or built for another torch
     ├── UnsupportedTorch              this torch lacks a private name that jitmagic relies on
+    ├── CannotKeep                    compiled code holds something that no file can hold
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── CompilerUnavailable       its modules cannot be imported; reported once per process
     │   ├── CannotRender              a renderer has no line for a scalar operation
@@ -48,8 +49,11 @@ from typing import Any, ClassVar, NamedTuple
 __all__ = [
     "ASSERTION",
     "RUN_NAME",
+    "ArtifactRefused",
     "BundleError",
     "BytecodeError",
+    "CallNotSaved",
+    "CannotKeep",
     "CannotRender",
     "CompatibilityWarning",
     "CompileFailed",
@@ -224,6 +228,10 @@ class UnsupportedTorch(JitmagicError):
         super().__init__(f"torch {version} has no {name}{_hinted(remedy)}")
 
 
+class CannotKeep(JitmagicError):
+    """Says that compiled code cannot be written to a file, because a part of it is no data."""
+
+
 class CompileFailed(JitmagicError):
     """Says that a stage of a compile failed; `__cause__` is the original exception."""
 
@@ -289,6 +297,25 @@ class OperationFailed(CompileFailed):
         self.name, self.why, self.node, self.where = name, why, node, where
         place = f"\n  {where}" if where else ""
         super().__init__(f"autograd: {name}: {why}{place}")
+
+
+class ArtifactRefused(JitmagicError, ValueError):
+    """Says that `jitmagic.load` does not take a file: it is damaged, or made for another machine or
+    version.
+    """
+
+    def __init__(self, path: object, why: str, hint: str = "save it again") -> None:
+        self.why = why
+        super().__init__(f"{path} is not loaded: {why}{_hinted(hint)}")
+
+
+class CallNotSaved(JitmagicError, TypeError):
+    """Says that a loaded file has no compiled code for a call, and what differs."""
+
+    def __init__(self, name: str, reasons: Iterable[str]) -> None:
+        why = "; ".join(dict.fromkeys(reasons)) or "it has no entries"
+        hint = _hinted("save it with an example of this call, or with dynamic=True")
+        super().__init__(f"the file has no compiled code of {name} for this call: {why}{hint}")
 
 
 class ToolchainError(CompileFailed):

@@ -10,6 +10,7 @@ known ones. The environment is read then, not at import, so a notebook may set i
     JITMAGIC_CACHE_SIZE  the default of `cache_size`
     JITMAGIC_SHARED_CACHES  the default of `shared_caches`, separated by os.pathsep
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
+    JITMAGIC_PERSIST    0: compiled entries are not kept for later processes (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
     JITMAGIC_COMPILE_SECONDS  the default of `compile_seconds`, in cells too (tests set it)
     JITMAGIC_DISABLE    1: jit() returns its argument unchanged
@@ -86,6 +87,7 @@ class Options:
     cache_dir: str | None = None
     cache_size: int | str = "2 GiB"  # limit of the folder; least recently used files go; 0: none
     shared_caches: tuple[str, ...] = ()  # further folders, which are only read
+    persist: bool = True  # compiled entries are kept in the cache folder for later processes
     background: bool | float = False  # True: eager until kernels are built; number: wait first
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
@@ -151,6 +153,8 @@ def _from_environment() -> dict[str, Any]:
         values["cache_size"] = os.environ["JITMAGIC_CACHE_SIZE"]
     if folders := os.environ.get("JITMAGIC_SHARED_CACHES"):
         values["shared_caches"] = tuple(filter(None, folders.split(os.pathsep)))
+    if os.environ.get("JITMAGIC_PERSIST", "") == "0":
+        values["persist"] = False
     if os.environ.get("JITMAGIC_KEEP"):
         values["keep"] = os.environ["JITMAGIC_KEEP"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
@@ -242,7 +246,7 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))

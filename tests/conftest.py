@@ -28,6 +28,7 @@ def pytest_configure() -> None:
     torch.manual_seed(0)  # for what modules make while they are imported
     # Else every other call is eager's, and a test of several compares eager with itself.
     os.environ.setdefault("JITMAGIC_KEEP", "compiled")
+    os.environ.setdefault("JITMAGIC_PERSIST", "0")  # tests look at the stages of a compile
     os.environ.setdefault("JITMAGIC_COMPILE_SECONDS", "600")  # machines of tests may be busy
 
 

@@ -25,7 +25,7 @@ from .processes import ROOT, run_forked
 PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
-    "symbols", "budget", "torch_types", "extend", "operators",
+    "symbols", "budget", "torch_types", "extend", "operators", "construction",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "options": {"errors", "torch_types", "extend"},
     "spec": set(),
     "torch_types": {"compat"},
-    "symbols": {"extension"},
+    "construction": {"errors"},
+    "symbols": {"extension", "construction", "errors"},
     "platforms": set(),
     "devices": {"platforms"},
     "extension": {"errors", "_runtime"},
@@ -61,14 +62,17 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
+    "artifact": STAGES,
     "compile": STAGES,
+    "packaging": STAGES | {"artifact", "api", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
-    "diagnostics": STAGES | {"api", "compile"},
+    "diagnostics": STAGES | {"api", "compile", "artifact"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,
     "__init__": BASE
-    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"},
+    | {"without_native", "dependencies", "api", "late", "progress", "diagnostics", "notebook"}
+    | {"packaging"},
 }
 # Steps of a compile, each with those it may use: a later one knows the earlier ones.
 STEPS: dict[str, set[str]] = {
@@ -83,9 +87,10 @@ STEPS: dict[str, set[str]] = {
     "frozen_weights": set(),
     "backends": set(),
     "template": {"profiler_names", "graph_passes"},
-    "sized_joint": {"template", "graph_passes"},
+    "sized_backwards": {"template"},
+    "sized_joint": {"template", "graph_passes", "sized_backwards"},
     "sized_backend": {"sized_joint", "template", "backends"},
-    "sizes": {"template", "sized_joint", "sized_backend"},
+    "sizes": {"template", "sized_joint", "sized_backwards", "sized_backend"},
     "executable": {
         "profiler_names",
         "graph_passes",
@@ -94,8 +99,9 @@ STEPS: dict[str, set[str]] = {
         "lazy_backwards",
         "sizes",
         "sized_joint",
+        "sized_backwards",
     },
-    "data_partitions": {"sizes", "sized_joint"},
+    "data_partitions": {"sizes", "sized_joint", "sized_backwards"},
     "subgraphs": {"sizes", "lazy_backwards"},
     "entries": {"compared", "sizes"},
     "func_transforms": {"backends"},
@@ -109,6 +115,7 @@ STEPS: dict[str, set[str]] = {
         "backends",
         "func_transforms",
         "sizes",
+        "sized_backwards",
         "executable",
         "data_partitions",
         "subgraphs",
@@ -124,6 +131,7 @@ LEAVES = {  # heavy optional packages, and the one file, or folder, that may imp
     "IPython": "notebook/",
     "jinja2": "diagnostics/explanation/html.py",
     "pygments": "diagnostics/explanation/highlight.py",
+    "safetensors": "packaging/safetensors_files.py",
     "transformers": "integrations/transformers.py",
     "lightning": "integrations/lightning.py",
     "accelerate": "integrations/accelerate.py",
@@ -132,7 +140,8 @@ LEAVES = {  # heavy optional packages, and the one file, or folder, that may imp
 NOT_INSTALLED = {
     f"jitmagic.{leaf[:-3].replace('/', '.')}"
     for package, leaf in LEAVES.items()
-    if leaf.startswith("integrations/") and importlib.util.find_spec(package) is None
+    if leaf.startswith(("integrations/", "packaging/"))
+    and importlib.util.find_spec(package) is None
 }
 LATE = {  # files with an import inside a function: optional packages, native parts, reports
     "extension.py",

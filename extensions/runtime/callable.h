@@ -2,6 +2,7 @@
 // through vectorcall.
 #pragma once
 
+#include "constructed.h"
 #include "runtime.h"
 
 namespace jitmagic {
@@ -9,6 +10,7 @@ namespace jitmagic {
 struct Callable {
   PyObject_HEAD
   vectorcallfunc vectorcall;
+  PyObject* construction;  // see constructed.h
 };
 
 // The parts that differ between types. Objects of a type with `traverse` are tracked by the garbage collector.
@@ -34,6 +36,8 @@ inline PyTypeObject callable_type(const CallableParts& parts) {
   type.tp_dealloc = parts.dealloc;
   type.tp_traverse = parts.traverse;
   type.tp_clear = parts.clear;
+  type.tp_free = free_constructed<Callable>;
+  type.tp_members = construction_member<Callable>;
   return type;
 }
 

@@ -5,6 +5,8 @@
 
 #include "sizes.h"
 
+#include "constructed.h"
+
 #include <string_view>
 
 #include <torch/csrc/Exceptions.h>
@@ -299,6 +301,7 @@ PyTypeObject template_type_of(
   type.tp_dealloc = dealloc;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
+  type.tp_free = free_constructed<Template>;
   return type;
 }
 
@@ -310,6 +313,8 @@ bool register_sizes(PyObject* module) {
   program_type.tp_methods = program_methods;
   program_type.tp_new = program_new;
   program_type.tp_dealloc = program_dealloc;
+  program_type.tp_free = free_constructed<SizeProgram>;
+  program_type.tp_members = construction_member<SizeProgram>;
   register_type.tp_name = "jitmagic._runtime.Register";
   register_type.tp_doc = "Register(index): a placeholder for a number that a SizeProgram computes.";
   register_type.tp_basicsize = sizeof(Register);
@@ -320,6 +325,7 @@ bool register_sizes(PyObject* module) {
   template_type.tp_basicsize = sizeof(Template);
   template_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION;
   template_type.tp_methods = template_methods;
+  template_type.tp_members = construction_member<Template>;
   return PyModule_AddType(module, &program_type) == 0 && PyModule_AddType(module, &register_type) == 0 &&
          PyModule_AddType(module, &template_type) == 0;
 }

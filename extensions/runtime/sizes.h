@@ -42,6 +42,7 @@ struct SizeProgram {
   size_t inputs;
   std::vector<Instruction>* code;
   size_t registers;
+  PyObject* construction;  // see constructed.h
 };
 
 // Casts to a SizeProgram; throws with Python's error state set for another object.
@@ -63,6 +64,7 @@ PyObject* filled(PyObject* structure, const Registers& registers);
 struct Template {
   PyObject_HEAD
   PyObject* (*make)(PyObject* self, Values values);  // a new reference; may throw
+  PyObject* construction;  // see constructed.h
 };
 
 // Returns the executable for these values, built by a Template, or the object itself. A new reference.

@@ -14,15 +14,16 @@ runs, in any thread, once for each set of missing tangents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import GraphModule
 
 from ..compat.modes import BelowViewTracking
+from ..construction import made_by, nothing
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from ..graph.targets.recomputed import check_reentrant, regions_of
@@ -50,6 +51,9 @@ from .result import (
 __all__ = [
     "BackwardCache",
     "SizedAutogradFunction",
+    "SizedBackwardCache",
+    "differentiable",
+    "differentiable_template",
     "fx_executable",
     "make_callable",
 ]
@@ -71,13 +75,30 @@ def make_callable(
         return forward
     if not isinstance(backward, BackwardCache):
         backward = BackwardCache.of(backward or fx_executable, partition)
-    signature = _signature(partition, source)
     run = forward if _computes(partition) else None
     replay = Replay(source, partition, tell)
+    facts, absent = _described(partition, source), tuple(_skippable_specs(partition))
+    return differentiable(run, backward, replay, facts, absent)
+
+
+def differentiable(
+    run: Executable | None,
+    backward: BackwardCache,
+    replay: Replay,
+    facts: dict[str, Any],
+    absent: tuple[TensorSpec, ...],
+) -> Executable:
+    """Return the native function of a forward and its backward. `facts` is the signature
+    (extensions/runtime/signature.cpp); `absent`: the specs of saved values, if a backward may skip
+    some.
+    """
+    signature = {**facts, "absent": _stand_ins(absent)}
     made: Executable = runtime_module().AutogradFunction(
         run, backward, replay, signature, CompileFailed, DoubleBackward
     )
-    return made
+    if facts["checks"]:
+        return made  # they are live functions
+    return made_by(made, "differentiable", run, backward, replay, facts, absent)
 
 
 def _needs_nothing(partition: Partition) -> bool:
@@ -109,35 +130,52 @@ class SizedAutogradFunction:
     def template(
         self,
         forward: object,
-        resolve: Callable[[tuple[int, ...]], Any],
-        source: Callable[[tuple[int, ...]], GraphModule],
+        resolve: SizedBackwardCache,
     ) -> Any:
         """Return the callable for all values. `forward` serves all values or is looked up per size
-        tuple. `resolve` returns the factory of partial backwards for a size tuple; `source` builds
-        the torch-level graph at it.
+        tuple. `resolve` returns the factory of partial backwards for a size tuple.
         """
         if self._needs_nothing:
             return forward
-        code = SizeCode(len(self._symbols))
-        code.set_symbols(self._symbols)
-        signature = _described(self._partition, self._graph)
-        absent = _stand_ins(_skippable_specs(self._partition))
-        sized = code.with_registers((signature["tangents"], signature["aliasing"], absent))
+        run = forward if self._computes else None
+        facts = _described(self._partition, self._graph)
+        absent = tuple(_skippable_specs(self._partition))
+        return differentiable_template(run, resolve, self._replay, facts, absent, self._symbols)
 
-        def replay(values: tuple[int, ...]) -> Replay:
-            known = dict[Expr, int](zip(self._symbols, values, strict=True))
-            return self._replay.at(known, lambda: source(values))
 
-        return runtime_module().AutogradTemplate(
-            forward if self._computes else None,
-            resolve,
-            replay,
-            signature,
-            sized,
-            code.program(),
-            CompileFailed,
-            DoubleBackward,
-        )
+class SizedBackwardCache(Protocol):
+    """Returns the backward for each size tuple, without tangents that are missing."""
+
+    def __call__(self, missing: tuple[int, ...]) -> Any: ...
+
+    def source(self, values: tuple[int, ...]) -> GraphModule:
+        """Return the torch-level graph at these sizes."""
+
+
+def differentiable_template(
+    run: object,
+    resolve: SizedBackwardCache,
+    replay: Replay,
+    facts: dict[str, Any],
+    absent: tuple[TensorSpec, ...],
+    symbols: tuple[Symbol, ...],
+) -> Any:
+    """Return `differentiable` for all values of the symbols, with Sizes in `facts` and `absent`."""
+    code = SizeCode(len(symbols))
+    code.set_symbols(symbols)
+    sized = code.with_registers((facts["tangents"], facts["aliasing"], _stand_ins(absent)))
+
+    def replay_at(values: tuple[int, ...]) -> Replay:
+        known = dict[Expr, int](zip(symbols, values, strict=True))
+        return replay.at(known, lambda: resolve.source(values))
+
+    made = runtime_module().AutogradTemplate(
+        run, resolve, replay_at, facts, sized, code.program(), CompileFailed, DoubleBackward
+    )
+    if facts["checks"]:
+        return made  # they are live functions
+    given = (run, resolve, replay, facts, absent, symbols)
+    return made_by(made, "differentiable_template", *given)
 
 
 def _is_plain(partition: Partition) -> bool:
@@ -155,36 +193,56 @@ def _computes(partition: Partition) -> bool:
 class BackwardCache:
     """Calls the factory once per set of missing tangents, also if threads run their first backward
     at the same time.
+
+    graph: returns the whole backward graph, or None     tangents: how many it takes
+    made: the executables so far     on_change: called after each, e.g. to write it to disk
+    stored: functions that make executables which another process has compiled
     """
 
-    __slots__ = ("__weakref__", "_factory", "_lock", "_made")
+    __slots__ = (
+        *("__weakref__", "_factory", "_lock", "graph", "made", "on_change", "stored", "tangents"),
+    )
 
-    def __init__(self, factory: Callable[[tuple[int, ...]], Executable]) -> None:
-        self._factory, self._lock = factory, Lock()
-        self._made: dict[tuple[int, ...], Executable] = {}
+    def __init__(
+        self,
+        factory: Callable[[GraphModule], Executable],
+        graph: Callable[[], GraphModule | None],
+        tangents: int,
+    ) -> None:
+        self._factory, self.graph, self.tangents = factory, graph, tangents
+        self._lock = Lock()
+        self.made: dict[tuple[int, ...], Executable] = {}
+        self.stored: Mapping[tuple[int, ...], Callable[[], Executable]] = {}
+        self.on_change: Callable[[], None] = nothing
 
     @classmethod
     def of(
         cls, factory: Callable[[GraphModule], Executable], partition: Partition
     ) -> BackwardCache:
         """Wrap a factory that takes the backward graph reduced to the tangents that are given."""
-        return cls(lambda missing: factory(backward_without(partition, missing)))
+        return cls(factory, lambda: partition.backward, len(partition.tangents))
 
     @property
     def is_compiled(self) -> bool:
         """Return whether the factory has been called."""
-        return bool(self._made)
+        return bool(self.made)
 
     def __call__(self, missing: tuple[int, ...] = ()) -> Executable:
         """Return the executable; `missing` are positions of tangents that are not given."""
         with self._lock:
-            if missing not in self._made:
-                self._made[missing] = self._factory(missing)
-            return self._made[missing]
+            found = self.made.get(missing)
+            if found is None:
+                stored = self.stored.get(missing)
+                found = self.made[missing] = self.make(missing) if stored is None else stored()
+                self.on_change()
+        return found
 
-
-def _signature(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
-    return {**_described(partition, graph), "absent": _stand_ins(_skippable_specs(partition))}
+    def make(self, missing: tuple[int, ...]) -> Executable:
+        """Return a new executable."""
+        graph = self.graph()
+        if graph is None:
+            raise CompileFailed("there is no backward")
+        return self._factory(backward_without(graph, self.tangents, missing))
 
 
 def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any]:
@@ -301,7 +359,7 @@ def fx_executable(module: GraphModule, *unused: object, **unused_options: object
             made = forward(*inputs)
             return _with_eager_strides(made, loose) if loose else tuple(made)
 
-    return replay
+    return made_by(replay, "op_by_op", module)
 
 
 def _with_eager_strides(

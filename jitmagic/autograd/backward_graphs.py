@@ -21,7 +21,6 @@ from operator import or_
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..errors import CompileFailed
 from ..graph.lazy_module import copy_node
 from ..spec import TensorSpec, contiguous_strides
 from .nodes import copy_graph, erase_dead, flows_of, mask_of, module_of, placeholders, runs_once
@@ -40,15 +39,15 @@ def tangent_nodes(partition: Partition) -> list[Node]:
     return holders[len(holders) - len(partition.tangents) :]
 
 
-def backward_without(partition: Partition, missing: Collection[int]) -> GraphModule:
-    """Return the backward graph for these missing tangents, with all placeholders kept."""
-    backward = partition.backward
-    if backward is None:
-        raise CompileFailed("there is no backward")
+def backward_without(backward: GraphModule, tangents: int, missing: Collection[int]) -> GraphModule:
+    """Return the backward graph for these missing tangents, with all placeholders kept. Its last
+    placeholders take the `tangents`.
+    """
     if not missing:
         return backward
     nodes = list(backward.graph.nodes)
-    gone = _fed_by_missing(nodes, tangent_nodes(partition), missing)
+    holders = placeholders(backward)
+    gone = _fed_by_missing(nodes, holders[len(holders) - tangents :], missing)
     # After this, the copy below contains neither the missing gradients nor what only they needed.
     gone |= _read_by(nodes, gone)
     graph = Graph()

@@ -35,7 +35,15 @@ from ..symbols.size import hint_of
 from .nodes import node_spec, placeholders, result_nodes, runs_once
 from .result import Partition, Result, ViewOf
 
-__all__ = ["Replay", "ReplayInput", "generator_devices", "replay_inputs"]
+__all__ = [
+    "Replay",
+    "ReplayInput",
+    "ReplayModes",
+    "ReplayState",
+    "ResultPlace",
+    "generator_devices",
+    "replay_inputs",
+]
 
 # Limits for holding inputs that eager would free, before a replay has been requested.
 _SMALL = 1 << 22  # bytes
@@ -138,6 +146,53 @@ def _may_draw(node: Node) -> bool:
     return runs_once(node) and bool(node.users or node.all_input_nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class ResultPlace:
+    """Position of a result: the output at `index`, or its base if `base` is set."""
+
+    index: int
+    base: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayModes:
+    """The modes that change results of torch functions."""
+
+    grad: bool
+    autocast: Autocast
+    attention: tuple[bool, ...]  # enabled kernels; some cannot be differentiated twice
+
+    @staticmethod
+    def now() -> ReplayModes:
+        # A replay under another attention kernel might not be differentiable again.
+        kernels = tuple(bool(enabled()) for enabled, _ in _ATTENTION)
+        return ReplayModes(torch.is_grad_enabled(), read_autocast(), kernels)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Enter these modes and restore the previous ones."""
+        before = ReplayModes.now().attention
+        with torch.set_grad_enabled(self.grad), autocast_as(self.autocast):
+            try:
+                _choose_attention(before, self.attention)
+                yield
+            finally:
+                _choose_attention(self.attention, before)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayState:
+    """Describes a compiled graph for its replay, as data. `results` are, for each tangent, the
+    place of its result among the torch-level outputs, and its spec.
+    """
+
+    needed: tuple[ReplayInput, ...]
+    inputs: tuple[TensorSpec, ...]
+    results: tuple[tuple[ResultPlace | None, TensorSpec], ...]
+    grad_inputs: tuple[int, ...]
+    modes: ReplayModes
+
+
 class Replay:
     """A differentiable run of the graph. Called with the values of `replay_inputs` and the tangents
     (None if missing), it returns a function that computes the gradients; the caller restores the
@@ -155,19 +210,33 @@ class Replay:
         replay with True if facts that the backward relies on have changed. `like` is the same graph
         at other sizes, used if `graph` does not exist yet.
         """
-        self._graph: Callable[[], GraphModule | None] = lambda: graph
+        self.graph: Callable[[], GraphModule | None] = lambda: graph
         self._values: Values = {}  # of the symbolic sizes
         self._tell = tell
-        self._needed = replay_inputs(partition, graph if like is None else like)
-        self._inputs = tuple(node_spec(node) for node in placeholders(partition.forward))
-        self._results = _results(partition)
-        self._grad_inputs = partition.grad_inputs
-        self._modes = _Modes.now()
+        self.state = ReplayState(
+            needed=replay_inputs(partition, graph if like is None else like),
+            inputs=tuple(node_spec(node) for node in placeholders(partition.forward)),
+            results=tuple(_results(partition)),
+            grad_inputs=partition.grad_inputs,
+            modes=ReplayModes.now(),
+        )
+
+    @classmethod
+    def of_state(
+        cls,
+        graph: Callable[[], GraphModule | None],
+        state: ReplayState,
+        tell: Callable[[bool], None],
+    ) -> Replay:
+        """Make a replay of its state, with a graph that is read when needed."""
+        made = cls.__new__(cls)
+        made.graph, made._values, made._tell, made.state = graph, {}, tell, state
+        return made
 
     def at(self, values: Values, graph: Callable[[], GraphModule]) -> Replay:
         """Return the replay at these symbol values, with a graph that is built when needed."""
         made = copy(self)
-        made._values, made._graph = values, graph
+        made._values, made.graph = values, graph
         return made
 
     def __call__(
@@ -195,7 +264,7 @@ class Replay:
         inputs: Sequence[torch.Tensor],
     ) -> Tensors:
         differentiable = torch.is_grad_enabled()
-        wanted = [inputs[i] for i in self._grad_inputs]
+        wanted = [inputs[i] for i in self.state.grad_inputs]
         gradients: Tensors = run_backward(
             results, tangents, wanted, keep=differentiable, create=differentiable
         )
@@ -206,31 +275,31 @@ class Replay:
         flows to it through another input that was computed from it.
         """
         spare = self._read_in_backward() if is_outdated else set[int]()
-        pairs = zip(self._needed, values, strict=True)
+        pairs = zip(self.state.needed, values, strict=True)
         missing = [needed for needed, value in pairs if value is None and needed.index not in spare]
         if missing and is_outdated:
             raise OutdatedBackward(len(missing))
         if missing:
-            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in missing)
+            size = sum(hint_of(self.state.inputs[needed.index].nbytes) for needed in missing)
             raise DoubleBackward(
                 f"{len(missing)} of its inputs ({size / 1e6:.1f} MB) are not saved for that\n"
                 "  hint: run it again: from now on they are saved (inference tensors cannot be)"
             )
         known = {
             needed.index: value.clone() if needed.copied else value.view_as(value)
-            for needed, value in zip(self._needed, values, strict=True)
+            for needed, value in zip(self.state.needed, values, strict=True)
             if value is not None
         }
         return [
             known[i] if i in known else _stand_in(spec_at(spec, self._values))
-            for i, spec in enumerate(self._inputs)
+            for i, spec in enumerate(self.state.inputs)
         ]
 
     def _read_in_backward(self) -> set[int]:
         """Return the inputs that only backwards of autograd functions read. Those read the tensors
         that the call holds, at their current values.
         """
-        graph = self._graph()
+        graph = self.graph()
         holders = [] if graph is None else placeholders(graph)
         return {
             i
@@ -241,10 +310,10 @@ class Replay:
     def _run(
         self, inputs: Sequence[torch.Tensor], held: tuple[object, ...] | None
     ) -> Sequence[torch.Tensor]:
-        graph = self._graph()
+        graph = self.graph()
         if graph is None:
             raise DoubleBackward("its graph is not available")
-        with self._modes.again(), holding(held, outdated=True):
+        with self.state.modes.again(), holding(held, outdated=True):
             outputs: Sequence[torch.Tensor]
             if held is not None and regions_of(graph):
                 outputs = run_checkpointed(graph, inputs, held)
@@ -253,7 +322,7 @@ class Replay:
         return outputs
 
     def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:
-        place, traced_spec = self._results[tangent]
+        place, traced_spec = self.state.results[tangent]
         spec = spec_at(traced_spec, self._values)
         found = None if place is None else outputs[place.index]
         if found is not None and place is not None and place.base:
@@ -265,32 +334,6 @@ class Replay:
         ):
             raise DoubleBackward("a second run of the graph gives other results")
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Modes:
-    """The modes that change results of torch functions."""
-
-    grad: bool
-    autocast: Autocast
-    attention: tuple[bool, ...]  # enabled kernels; some cannot be differentiated twice
-
-    @staticmethod
-    def now() -> _Modes:
-        # A replay under another attention kernel might not be differentiable again.
-        kernels = tuple(bool(enabled()) for enabled, _ in _ATTENTION)
-        return _Modes(torch.is_grad_enabled(), read_autocast(), kernels)
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Enter these modes and restore the previous ones."""
-        before = _Modes.now().attention
-        with torch.set_grad_enabled(self.grad), autocast_as(self.autocast):
-            try:
-                _choose_attention(before, self.attention)
-                yield
-            finally:
-                _choose_attention(self.attention, before)
 
 
 def _choose_attention(before: tuple[bool, ...], wanted: tuple[bool, ...]) -> None:
@@ -307,26 +350,18 @@ _ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Position of a result: the output at `index`, or its base if `base` is set."""
-
-    index: int
-    base: bool
-
-
-def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
+def _results(partition: Partition) -> list[tuple[ResultPlace | None, TensorSpec]]:
     """Return, per tangent, the position of its result among the torch-level outputs, and its
     spec.
     """
     flat = result_nodes(partition.forward)
-    places: dict[int, _Place] = {}
+    places: dict[int, ResultPlace] = {}
     for index, output in enumerate(partition.outputs):
         if isinstance(output, ViewOf) and output.result is not None:
-            places.setdefault(output.result, _Place(index, True))
+            places.setdefault(output.result, ResultPlace(index, True))
     for index, output in enumerate(partition.outputs):
         if isinstance(output, Result):
-            places[output.index] = _Place(index, False)
+            places[output.index] = ResultPlace(index, False)
     return [(places.get(r), node_spec(flat[r])) for r in partition.tangents]
 
 

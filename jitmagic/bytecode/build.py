@@ -124,15 +124,15 @@ def load_const(value: object) -> Code:
     """Push a constant: -> value.
 
     Any object is allowed. One that is not hashable, or whose hash runs user code, is put into a
-    _Box, because debuggers, profilers and IPython's tracebacks hash code objects, and that hashes
+    Box, because debuggers, profilers and IPython's tracebacks hash code objects, and that hashes
     the constants.
     """
     if _hashes_plainly(value):
         return [Instruction("LOAD_CONST", value)]
-    return [Instruction("LOAD_CONST", _Box(value)), *load_attr("value")]
+    return [Instruction("LOAD_CONST", Box(value)), *load_attr("value")]
 
 
-class _Box:
+class Box:
     """Hashes and compares by identity, independent of its content."""
 
     __slots__ = ("value",)

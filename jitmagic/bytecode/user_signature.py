@@ -16,13 +16,13 @@ from types import CodeType
 
 from .instruction import Body
 
-__all__ = ["in_users_order", "shown_as", "with_signature"]
+__all__ = ["UserSignature", "in_users_order", "shown_as", "with_signature"]
 
 _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 @dataclass(frozen=True, slots=True)
-class _Signature:
+class UserSignature:
     """Parameter counts, stored as the last constant of the code."""
 
     argcount: int
@@ -44,7 +44,7 @@ def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> C
     flags = [flag for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS) if body.flags & flag]
     bound = frozenset(parameters)
     stars = sum(flag for name, flag in zip(starred, flags, strict=True) if name in bound)
-    signature = _Signature(
+    signature = UserSignature(
         sum(name in bound for name in plain), sum(name in bound for name in named), stars
     )
     return code.replace(co_consts=(*code.co_consts, signature))
@@ -53,7 +53,7 @@ def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> C
 def shown_as(code: CodeType) -> CodeType | None:
     """Return the code to show in place of generated `code`; None for the user's own code."""
     signature = code.co_consts[-1] if code.co_consts else None
-    if not isinstance(signature, _Signature):
+    if not isinstance(signature, UserSignature):
         return None
     return code.replace(
         co_argcount=signature.argcount,

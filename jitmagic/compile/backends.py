@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from ..budget import uncounted
 from ..bytecode import FrameSnapshot
+from ..construction import made_by
 from ..errors import ASSERTION, CompileFailed
 from ..graph.lazy_module import with_code
 from ..graph.operators.autocast import restoring_modes
@@ -31,7 +32,13 @@ _FX_CODE = "<eval_with_key>"  # the file name that torch.fx gives the code of a 
 
 def interpreted_by_torch(gm: GraphModule) -> Executable:
     """Return the executable of backend="eager"."""
-    return restoring_modes(gm, with_code(in_python(gm)).forward)
+    forward = restoring_modes(gm, with_code(in_python(gm)).forward)
+
+    def run(*inputs: torch.Tensor) -> tuple[object, ...]:
+        made: tuple[object, ...] = forward(*inputs)
+        return made
+
+    return made_by(run, "interpreted", gm)
 
 
 def call_backend(

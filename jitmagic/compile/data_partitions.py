@@ -34,7 +34,7 @@ from ..spec import TensorSpec
 from ..torch_types import Executable
 from ..trace.result import NOWHERE, GraphInput, Trace
 from ..trace.varying.concrete import hints_of, places_of, with_hints
-from .sized_joint import Builders
+from .sized_backwards import Builders
 from .sizes import CompiledGraph, SizeCompiler
 
 __all__ = ["compile_partitions", "has_all_sizes", "results_of", "trace_of", "trace_of_body"]

@@ -18,7 +18,7 @@ from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
-from ..frame.ledger import Variant
+from ..frame.ledger import EntryForm, Variant
 from ..frame.locked_frames import RetryEager, while_held
 from ..frame.native import (
     Entry,
@@ -55,7 +55,6 @@ __all__ = [
     "has_operations",
     "left_to_eager",
     "make_entry",
-    "variant_of",
     "wrap_executable",
 ]
 
@@ -238,7 +237,11 @@ def _partially_written(traced: Trace, in_parts: bool) -> tuple[tuple[int, ...], 
 
 
 def make_entry(
-    handle: Handle, snapshot: FrameSnapshot, traced: Trace, run: Executable | None
+    handle: Handle,
+    snapshot: FrameSnapshot,
+    traced: Trace,
+    run: Executable | None,
+    record: Recording,
 ) -> Entry | Eager:
     """Return the entry; Eager if the frame's effects cannot be reproduced. `run`: the executable,
     or None.
@@ -255,6 +258,8 @@ def make_entry(
         called = run if run is not None else _no_graph
         entry = Entry(GuardProgram(steps), called, inputs if run else (), shape, False)
         entry.mutates = not can_start_over(traced)  # eager must not repeat a graph that raised
+        form = EntryForm(sources, template, run is not None)
+        entry.notes = _variant_of(handle, traced, record, form)
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
     scope = FrameScope(
@@ -277,6 +282,7 @@ def make_entry(
     hooked = isinstance(end, Break) and end.reason.hooks_callees and not end.callee_holds
     entry = Entry(program, residual, None, None, hooked)
     retry.set_entry(entry)
+    entry.notes = _variant_of(handle, traced, record, None)
     return entry
 
 
@@ -285,7 +291,9 @@ def _no_graph() -> tuple[object, ...]:
     return ()
 
 
-def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
+def _variant_of(
+    handle: Handle, traced: Trace, record: Recording, form: EntryForm | None
+) -> Variant:
     """Return the Variant that the entry is recorded with."""
     ends = None
     if (end := traced.unexpected_break) is not None:
@@ -301,4 +309,5 @@ def variant_of(handle: Handle, traced: Trace, record: Recording) -> Variant:
         constants=constants,
         speculates=traced.speculates,
         loops=traced.loops.idle,
+        form=form,
     )

@@ -31,7 +31,7 @@ from .background import left_to_background
 from .graph_passes import edit_loops
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
-from .sized_joint import Builders
+from .sized_backwards import Builders
 from .tuning import best_kernels, best_products
 
 __all__ = ["build_executable", "build_native", "builders_for_sizes"]

@@ -15,7 +15,6 @@ import torch
 from torch.fx import GraphModule
 
 from ..autograd.autograd_function import BackwardCache, fx_executable
-from ..autograd.backward_graphs import backward_without
 from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
 from ..budget import OutOfTime, within
@@ -26,7 +25,14 @@ from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.examples import examples
 from ..torch_types import Executable
 
-__all__ = ["at_first_use", "prepare_backward", "stand_in_inputs", "warn_of_replay", "warn_once"]
+__all__ = [
+    "at_first_use",
+    "build_backward",
+    "prepare_backward",
+    "stand_in_inputs",
+    "warn_of_replay",
+    "warn_once",
+]
 
 
 def prepare_backward(
@@ -42,19 +48,20 @@ def prepare_backward(
         return None
     if record.wanted:
         # Never run: its kernels are collected, to be built together with the forward's.
-        gm = backward_without(parts, ())
-        build(gm, "backward", options, record, make_inputs, training=True)
-    backward = BackwardCache.of(lambda gm: _build_backward(build, gm, options, later), parts)
+        build(parts.backward, "backward", options, record, make_inputs, training=True)
+    backward = BackwardCache.of(lambda gm: build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # for status(), which must not keep it alive
     return backward
 
 
-def _build_backward(
+def build_backward(
     build: Callable[..., Executable],
     gm: GraphModule,
     options: Options,
     record: Recording,
 ) -> Executable:
+    """Return the executable of a backward graph, at its first use."""
+
     def made(record: Recording) -> Executable:
         make_inputs = partial(stand_in_inputs, gm)
         return build(gm, "backward", options, record, make_inputs, training=True)

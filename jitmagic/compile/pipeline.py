@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch.fx import GraphModule
 
 from ..autograd.autograd_function import BackwardCache, fx_executable, make_callable
 from ..autograd.backward_graphs import SavedLayouts
@@ -50,7 +51,7 @@ from ..torch_types import Executable
 from ..trace.residual.generators import rewrite_generator
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
-from ..trace.result import Trace
+from ..trace.result import Constant, Return, Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, may_wait
@@ -60,26 +61,39 @@ from .entries import (
     has_operations,
     left_to_eager,
     make_entry,
-    variant_of,
     wrap_executable,
 )
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .func_transforms import under_transforms
 from .graph_passes import edit_captured, edit_joint, edit_parts
-from .lazy_backwards import prepare_backward, stand_in_inputs, warn_of_replay
+from .lazy_backwards import build_backward, prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
-from .sizes import CompiledGraph, SizeCompiler, compile_sizes
+from .sized_backwards import SizedBackwards, SizedGraphs
+from .sizes import CompiledGraph, SizeCompiler, SizedState, compile_sizes
 from .subgraphs import compile_subgraphs
 from .tracing import stop_before, trace_frame, trace_statically
 
-__all__ = ["compile_frame", "flatten", "rewrite_generator"]
+__all__ = [
+    "compile_backward",
+    "compile_frame",
+    "flatten",
+    "rewrite_generator",
+    "size_compiler",
+    "sized_backwards",
+    "warn_of_replay",
+]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
 _ATTEMPTS = 4  # traces of a frame; each failed one names an operation to break the graph before
 # Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
-for _called_in_graph in (BackwardCache.__call__, Replay.__call__, SizeCompiler.missed):
+for _called_in_graph in (
+    BackwardCache.__call__,
+    BackwardCache.make,
+    Replay.__call__,
+    SizeCompiler.missed,
+):
     hide(_called_in_graph.__code__)
 
 
@@ -165,7 +179,7 @@ def _compile_trace(
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
-            entry = make_entry(handle, snapshot, traced, run)
+            entry = make_entry(handle, snapshot, traced, run, record)
     except OutOfTime as over:
         over.guards = traced.guards
         raise
@@ -177,7 +191,6 @@ def _compile_trace(
         return eager_entry(handle.run_hooked, snapshot, traced.guards, failed)
     if isinstance(entry, Eager):
         return eager_entry(handle.run_hooked, snapshot, traced.guards, entry)
-    entry.notes = variant_of(handle, traced, record)
     return entry
 
 
@@ -273,6 +286,26 @@ def _compile_ahead(
     backward = prepare_backward(build, parts, options, record, later, make_inputs)
     executable = make_callable(parts, forward, backward, gm, partial(warn_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))
+
+
+def compile_backward(graph: GraphModule, options: Options, record: Recording) -> Executable:
+    """Compile the backward of an entry that another process has compiled."""
+    return build_backward(build_executable, graph, options, record)
+
+
+def size_compiler(
+    name: str, state: SizedState, options: Options, record: Recording
+) -> SizeCompiler:
+    """Return what compiles an entry of another process for further sizes."""
+    nothing = Return(Constant(None))
+    traced = Trace(name, state.graph, state.inputs, (), (), nothing, mutated=state.mutated)
+    static = partial(_compile_static, options=options)
+    return SizeCompiler(traced, static, builders_for_sizes(options, record), options, record)
+
+
+def sized_backwards(graphs: SizedGraphs, options: Options, record: Recording) -> SizedBackwards:
+    """Return what compiles the backwards of an entry of another process for further sizes."""
+    return SizedBackwards(graphs, builders_for_sizes(options, record), options)
 
 
 def _of_frozen_weights(

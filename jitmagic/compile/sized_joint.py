@@ -19,58 +19,37 @@ graph is compared with the result of its operation at the sizes of each tuple.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock
 from typing import NamedTuple
 
 from torch.fx import GraphModule
 
 from ..autograd.autograd_function import SizedAutogradFunction
-from ..autograd.backward_graphs import backward_without
 from ..autograd.nodes import flat_outputs, node_spec
 from ..autograd.partition import partition
 from ..autograd.result import Joint, Partition, output_specs
 from ..autograd.symbolic_joint import trace_sized_joint
 from ..autograd.verify import verify_joint
-from ..devices import Target
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
-from ..late import collector_paused
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.native import BySizes, SizeTemplate, Step, by_sizes, split_template
+from ..runtime.native import SizeTemplate, Step, split_template
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.predicates import Predicates, checks, fresh_sizes
+from ..symbols.predicates import Predicates, fresh_sizes
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
 from .graph_passes import edit_joint, edit_parts
+from .sized_backwards import Builders, SizedBackwards, SizedGraphs
 from .template import SizeTuple, Template, Templates
 
-__all__ = ["KEPT", "Builders", "BuiltExecutable", "SizedJoint", "places_among"]
-
-Missing = tuple[int, ...]
-KEPT = 64  # executables cached per template; building an evicted one again takes microseconds
-
-
-class Builders(NamedTuple):
-    """Functions that build executables for a SizedJoint (`executable.builders_for_sizes`).
-
-    `target` chooses the target of a graph. `graph` builds the executable of a concrete graph;
-    its last argument says whether gradients are computed by or after it.
-    `backward` calls its first argument to build a backward; if that fails, it replays the graph
-    that the second returns. `warn_of_replay` warns that a backward runs op by op.
-    """
-
-    target: Callable[[GraphModule], Target]
-    graph: Callable[[GraphModule, str, Recording, bool], Executable]
-    backward: Callable[[Callable[[Recording], Executable], Callable[[], GraphModule]], Executable]
-    warn_of_replay: Callable[[bool], None]
+__all__ = ["BuiltExecutable", "SizedJoint", "places_among"]
 
 
 class BuiltExecutable(NamedTuple):
@@ -92,7 +71,7 @@ class _Part:
     parts: Partition
     function: SizedAutogradFunction
     forward: Templates
-    backwards: dict[Missing, BySizes] = field(default_factory=dict)
+    backwards: SizedBackwards
 
 
 class SizedJoint:
@@ -112,7 +91,6 @@ class SizedJoint:
     ) -> None:
         """`fixed`: symbols of the trace that are constants of this joint graph."""
         self._builders, self._options, self._hints = builders, options, values
-        self._lock = RLock()
         ranges = ranges_of(traced)
         self._named = tuple(ranges)  # the symbols of the trace
         self.predicates, sizes = fresh_sizes(ranges, values, fixed)
@@ -154,6 +132,11 @@ class SizedJoint:
             parts,
             SizedAutogradFunction(parts, self.symbols, gm, self._builders.warn_of_replay),
             forward,
+            SizedBackwards(
+                SizedGraphs(parts.backward, gm, len(parts.tangents), self.predicates),
+                self._builders,
+                self._options,
+            ),
         )
 
     def _templates(self, gm: GraphModule, name: str, training: bool) -> Templates:
@@ -229,41 +212,9 @@ class SizedJoint:
     def _run(self, part: _Part, forward: SizeTemplate | Executable) -> SizeTemplate | Executable:
         made: SizeTemplate | Executable = part.function.template(
             forward,
-            partial(self._backward, part),
-            lambda values: graph_at(part.subgraph.graph, self._known(values)),
+            part.backwards,
         )
         return made
-
-    def _backward(self, part: _Part, missing: Missing) -> BySizes:
-        """Return the backward without these tangents, for each size tuple."""
-        with self._lock, collector_paused():
-            if missing not in part.backwards:
-                part.backwards[missing] = self._new_backward(part, missing)
-            return part.backwards[missing]
-
-    def _new_backward(self, part: _Part, missing: Missing) -> BySizes:
-        gm = backward_without(part.parts, missing)
-        templates = self._templates(gm, "backward", True)
-
-        def build(values: SizeTuple, record: Recording) -> Executable:
-            template = templates.template(values, record)
-            if template is None:
-                return self._builders.graph(concrete(values), "backward", record, True)
-            if template.is_native:
-                known.add_template(checks((template.predicates,)), template.plan, None)
-            return template.instantiate(values)
-
-        def concrete(values: SizeTuple) -> GraphModule:
-            return graph_at(gm, self._known(values))
-
-        def missed(values: SizeTuple, _: object) -> Executable:
-            with self._lock:
-                run = self._builders.backward(partial(build, values), lambda: concrete(values))
-                known.add(values, run)
-                return run
-
-        known = by_sizes((), missed, KEPT)
-        return known
 
     def verify(self, values: SizeTuple) -> None:
         """Check that each node of the joint graphs gives its operation's result at these values."""

@@ -21,6 +21,7 @@ compiling takes longer than many calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import RLock
 from typing import NamedTuple
 
@@ -35,7 +36,15 @@ from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.source import Source
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
-from ..runtime.native import BySizes, Step, by_sizes, split_graph, undo_on_error
+from ..runtime.native import (
+    BySizes,
+    Step,
+    add_alone,
+    add_template,
+    by_sizes,
+    split_graph,
+    undo_on_error,
+)
 from ..spec import TensorSpec
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
@@ -45,13 +54,14 @@ from ..symbols.size_programs import SizeProgram
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from ..trace.residual.undo import can_start_over, written_before_raising
-from ..trace.result import Trace
+from ..trace.result import GraphInput, Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
 from .sized_backend import SizedBackend
-from .sized_joint import KEPT, Builders, BuiltExecutable, SizedJoint, places_among
+from .sized_backwards import KEPT, Builders
+from .sized_joint import BuiltExecutable, SizedJoint, places_among
 from .template import SizeTuple, for_all_sizes
 
-__all__ = ["CompiledGraph", "SizeCompiler", "compile_sizes"]
+__all__ = ["CompiledGraph", "SizeCompiler", "SizedState", "compile_sizes"]
 
 Shapes = Mapping[Source, tuple[int, ...]]
 Inputs = Callable[[], Sequence[torch.Tensor]]
@@ -71,6 +81,15 @@ class CompiledGraph(NamedTuple):
 
 
 Compile = Callable[[Trace, Inputs, Recording], CompiledGraph]
+
+
+@dataclass(frozen=True, slots=True)
+class SizedState:
+    """Holds what a SizeCompiler needs of a trace: data for another process."""
+
+    graph: torch.fx.GraphModule
+    inputs: tuple[GraphInput, ...]
+    mutated: tuple[int, ...]
 
 
 def compile_sizes(
@@ -155,11 +174,19 @@ class SizeCompiler:
         self._lock = RLock()
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         places = tuple(places_of(traced).values())
-        self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
+        state = SizedState(traced.graph, traced.inputs, traced.mutated)
+        self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static), state)
 
     def add(self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes and add the executable to `run`."""
-        self.run.add(values, self.compile_for(values, inputs, record))
+        self._add(values, self.compile_for(values, inputs, record))
+
+    def _add(self, values: SizeTuple, run: Executable) -> None:
+        """Add an executable to `run`, and to what another process makes of it if it is alone."""
+        if values in self._alone:
+            add_alone(self.run, values, run)
+        else:
+            self.run.add(values, run)
 
     def compile_for(
         self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording
@@ -176,7 +203,7 @@ class SizeCompiler:
         if not joint.is_ready(values):  # its kernels are for this tuple alone
             self._alone[values] = made.run
         if made.template is not None:
-            self.run.add_template(self._checks(made), made.template, self._verify_of(joint))
+            add_template(self.run, self._checks(made), made.template, self._verify_of(joint))
         elif (verify := self._verify_of(joint)) is not None:
             verify(values)
         return made.run
@@ -248,7 +275,7 @@ class SizeCompiler:
                 run = self._compile_in_call(values, inputs)
             else:
                 return self._graph
-            self.run.add(values, run)
+            self._add(values, run)
             return run
 
     def is_expected(self, values: SizeTuple) -> bool:

@@ -7,7 +7,6 @@ listed and cleared; shared caches are never changed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -18,11 +17,14 @@ from pathlib import Path
 from typing import overload
 
 from ..api import handle_of, tagged_handle
+from ..artifact.entry import StoredEntry
+from ..artifact.guards import Mismatch
+from ..artifact.library import stored_files
 from ..errors import BundleError, UsageError
 from ..options import make_options
-from ..runtime.bundles import ENTRY, KINDS, Bundled, Unbundled, read_bundle, write_bundle
+from ..runtime.bundles import KINDS, Bundled, Unbundled, read_bundle, write_bundle
 from ..runtime.load import Loaded
-from ..runtime.store import SharedFolder, Store, store_of
+from ..runtime.store import ENTRY, SharedFolder, Store, store_of
 from .explanation.html import grid_html
 from .words import count, duration, size
 
@@ -203,7 +205,7 @@ class Cache(_Grid):
     def bundle(self, path: str | os.PathLike[str], *targets: object) -> Bundled:
         """Write cached files to one zip, for `unbundle` on another machine of the same kind.
 
-        targets: tagged functions and modules, whose kernels are chosen; names of entries and
+        targets: tagged functions and modules, with their entries and kernels; names of entries and
             beginnings of keys, as `list` shows them; without any, everything in the own folder
         Raises BundleError if there is nothing to write or the path cannot be written.
         """
@@ -275,23 +277,23 @@ class Cache(_Grid):
             known = list(self._files(named=True))
             chosen = [f for f in known if f.name == target or f.key.startswith(target)]
             if not chosen:
-                names = sorted({f.name for f in known if f.name})
+                names = sorted({f.name for f in known if f.name}) or ["none"]
                 raise UsageError.unknown("cached function or key", target, names)
             return [file.file for file in chosen]
         if handle_of(target) is None:
             raise UsageError(f"{target!r} is neither a tagged function nor a name of the cache")
-        kept = (stage.kept for record in tagged_handle(target).journal for stage in record.stages)
-        return [file for loaded in kept if isinstance(loaded, Loaded) for file in loaded.files]
+        handle = tagged_handle(target)
+        kept = (stage.kept for record in handle.journal for stage in record.stages)
+        kernels = [file for loaded in kept if isinstance(loaded, Loaded) for file in loaded.files]
+        return [*kernels, *stored_files(handle)]
 
 
 def _name_of(store: Store, key: str) -> str:
-    """Return the name in an entry's header, its first line, which is a JSON object."""
-    head = (store.peek(key, ENTRY) or b"").partition(b"\n")[0]
+    """Return the name of the function in an entry's header."""
     try:
-        facts = json.loads(head) if head.startswith(b"{") else {}
-    except ValueError:
+        name = StoredEntry.of(store.peek(key, ENTRY) or b"").header["name"]
+    except (Mismatch, LookupError, TypeError, RecursionError):  # of another version
         return ""
-    name = facts.get("name", "")
     return name if isinstance(name, str) else ""
 
 

@@ -50,7 +50,7 @@ from .native import Dispatcher, Entry, ModuleCall
 from .never_hooked import users_line
 from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
 
-__all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "EntryForm", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before their second call
 _LONGEST_LOOP = 32  # consecutive values of an int that may be a loop's index
@@ -103,6 +103,18 @@ class Comparable:
     nbytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class EntryForm:
+    """Says what the dispatcher calls the graph with, and how it makes the result.
+
+    `template` is a trace.residual.template.Template, which this package does not know.
+    """
+
+    sources: tuple[Source, ...]
+    template: Any
+    has_graph: bool
+
+
 @dataclass(eq=False, slots=True)
 class Variant:
     """The notes of an entry: the guards it was compiled for, its outcome and its counters.
@@ -125,6 +137,11 @@ class Variant:
     mispredictions: int = 0  # calls in which such a branch went the other way
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
+    form: EntryForm | None = None  # None: the result is made by Python code
+    place: int | None = None  # in the library of entries on disk
+    files: Sequence[str] = ()  # kernels in the cache that an entry of an earlier process loaded
+    changed: Callable[[Entry], None] = field(default=lambda entry: None)
+    """Called with the entry after a comparison with eager, or with the entry that replaces it."""
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""
@@ -206,8 +223,10 @@ class Ledger:
             return False
         other.notes.instance = entry.notes.instance
         other.notes.number = entry.notes.number
+        other.notes.place, other.notes.changed = entry.notes.place, entry.notes.changed
         self._dispatcher.remove(entry)
         self._dispatcher.add(other)
+        other.notes.changed(other)
         return True
 
     def why_given_up(self, entry: Entry, error: Exception) -> str | None:

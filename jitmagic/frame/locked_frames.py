@@ -37,7 +37,7 @@ class RetryEager:
     """
 
     def __init__(self, handle: Handle, *, is_locked: bool) -> None:
-        self._handle, self._is_locked = ref(handle), is_locked
+        self._handle, self.is_locked = ref(handle), is_locked
         self._entry: Callable[[], Entry | None] = lambda: None
 
     def set_entry(self, entry: Entry) -> None:
@@ -45,7 +45,7 @@ class RetryEager:
         self._entry = ref(entry)
 
     def __call__(self, *values: object) -> object:
-        if self._is_locked:
+        if self.is_locked:
             raise _RestartAsEager
         handle = self._handle()
         assert handle is not None

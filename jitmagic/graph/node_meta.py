@@ -52,6 +52,9 @@ class MetaKey(NamedTuple):
     stage: Literal["trace", "joint", "both"]  # the graphs whose nodes carry it
     type: type
     meaning: str
+    is_kept: bool = (
+        True  # whether a stored graph has it (graph/data): the tracer is not done with it
+    )
 
 
 KEYS: dict[str, MetaKey] = {
@@ -62,7 +65,7 @@ KEYS: dict[str, MetaKey] = {
     "lines": MetaKey("both", tuple, "UserLines: the user's, then those it was inlined from "
                      "(innermost first)"),
     "step": MetaKey("trace", int, "the tracer's number of the root frame's instruction that the "
-                    "call is part of"),
+                    "call is part of", is_kept=False),
     "mutates": MetaKey("trace", tuple, "nodes of arguments that are written in place"),
     "freed": MetaKey("trace", bool, "an output whose history a backward in the graph has freed"),
     "hooked": MetaKey("trace", bool, "an output on which the exit of the frame registers hooks: "
@@ -77,11 +80,12 @@ KEYS: dict[str, MetaKey] = {
     "number": MetaKey("trace", bool, "such a tensor, filled with a Size (computed from sizes)"),
     "range": MetaKey("trace", Interval, "of a float in which the call that reads it behaves alike"),
     "random": MetaKey("trace", bool, "the call draws from the random number generator"),
-    "inference": MetaKey("trace", bool, "a tensor created under inference mode"),
+    "inference": MetaKey("trace", bool, "a tensor created under inference mode", is_kept=False),
     "speculated": MetaKey("trace", bool, "an assertion that a data-dependent branch goes as in "
                           "the traced call"),
     "mask_kind": MetaKey("trace", tuple, "of an attention mask made of constants: the count of "
-                         "writes when it was read, then 'nothing', 'causal' or None"),
+                         "writes when it was read, then 'nothing', 'causal' or None",
+                         is_kept=False),
     "checkpoint": MetaKey("both", object, "the `Recomputed` region (recomputed.py) that the call "
                           "is part of"),
     "enters": MetaKey("trace", dict, "Rerun -> the tensor's position among the inputs of that "

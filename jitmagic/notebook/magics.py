@@ -254,7 +254,7 @@ class CompileMagics(Magics):
     def jit_cache(self, line: str) -> object:
         """Show what the cache on disk holds, empty it, or pack it into one file.
 
-        `%jit_cache bundle x.jmz step` packs the kernels of `step`; without a name, everything.
+        `%jit_cache bundle x.jmz step` packs what is compiled of `step`; without a name, everything.
         """
         return run_command(parse("%jit_cache", self.jit_cache, line), self.shell.user_ns)
 

@@ -33,9 +33,9 @@ import torch
 from ..errors import BundleError
 from ..figures import count, size
 from ..platforms import processor_features
-from .store import Store
+from .store import ENTRY, Store
 
-__all__ = ["ENTRY", "KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "write_bundle"]
+__all__ = ["KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "write_bundle"]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -62,7 +62,6 @@ class Kind:
     needs: tuple[str, ...] | None
 
 
-ENTRY = ".entry"  # of compiled functions
 KINDS: Mapping[str, Kind] = {
     ".so": Kind("kernel", ("system", "processor")),
     ".o": Kind("object", ("system", "processor")),

@@ -8,13 +8,16 @@ extension raises NativeMissing, a compiler error ToolchainError; executable.py h
 from __future__ import annotations
 
 import ctypes
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
 from ..budget import check, left
 from ..codegen.plan import KernelSource, Plan
+from ..construction import made_by
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
@@ -36,7 +39,8 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
-from .store import store_of
+from .store import content_key, store_of
+from .toolchain import Library
 from .translation_units import build_units
 from .triton_kernels import Cubin, build_cubins
 
@@ -81,6 +85,7 @@ class _Kernels:
 
 Report = Callable[[str], None]
 Others = Mapping[str, CpuEntry]
+Images = Mapping[str, bytes]
 _NO_OTHERS: Others = MappingProxyType({})
 
 
@@ -95,18 +100,38 @@ def load(
     options: Options,
     report: Report = _ignore,
     others: Others = _NO_OTHERS,
+    images: Images | None = None,
 ) -> Loaded:
     """Build and bind the kernels of `source` and return the executable of `plan`. `report` receives
-    progress messages; `others` are further kernels that the plan launches.
+    progress messages; `others` are further kernels that the plan launches; `images`: shared objects
+    of C++ units, by their text, in place of those of the cache.
     """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
+    elif images is not None:
+        loaded = Loaded(
+            make_executable(plan, _from_images(source, images)), True, len(source.symbols)
+        )
     else:
         build = _load_triton if source.language == "triton" else _load_host
         loaded = build(plan, source, target, options, report, others)
-    return (
-        replace(loaded, run=with_cuda_graphs(loaded.run, plan)) if options.cuda_graphs else loaded
-    )
+    if options.cuda_graphs:
+        loaded = replace(loaded, run=with_cuda_graphs(loaded.run, plan))
+    if not others:
+        made_by(loaded.run, "load", plan, source, target)
+    return loaded
+
+
+def _from_images(source: KernelSource, images: Images) -> dict[str, KernelEntry]:
+    """Return the kernels of shared objects that are given."""
+    entries: dict[str, KernelEntry] = {}
+    for unit in source.units:
+        image = images[unit.text]
+        library = Library(
+            image, content_key(image), unit.symbols, True, Path(tempfile.gettempdir())
+        )
+        entries |= {name: CpuEntry(library.address(name), library) for name in unit.symbols}
+    return entries
 
 
 def load_template(
@@ -120,6 +145,7 @@ def load_template(
     """Load a plan with Sizes. `symbols` are in the order of their values."""
     loaded = _loaded_template(plan, source, symbols, target, options, report)
     graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
+    made_by(loaded.plan, "load_template", plan, source, tuple(symbols), target)
     return replace(loaded, graph_pool=graph_pool)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -30,6 +30,7 @@ from ..codegen.plan import (
     Slot,
     View,
 )
+from ..construction import construction_of, made_by
 from ..extension import runtime_module
 from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
@@ -44,6 +45,8 @@ __all__ = [
     "KernelEntry",
     "SizeTemplate",
     "Step",
+    "add_alone",
+    "add_template",
     "by_sizes",
     "executable_template",
     "freed_results",
@@ -146,14 +149,16 @@ def executable_template(
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
     """Wrap `run` so that Python numbers at these positions become 0-dim CPU tensors."""
-    return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().WithNumbers(run, positions)
+    return made_by(made, "with_numbers", run, positions)
 
 
 def with_held_objects(run: Executable, inputs: int) -> Executable:
     """Wrap `run`, which takes `inputs` arguments. Its autograd nodes keep the further ones alive,
     for the checks that their backwards need.
     """
-    return runtime_module().HoldingObjects(run, (inputs,))  # type: ignore[no-any-return]
+    made: Executable = runtime_module().HoldingObjects(run, (inputs,))
+    return made_by(made, "with_held_objects", run, inputs)
 
 
 def undo_on_error(
@@ -163,14 +168,16 @@ def undo_on_error(
     generator if it `draws`. After a write to an input at `watched` the exception has the attribute
     `__jitmagic_wrote__`.
     """
-    return runtime_module().UndoOnError(run, written, watched, draws)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().UndoOnError(run, written, watched, draws)
+    return made_by(made, "undo_on_error", run, written, draws, watched)
 
 
 def freed_results(run: Executable, results: tuple[int, ...], leaves: tuple[int, ...]) -> Executable:
     """Wrap `run` so that a backward of the results at these positions raises. The backward inside
     the graph freed their history, which led to the inputs at `leaves`.
     """
-    return runtime_module().FreedResults(run, results, leaves)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().FreedResults(run, results, leaves)
+    return made_by(made, "freed_results", run, results, leaves)
 
 
 class Step(NamedTuple):
@@ -191,7 +198,8 @@ def split_graph(
     constants: tuple[torch.Tensor, ...] = (),
 ) -> Executable:
     """Chain executables into one. Slots of constants follow those of the inputs."""
-    return runtime_module().SplitGraph(inputs, tuple(steps), results, constants)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().SplitGraph(inputs, tuple(steps), results, constants)
+    return made_by(made, "split_graph", inputs, tuple(steps), results, constants)
 
 
 def split_template(
@@ -210,7 +218,7 @@ def split_template(
     made: SizeTemplate = runtime_module().SplitTemplate(
         inputs, tuple(steps), results, numbers, code.program()
     )
-    return made
+    return made_by(made, "split_template", inputs, tuple(steps), results, constants, symbols)
 
 
 def torch_call(
@@ -222,7 +230,8 @@ def torch_call(
     """Wrap a torch function as an executable. Arguments are inputs, (position,), or constants,
     (constant, None); `names` are those of the last ones. See extensions/runtime/called.cpp.
     """
-    return runtime_module().TorchCall(inputs, function, arguments, names)  # type: ignore[no-any-return]
+    made: Executable = runtime_module().TorchCall(inputs, function, arguments, names)
+    return made_by(made, "torch_call", inputs, function, arguments, names)
 
 
 class BySizes(Protocol):
@@ -253,13 +262,39 @@ def by_sizes(
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Executable],
     most: int = sys.maxsize,
     excluded: tuple[tuple[int, ...], ...] = (),
+    state: object = None,
 ) -> BySizes:
     """Return an executable that selects another one by the sizes of its inputs, read at `places`
     (input, dimension). Of the executables that templates make, the `most` recently used are cached.
     For size tuples in `excluded`, and where no template applies, `miss` returns the one to call,
-    which is cached only if `add` is called with it. See sized.cpp.
+    which is cached only if `add` is called with it. See sized.cpp. `state`: the data of which
+    another process makes `miss`.
     """
-    return runtime_module().BySizes(places, miss, most, excluded)  # type: ignore[no-any-return]
+    made: BySizes = runtime_module().BySizes(places, miss, most, excluded)
+    return made_by(made, "by_sizes", places, most, excluded, state, list[Any](), dict[Any, Any]())
+
+
+def add_template(
+    run: BySizes,
+    predicates: SizeProgram,
+    template: SizeTemplate,
+    checked: Callable[[tuple[int, ...]], None] | None = None,
+) -> None:
+    """Let `run` use a template for sizes that satisfy the predicates; `checked` is called with each
+    first.
+    """
+    run.add_template(predicates, template, checked)
+    made = construction_of(run)
+    made.arguments[-2].append((predicates, template))
+    made.on_change()
+
+
+def add_alone(run: BySizes, values: tuple[int, ...], executable: Executable) -> None:
+    """Let `run` use an executable for these sizes, for which there is no template."""
+    run.add(values, executable)
+    made = construction_of(run)
+    made.arguments[-1][values] = executable
+    made.on_change()
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:

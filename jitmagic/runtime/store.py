@@ -38,6 +38,7 @@ from .size_limit import File, SizeLimit, files_of
 
 __all__ = [
     "BUILD_PREFIX",
+    "ENTRY",
     "SharedFolder",
     "Store",
     "content_key",
@@ -48,6 +49,7 @@ __all__ = [
 
 _SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders ignore it
 _SEAL_BYTES = len(_SEAL) + 64 + 1
+ENTRY = ".entry"  # suffix of compiled entries; the suffixes of kernels are those of their files
 BUILD_PREFIX = "build-"  # prefix of folders in which something is being built
 _LOCK = "lock"
 _SUBFOLDER = "kernels"  # of a folder that an option names

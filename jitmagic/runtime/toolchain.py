@@ -39,6 +39,7 @@ __all__ = [
     "flags",
     "header_folder",
     "is_built",
+    "library_image",
     "linked_with",
     "missing_objects",
 ]
@@ -164,6 +165,11 @@ def _key(text: str, target: Target) -> str:
         _machine_key(),
         target.isa,
     )
+
+
+def library_image(text: str, target: Target, store: Store) -> bytes | None:
+    """Return the shared object of a text from the cache. Raises ToolchainError as `is_built`."""
+    return store.get(_key(text, target), ".so")
 
 
 def is_built(text: str, target: Target, store: Store) -> bool:

@@ -12,6 +12,7 @@ torch's ShapeEnv, without sympy. Nothing here depends on tensors or graphs.
     polynomial         products of symbols in the normal form of sizes; expressions as text
     rounding           int(n * 0.75) and the like as integer arithmetic
     narrowing          the ranges to which a Context narrows symbols
+    context_facts      what a Context knows, as data
     context            Context: `decide`, `require`; Specialize: a symbol must be a constant
     size               Size: a dimension that computes like an int, unbacked or not
     predicates         conditions under which code compiled at one size is valid

@@ -20,6 +20,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from .context_facts import ContextFacts
 from .expr import Expr, Integer, add, linear, mul
 from .interval import EXACT, INT64, MANY, Interval, farthest
 from .narrowing import FLOAT_LADDER, INT_LADDER, comparing_with, reach, solved_for
@@ -74,6 +75,10 @@ class Specialize(Exception):
         self.is_trip_count = is_trip_count
 
 
+def _refuse(symbol: Symbol, interval: Interval) -> NoReturn:
+    raise Specialize((symbol,), "its range was narrowed after the trace")
+
+
 class Context:
     """The symbols of one trace, their ranges and the relations assumed between them."""
 
@@ -106,6 +111,37 @@ class Context:
         if example is not None:
             self._examples[symbol] = example
 
+    @property
+    def facts(self) -> ContextFacts:
+        """All that is known, as data."""
+        return ContextFacts(
+            hints=tuple(self._hints.items()),
+            examples=tuple(self._examples.items()),
+            ranges=tuple(self._ranges.items()),
+            refined=tuple(self._refined.items()),
+            related=tuple(self._related.items()),
+            deferred_asserts=tuple(self.deferred_asserts),
+            excludes_sizes=self.excludes_sizes,
+        )
+
+    def report_to(
+        self, assume: Callable[[Symbol, Interval], None], relate: Relate | None = None
+    ) -> None:
+        """Report new assumptions to these functions, as those given to the constructor."""
+        self._assume, self._relate = assume, relate
+
+    @classmethod
+    def of(cls, facts: ContextFacts) -> Context:
+        """Return a Context that knows these facts. Until `report_to` it refuses to assume more."""
+        made = cls(_refuse)
+        made.excludes_sizes = facts.excludes_sizes
+        made._hints, made._examples = dict(facts.hints), dict(facts.examples)
+        made._ranges, made._refined = dict(facts.ranges), dict(facts.refined)
+        made._related = dict(facts.related)
+        made.deferred_asserts = dict.fromkeys(facts.deferred_asserts)
+        made._known = made._trial(made._ranges)
+        return made
+
     def defer_assert(self, op: str, left: Expr, right: Expr) -> None:
         """Assume `left op right` of data-dependent sizes, where eager raises otherwise. The owner
         of the size checks it at run time; later code may rely on it.
@@ -128,11 +164,8 @@ class Context:
 
     def is_asserted(self, left: Expr, right: Expr) -> bool:
         """Return whether the trace expects these to be equal: eager raises otherwise."""
-        return ("==", left, right) in self.deferred_asserts or (
-            "==",
-            right,
-            left,
-        ) in self.deferred_asserts
+        asked = ("==", left, right), ("==", right, left)
+        return any(one in self.deferred_asserts for one in asked)
 
     def agreeing(self, values: dict[Expr, Any]) -> dict[Expr, Any] | None:
         """Return the values with data-dependent sizes changed so that expected equalities hold.

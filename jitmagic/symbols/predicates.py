@@ -18,7 +18,9 @@ from .size import Dimension, Size, expr_of, hintless
 from .size_programs import Relation, SizeCode, SizeProgram
 from .symbolic_numbers import Symbol
 
-__all__ = ["Predicates", "checks", "fresh_sizes", "read_as_ints"]
+__all__ = [
+    "Predicates", "checks", "fresh_sizes", "fresh_symbol", "is_fresh", "read_as_ints",
+]  # fmt: skip
 
 _COUNT = itertools.count()
 
@@ -36,6 +38,20 @@ class Predicates:
         self.context.excludes_sizes = excludes_sizes
         for symbol, hint in hints.items():
             self.context.add(symbol, hint)
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        ranges: Iterable[tuple[Symbol, Interval]],
+        relations: Iterable[tuple[str, Expr, Expr]],
+    ) -> Predicates:
+        """Return the predicates with these assumptions of a Context, which reports others to it."""
+        made = cls({})
+        made.ranges, made.relations = dict(ranges), dict.fromkeys(relations)
+        made.symbols, made.context = tuple(made.ranges), context
+        context.report_to(made._narrow, made._relate)
+        return made
 
     def _narrow(self, symbol: Symbol, interval: Interval) -> None:
         self.ranges[symbol], self._check = interval, None
@@ -89,7 +105,7 @@ def fresh_sizes(
         else:
             within = interval
         name = f"s{n}" if renames else symbol.name
-        own[Symbol(name, int, within, (symbol, next(_COUNT)))] = value
+        own[fresh_symbol(name, within, symbol)] = value
     predicates = Predicates(own, excludes_sizes)
     sizes: dict[Expr, Dimension] = {
         symbol: Size(one, predicates.context) if one.range.low < one.range.high else value
@@ -100,6 +116,17 @@ def fresh_sizes(
         if None not in moved:
             predicates.context.assume_relation(op, *moved)  # type: ignore[arg-type]
     return predicates, sizes
+
+
+def fresh_symbol(name: str, range: Interval, stands_for: object) -> Symbol:
+    """Return a symbol that equals no other one; `stands_for`: the symbol that it replaces."""
+    return Symbol(name, int, range, (stands_for, next(_COUNT)))
+
+
+def is_fresh(symbol: Symbol) -> bool:
+    """Return whether `fresh_symbol` made the symbol."""
+    origin = symbol.origin
+    return isinstance(origin, tuple) and isinstance(origin[0], Symbol)
 
 
 def _moved(expr: Expr, sizes: Mapping[Expr, Dimension]) -> Expr | None:
@@ -118,8 +145,7 @@ def read_as_ints(error: BaseException | None) -> set[Symbol]:
         error = error.__cause__
     if error is None:
         return set()
-    origins = (symbol.origin for symbol in error.symbols)
-    return {made[0] for made in origins if isinstance(made, tuple) and isinstance(made[0], Symbol)}
+    return {symbol.origin[0] for symbol in error.symbols if is_fresh(symbol)}  # type: ignore[index]
 
 
 def checks(

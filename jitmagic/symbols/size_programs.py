@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from ..construction import made_by
 from ..extension import runtime_module
 from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
@@ -20,7 +21,7 @@ from .interval import INT64, Interval
 from .size import Size
 from .symbolic_numbers import OPERATIONS, Apply, Symbol, kind_of
 
-__all__ = ["Relation", "SizeCode", "SizeProgram"]
+__all__ = ["Relation", "SizeCode", "SizeProgram", "size_program"]
 
 Relation = tuple[str, Expr, Expr]
 # Operators of normal forms. Native steps exist for ints; float operations call these functions.
@@ -42,6 +43,12 @@ class SizeProgram(Protocol):
         ...
 
 
+def size_program(count: int, code: tuple[tuple[object, ...], ...]) -> SizeProgram:
+    """Return the native program of a code, for `count` values."""
+    made: SizeProgram = runtime_module().SizeProgram(count, code)
+    return made_by(made, "size_program", count, code)
+
+
 class SizeCode:
     """A program under construction. Each number is computed once and has an index."""
 
@@ -57,8 +64,7 @@ class SizeCode:
         self._known.update(zip(symbols, range(self._count), strict=True))
 
     def program(self) -> SizeProgram:
-        made: SizeProgram = runtime_module().SizeProgram(self._count, tuple(self._code))
-        return made
+        return size_program(self._count, tuple(self._code))
 
     def expr(self, expr: Expr) -> int:
         """Return the index of the expression's number."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.artifact.entry import FORMAT
 from jitmagic.diagnostics.cache import Cache
 from jitmagic.runtime.store import Store, content_key, open_store
 from tests.processes import run_forked
@@ -29,11 +32,16 @@ def cache(tmp_path: Path, monkeypatch: Any) -> Cache:
     return jitmagic.cache
 
 
+def entry(header: object) -> bytes:
+    """An entry, as far as `cache` reads one."""
+    return zlib.compress(json.dumps({"format": FORMAT, "header": header}).encode())
+
+
 def fill(cache: Cache) -> Store:
     """A file of each kind, each used a day after the one before; the last ten days ago."""
     store = open_store(str(cache.folder.parent))
     for n, suffix in enumerate(KINDS):
-        data = b'{"name": "step"}\nbinary' if suffix == ".entry" else bytes(100 * n)
+        data = entry({"name": "step"}) if suffix == ".entry" else bytes(100 * n)
         path = store.put(KEYS[n], suffix, data)
         assert path is not None
         used = time.time() - (14 - n) * 86400
@@ -78,15 +86,20 @@ def test_summary_is_text_and_html(cache: Cache, tmp_path: Path, monkeypatch: Any
 
 
 def test_html_is_escaped(cache: Cache) -> None:
-    open_store(str(cache.folder.parent)).put(KEYS[0], ".entry", b'{"name": "<script>"}\n')
+    open_store(str(cache.folder.parent)).put(KEYS[0], ".entry", entry({"name": "<script>"}))
+    assert "&lt;script&gt;" in cache.list()._repr_html_()
     assert "<script>" not in cache.list()._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "header", [b"", b"{", b'{"name": 3}\n', b"[1]\n", b"\xff\n", b'{"n": 1}\n']
-)
-def test_entry_without_a_name(cache: Cache, header: bytes) -> None:
-    open_store(str(cache.folder.parent)).put(KEYS[0], ".entry", header)
+NAMELESS = (
+    b"", b"{}", zlib.compress(b"{}"), zlib.compress(b"[" * 100_000), entry([]), entry(None),
+    entry({"name": 3}), entry({}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("data", NAMELESS)
+def test_entry_without_a_name(cache: Cache, data: bytes) -> None:
+    open_store(str(cache.folder.parent)).put(KEYS[0], ".entry", data)
     assert [file.name for file in cache.list()] == [""]
 
 
@@ -185,3 +198,34 @@ def test_bundle_of_a_function_saves_another_process_its_compiles(
     """
     done = run_forked(code, str(tmp_path / "x.jmz"), JITMAGIC_CACHE_DIR=str(tmp_path / "new"))
     assert done.stdout.split() == [str(kernels)] * 2, done.stderr
+
+
+def test_bundle_of_a_function_carries_its_entries(tmp_path: Path) -> None:
+    code = """
+        import sys, zipfile, torch, jitmagic
+        from jitmagic.api import handle_of
+        from tests.diagnostics.test_cache import plus
+
+        taken, made = sys.argv[1:]
+        if taken:
+            jitmagic.cache.unbundle(taken)
+        run = jitmagic.jit(plus)
+        run(torch.ones(4, 24, requires_grad=True)).sum().backward()
+        jitmagic.cache.bundle(made, run)
+        print(*sorted(zipfile.ZipFile(made).namelist()))
+        print(*(stage.stage for record in handle_of(run).journal for stage in record.stages))
+        print(*(file.name for file in jitmagic.cache.list(kind="entry")))
+    """
+    shown = []
+    for number, taken in enumerate(("", str(tmp_path / "0.jmz"))):
+        environment = {
+            "JITMAGIC_CACHE_DIR": str(tmp_path / f"cache{number}"),
+            "JITMAGIC_PERSIST": "1",
+        }
+        done = run_forked(code, taken, str(tmp_path / f"{number}.jmz"), **environment)
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout.splitlines())
+    (files, stages, names), (files_again, stages_again, names_again) = shown
+    assert ".entry" in files and files == files_again
+    assert "trace" in stages.split() and "trace" not in stages_again.split()
+    assert names == names_again == "plus"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ pytest.importorskip("IPython")
 from IPython.core.error import UsageError
 
 import jitmagic
+from jitmagic.artifact.entry import FORMAT
 from jitmagic.runtime.store import content_key, open_store
 
 
@@ -21,7 +24,8 @@ def filled(loaded: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.setenv("JITMAGIC_CACHE_DIR", str(tmp_path / "cache"))
     store = open_store(str(tmp_path / "cache"))
     store.put(content_key("a"), ".so", b"code")
-    store.put(content_key("b"), ".entry", b'{"name": "train"}\n')
+    document = {"format": FORMAT, "header": {"name": "train"}}
+    store.put(content_key("b") + "-0", ".entry", zlib.compress(json.dumps(document).encode()))
     loaded.run_cell("import torch, jitmagic\nx = torch.ones(4)")
     loaded.run_cell("@jitmagic.jit\ndef step(x):\n    return torch.relu(x * 2 + 1)\n_ = step(x)")
     return loaded

@@ -21,6 +21,7 @@ from jitmagic.api import handle_of
 from jitmagic.errors import FallbackWarning
 from jitmagic.options import make_options
 from jitmagic.runtime.store import Store, open_store, store_of
+from tests.processes import run_forked
 
 TEAM, MEMBER, STRANGER = 12345, 12346, 12347  # user numbers
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
@@ -275,7 +276,45 @@ def test_own_folder_below_a_sticky_one_is_used(place: Path) -> None:
     as_user(MEMBER, work)
 
 
-# ------------------------------------------------------------------------------------ a whole call
+# ---------------------------------------------------------------------------------- whole calls
+
+
+def plus(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * 3 + 2).sum(-1)
+
+
+def test_entries_are_found_in_all_layers_and_after_an_eviction(tmp_path: Path) -> None:
+    """Those of one function are numbered: own ones take other numbers than shared ones."""
+    code = """
+        import sys, torch, jitmagic
+        from jitmagic.api import handle_of
+        from tests.runtime.test_shared_caches import plus
+
+        run = jitmagic.jit(plus)
+        for kind in sys.argv[1].split():
+            run(torch.ones(4, dtype=getattr(torch, kind)))
+        stages = [stage.stage for record in handle_of(run).journal for stage in record.stages]
+        print(stages.count("trace"))
+    """
+
+    def traces(own: str, kinds: str, shared: str = "") -> int:
+        folders = {"JITMAGIC_CACHE_DIR": str(tmp_path / own), "JITMAGIC_SHARED_CACHES": shared}
+        done = run_forked(code, kinds, JITMAGIC_PERSIST="1", **folders)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    team = str(tmp_path / "team")
+    assert traces("team", "float32") == 1
+    assert traces("own", "float64", team) == 1
+    assert traces("own", "float32 float64", team) == 0
+    assert traces("own", "float16", team) == 1
+    kernels = tmp_path / "own" / "kernels"
+    first, second = sorted(kernels.glob("*.entry"))
+    assert (first.stem[-2:], second.stem[-2:]) == ("-1", "-2")
+    first.unlink()
+    assert traces("own", "float32 float16", team) == 0
+    assert traces("own", "float64", team) == 1
+    assert first.exists()
 
 
 def test_second_user_compiles_nothing(tmp_path: Path, target: Any) -> None:

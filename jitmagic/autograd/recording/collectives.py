@@ -18,7 +18,7 @@ import torch
 from torch.fx import Node
 
 from ...errors import CompileFailed
-from ...graph.operators.operator_library import LIBRARY, is_registered
+from ...graph.operators.operator_library import DEFINED, LIBRARY, is_registered
 from ...graph.operators.shapes import infer
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
@@ -60,19 +60,28 @@ def _is_waited(node: Node) -> bool:
     return isinstance(parent, Node) and parent.target in _FORMS
 
 
+def _operator_of(op: OpOverload | None) -> OpOverload:
+    """Return the operator for a collective, or the one that copies (None)."""
+    return _waiting_copy() if op is None else _waited(op)
+
+
 @lru_cache(maxsize=64)
 def _waited(op: OpOverload) -> OpOverload:
     """Define the operator that calls a collective and waits. Raises CompileFailed for others."""
     if op._schema.is_mutable or op._opname.startswith(("isend", "irecv", "batch_p2p")):
         raise CompileFailed(f"{op} communicates asynchronously")
     schema = str(op._schema)
-    return _define(f"waited_{op._opname}", schema[schema.index("(") :], op)
+    made = _define(f"waited_{op._opname}", schema[schema.index("(") :], op)
+    DEFINED[made] = _operator_of, (op,)
+    return made
 
 
 @lru_cache(maxsize=1)
 def _waiting_copy() -> OpOverload:
     """Define the operator that waits for a tensor from outside of the graph, and copies it."""
-    return _define("waited_copy", "(Tensor tensor) -> Tensor", torch.clone)
+    made = _define("waited_copy", "(Tensor tensor) -> Tensor", torch.clone)
+    DEFINED[made] = _operator_of, (None,)
+    return made
 
 
 def _define(name: str, signature: str, function: Callable[..., Any]) -> OpOverload:

@@ -20,7 +20,7 @@ import torch
 from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
-from ...graph.operators.operator_library import IN_PLACE, LIBRARY, is_registered
+from ...graph.operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
 from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
@@ -59,6 +59,10 @@ def functional_form(func: OpOverload) -> Functional:
     return _functional_form(func, written_names(func))
 
 
+def _operator_of(func: OpOverload) -> OpOverload:
+    return functional_form(func).op
+
+
 @lru_cache(maxsize=256)
 def _functional_form(func: OpOverload, undeclared: tuple[str, ...]) -> Functional:
     schema = func._schema
@@ -78,6 +82,7 @@ def _functional_form(func: OpOverload, undeclared: tuple[str, ...]) -> Functiona
     made: OpOverload = getattr(torch.ops.jitmagic, name).default
     if not undeclared:  # else the schema does not show what a call in place writes
         IN_PLACE[made] = func
+    DEFINED[made] = _operator_of, (func,)
     return Functional(made, slots, returns)
 
 

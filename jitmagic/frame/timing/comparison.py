@@ -159,6 +159,9 @@ class Comparison:
     def _keep(self, measured: Measured | None) -> None:
         """Run compiled code untimed from now on, after timing short calls in batches."""
         self._compiled.comparison = None
+        if measured is not None:
+            self._compiled.notes.comparable = None  # other processes need not measure again
+            self._compiled.notes.changed(self._compiled)
         self._record_times(measured)
         has_backward = any(sample.mark is not None for sample in self._samples)
         if measured and measured.eager < MOST_SECONDS and not has_backward and self._is_on_cpu:

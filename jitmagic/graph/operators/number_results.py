@@ -17,7 +17,7 @@ import torch
 from ...torch_types import OpOverload
 from ..node_meta import tensors_in
 from .foreign import NUMBER_TYPES, TENSOR_TYPES
-from .operator_library import LIBRARY, is_registered
+from .operator_library import DEFINED, LIBRARY, is_registered
 from .registered import fake_of
 
 __all__ = ["TensorForm", "tensor_form"]
@@ -46,6 +46,12 @@ def tensor_form(op: OpOverload) -> TensorForm | None:
     return None if not any(kinds) else _form(op, kinds)
 
 
+def _operator_of(op: OpOverload) -> OpOverload:
+    form = tensor_form(op)
+    assert form is not None
+    return form.op
+
+
 @lru_cache(maxsize=256)
 def _form(op: OpOverload, kinds: tuple[torch.dtype | None, ...]) -> TensorForm:
     text = str(op._schema)
@@ -62,7 +68,9 @@ def _form(op: OpOverload, kinds: tuple[torch.dtype | None, ...]) -> TensorForm:
     fake = _fake(op, kinds)
     torch.library.register_fake(f"jitmagic::{name}", fake, lib=LIBRARY)
     numbers = frozenset(n for n, kind in enumerate(kinds) if kind)
-    return TensorForm(getattr(torch.ops.jitmagic, name).default, numbers)
+    made: OpOverload = getattr(torch.ops.jitmagic, name).default
+    DEFINED[made] = _operator_of, (op,)
+    return TensorForm(made, numbers)
 
 
 def _with_tensors(

@@ -6,11 +6,13 @@ again, functions compiled before may still call its operators, so the new import
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ...torch_types import OpOverload
 
-__all__ = ["IN_PLACE", "LIBRARY", "PURE", "is_registered"]
+__all__ = ["DEFINED", "IN_PLACE", "LIBRARY", "PURE", "is_registered"]
 
 # Stored on torch.ops.jitmagic, which lives as long as the process: a Library unregisters its
 # operators when it is freed.
@@ -23,6 +25,10 @@ IN_PLACE: dict[OpOverload, OpOverload] = {}
 
 # operators that do nothing but compute their results
 PURE: set[OpOverload] = set()
+
+# operators that are defined on demand, under a number of this process -> the function that defines
+# them, and its arguments
+DEFINED: dict[OpOverload, tuple[Callable[..., OpOverload], tuple[object, ...]]] = {}
 
 
 def is_registered(name: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ...torch_types import OpOverload
-from ..operators.operator_library import IN_PLACE, LIBRARY, is_registered
+from ..operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
 from .writes import function_of
 
 __all__ = [
@@ -300,7 +300,7 @@ def operator_of(launch: Launch) -> OpOverload:
     key = launch.key
     if key not in _OPERATORS:
         _OPERATORS[key] = made = _define(launch)
-        _LAUNCHES[made] = launch
+        _LAUNCHES[made], DEFINED[made] = launch, (operator_of, (launch,))
     return _OPERATORS[key]
 
 

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from ....compat.flags import ATTENTION_GETTERS, attention_order
+from ....compat.flags import ATTENTION_GETTERS
 from ....compat.functions import (
     choose_attention,
     nested_from_left_aligned_mask,
@@ -42,6 +42,7 @@ from ....graph.builder import GraphBuilder
 from ....graph.node_meta import device_of
 from ....graph.symbolic.known import known_mask
 from ....graph.symbolic.ranges import always_true
+from ....guards.process_readers import attention_priorities
 from ....symbols.context import Specialize
 from ....symbols.size import hintless
 from ...breaks import GraphBreak, TensorItem
@@ -60,10 +61,6 @@ __all__: list[str] = []
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
-def _priority_order() -> tuple[int, ...]:
-    return tuple(attention_order())
-
-
 @cache
 def _settle_order() -> None:
     """Fix the order of kernels: torch's first choice on a GPU changes it, once for all."""
@@ -75,7 +72,7 @@ def _settle_order() -> None:
 def _guard_choice(machine: Machine) -> None:
     if torch.cuda.is_initialized():
         _settle_order()
-    for read in (*ATTENTION_GETTERS, _priority_order):
+    for read in (*ATTENTION_GETTERS, attention_priorities):
         read_state(machine, read)
 
 

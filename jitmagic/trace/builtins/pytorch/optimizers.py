@@ -18,13 +18,13 @@ from torch.optim import adagrad, adam, sgd
 
 from ....compat.functions import foreach
 from ....compat.modules import (
-    GLOBAL_OPTIMIZER_HOOKS,
     group_tensors,
     group_tensors_of_optimizer,
     use_grad_for_differentiable,
 )
 from ....graph.memory import storage_under
 from ....graph.node_meta import device_of
+from ....guards.process_readers import optimizer_hooks
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
@@ -52,11 +52,6 @@ def _plain(*args: object) -> None:
 _make_hooked: Callable[..., Any] = torch.optim.Optimizer.profile_hook_step
 
 
-def _hooks_of_all() -> int:
-    """Return the number of hooks that apply to every optimizer."""
-    return sum(map(len, GLOBAL_OPTIMIZER_HOOKS))
-
-
 def _inside(machine: Machine, wrapper: Value) -> Value:
     assert isinstance(wrapper, FunctionValue)
     cell = wrapper.closure[wrapper.code.co_freevars.index("func")].realize(machine)
@@ -67,7 +62,7 @@ def _inside(machine: Machine, wrapper: Value) -> Value:
 def _hooked_step(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     wrapper = args[0]
     # Their number is read again in each call, so a hook that is registered later is not missed.
-    if read_state(machine, _hooks_of_all).truth(machine):
+    if read_state(machine, optimizer_hooks).truth(machine):
         _refuse("there are hooks for all optimizers")
     for changed in _call_hooks(machine, "_optimizer_step_pre_hooks", args[1:], kwargs):
         if not is_none(changed):

@@ -21,6 +21,7 @@ from ....graph.node_meta import device_of
 from ....graph.operators.autocast import OFF
 from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ....guards.guard import StateRead
+from ....guards.process_readers import numpy_error_handling
 from ....guards.source import Source
 from ....symbols.size import Size, value_of
 from ....torch_types import AnyFunction
@@ -465,15 +466,10 @@ def _check_state(machine: Machine, name: str) -> None:
 
 def guard_error_handling(machine: Machine, name: str) -> None:
     """Guard numpy's handling of floating-point errors; break where it runs code or raises."""
-    handling = _error_handling()
-    machine.guard(StateRead(_error_handling, handling))
+    handling = numpy_error_handling()
+    machine.guard(StateRead(numpy_error_handling, handling))
     if not set(handling) <= {"warn", "ignore"}:
         raise _refused(name, "np.errstate is set to more than a warning")
-
-
-def _error_handling() -> tuple[str, ...]:
-    """Return numpy's handling of division by zero, overflow, underflow and invalid values."""
-    return tuple(np.geterr().values())
 
 
 def _check_write(machine: Machine, name: str) -> None:

@@ -1,0 +1,168 @@
+"""Writes one entry of a dispatcher as bytes, and makes an entry of them in another process.
+
+In: an Entry, whose notes have its guards and form, and the frame that it was compiled for. Out:
+`entry_bytes`. The reverse takes a frame of a call: it binds the guards to the objects of the frame,
+and makes the executable only if they hold. Everything malformed or changed is a Mismatch.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from ..bytecode import FrameSnapshot
+from ..errors import CannotKeep, UserLine
+from ..frame.handle import Handle
+from ..frame.ledger import EntryForm, Variant
+from ..frame.native import Entry, GuardProgram, lower_guards
+from ..guards.source import Source
+from ..records import Eager
+from .code_objects import function_data
+from .codec import Json
+from .guards import Mismatch
+from .later import LaterBuilds
+from .reading import ArtifactReader
+from .vocabulary import vocabulary
+from .writing import ArtifactWriter
+
+__all__ = ["FORMAT", "StoredEntry", "entry_bytes", "no_graph", "read_entry"]
+
+FORMAT = 1
+_LEVEL = 1  # of compression: kernels are text, 5 times as short
+
+
+_NOTES = ("outcome", "ends", "comparable", "symbols", "speculates", "loops")
+
+
+def entry_bytes(
+    handle: Handle, entry: Entry, snapshot: FrameSnapshot, header: dict[str, Any]
+) -> tuple[bytes, list[Any]]:
+    """Return the data of an entry of a handle, and its parts that may change (`on_change`). Raises
+    CannotKeep. `header`: facts for people.
+    """
+    notes: Variant = entry.notes
+    writer = ArtifactWriter(handle, vocabulary(), snapshot, notes.guards, {})
+    document = {
+        "format": FORMAT,
+        "header": header,
+        "guards": writer.write(notes.guards),
+        "result": _result_data(writer, entry),
+        "hook": entry.hook,
+        "mutates": entry.mutates,
+        "notes": {name: writer.write(getattr(notes, name)) for name in _NOTES},
+        "constants": _writable(writer, notes.constants),
+    }
+    text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
+    return zlib.compress(text.encode(), _LEVEL), writer.growing
+
+
+def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) -> Json:
+    """Return those of a variant's constants that are sizes and numbers of the call."""
+    pairs = []
+    for origin, line in constants.items():
+        with suppress(CannotKeep):
+            pairs.append([writer.write(origin), writer.write(line)])
+    return pairs
+
+
+def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
+    """Return what a call of the entry runs: a graph and a template, a residual, or plain Python."""
+    notes, handle = entry.notes, writer.handle
+    if isinstance(notes.outcome, Eager):
+        is_plain = entry.run is not handle.original and entry.run != handle.run_hooked
+        return {"eager": "original" if is_plain or entry.run is handle.original else "hooked"}
+    if notes.form is not None:
+        run = writer.write(entry.run) if notes.form.has_graph else None
+        return {"sources": writer.write(notes.form.sources),
+                "template": writer.write(notes.form.template), "run": run}  # fmt: skip
+    if type(entry.run) is not FunctionType:
+        raise CannotKeep("a frame that holds a lock")
+    return {"residual": function_data(writer, entry.run)}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """The document of an entry, parsed, and not bound to a frame yet."""
+
+    document: dict[str, Any]
+
+    @classmethod
+    def of(cls, data: bytes) -> StoredEntry:
+        """Parse the bytes. Raises Mismatch if they are no entry of this format."""
+        try:
+            document = json.loads(zlib.decompress(data))
+        except (zlib.error, ValueError) as error:
+            raise Mismatch(str(error)) from None
+        if type(document) is not dict or document.get("format") != FORMAT:
+            raise Mismatch("another format")
+        return cls(document)
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Facts for people: the name of the function, when it was compiled, how long that took."""
+        header: dict[str, Any] = self.document["header"]
+        return header
+
+
+def read_entry(
+    handle: Handle, stored: StoredEntry, snapshot: FrameSnapshot, later: LaterBuilds
+) -> tuple[Entry, list[Any]]:
+    """Return the entry, bound to the objects of a frame whose call fits it, and its parts that may
+    change. Raises Mismatch if it does not fit, if the program has changed, or if the document is
+    malformed.
+    """
+    try:
+        return _read(handle, stored.document, snapshot, later)
+    except Mismatch:
+        raise
+    except Exception as error:  # a malformed document may raise anything: the call is compiled
+        raise Mismatch(f"{type(error).__name__}: {error}") from error
+
+
+def _read(
+    handle: Handle, document: Any, snapshot: FrameSnapshot, later: LaterBuilds
+) -> tuple[Entry, list[Any]]:
+    reader = ArtifactReader(handle, document["shared"], snapshot, later)
+    guards, result = reader.read(document["guards"]), document["result"]
+    form = None
+    wanted: tuple[Source, ...] = ()
+    if "sources" in result:
+        sources, template = reader.read(result["sources"]), reader.read(result["template"])
+        form = EntryForm(sources, template, result["run"] is not None)
+        wanted = (*sources, *template.sources)
+    steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
+    program = GuardProgram(steps)
+    if not program.check((*snapshot.args, *snapshot.cells)):
+        raise Mismatch("it was compiled for other calls")
+    notes = {name: reader.read(part) for name, part in document["notes"].items()}
+    if form is not None:
+        inputs, read_again = registers[: len(form.sources)], registers[len(form.sources) :]
+        run = reader.read(result["run"]) if form.has_graph else no_graph
+        shape = form.template.with_registers(read_again)
+        entry = Entry(program, run, inputs if form.has_graph else (), shape, document["hook"])
+    elif "eager" in result:
+        entry = Entry(
+            program, handle.run_hooked if result["eager"] == "hooked" else handle.original
+        )
+    else:
+        entry = Entry(program, reader.read(result["residual"]), None, None, document["hook"])
+        for retry in reader.retries:
+            retry.set_entry(entry)
+    reader.snapshot = None  # a backward that is read later must not keep the call's tensors
+    entry.mutates = document["mutates"]
+    caches = tuple(map(weakref.ref, reader.caches))
+    constants = dict(reader.read(document["constants"]))
+    entry.notes = Variant(guards, form=form, later=caches, constants=constants, **notes)
+    entry.notes.files = reader.files  # grows when a backward is read
+    return entry, reader.growing
+
+
+def no_graph() -> tuple[object, ...]:
+    """Stand in for the executable of a frame that computes nothing."""
+    return ()

@@ -1,0 +1,189 @@
+"""Keeps compiled entries on disk, and finds them again in another process.
+
+In: a handle, and the frame of a call that none of its entries fits. Out: an entry that an earlier
+process has compiled and whose guards this call passes. Entries lie in the cache of kernels
+(runtime/store.py) under the key of their function: its code, the code that a resume function is cut
+from, options, versions of Python, torch and jitmagic. A key has a row of places, 0, 1, 2, ...; a
+lookup tries them in order. Processes that write at the same time lose at most an entry.
+
+An entry is written when it has been compiled, and again when a backward of it was compiled, or when
+it was compared with eager. What keeps an entry out of the library is in the journal (stage "keep").
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import torch
+
+from ..bytecode import FrameSnapshot
+from ..errors import CannotKeep
+from ..extend.registry import REGISTRIES
+from ..frame.handle import Handle
+from ..frame.ledger import Variant
+from ..frame.native import Entry
+from ..records import Recording
+from ..runtime.store import ENTRY, content_key, store_of
+from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
+from .fingerprint import fingerprint
+from .guards import Mismatch
+from .later import LaterBuilds
+
+__all__ = ["find_entry", "keep_entry", "stored_files"]
+
+_PLACES = 32  # entries of one function
+# Options that change neither the code nor when it is used.
+_IGNORED = frozenset(
+    {
+        *("notices", "cache_dir", "cache_size", "shared_caches"),
+        *("background", "compile_seconds", "on_error"),
+    }
+)
+
+
+def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | None:
+    """Return an entry of an earlier process that fits the call, or None."""
+    if (key := _key(handle)) is None:
+        return None
+    store = store_of(handle.options)
+    used = {entry.notes.place for entry in handle.dispatcher.entries}
+    for place in range(_PLACES):
+        data = store.get(_name(key, place), ENTRY)
+        if data is None or place in used:  # absent: none is left, or it was evicted
+            continue
+        with record.stage("find") as stage:
+            try:
+                stored = StoredEntry.of(data)
+                later = LaterBuilds(handle.options, record.for_later())
+                entry, growing = read_entry(handle, stored, snapshot, later)
+            except Mismatch as why:
+                stage.keep(str(why))
+                continue
+            stage.keep(stored.header)
+        entry.notes.place = place
+        _watch(handle, snapshot, entry, growing)
+        return entry
+    return None
+
+
+def keep_entry(handle: Handle, snapshot: FrameSnapshot, entry: Entry, record: Recording) -> None:
+    """Write a new entry to disk, and again when it changes; the journal says why if it cannot."""
+    if _key(handle) is None:
+        return
+    with record.stage("keep") as stage:
+        stage.keep(_write(handle, snapshot, entry))
+
+
+def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
+    """Write an entry, now and when it changes; return why it cannot be kept, or ""."""
+    notes: Variant = entry.notes
+    key = _key(handle)
+    if key is None:
+        return "its options or extensions have no form on disk"
+    header = {"name": handle.label, "at": time.time(), "torch": torch.__version__}
+    try:
+        data, growing = entry_bytes(handle, entry, snapshot, header)
+    except CannotKeep as error:
+        return str(error)
+    store = store_of(handle.options)
+    if notes.place is None:
+        taken = {other.notes.place for other in handle.dispatcher.entries}
+        free = (n for n in range(_PLACES) if n not in taken)
+        notes.place = next(
+            (n for n in free if store.peek(_name(key, n), ENTRY) is None), _PLACES - 1
+        )
+    store.put(_name(key, notes.place), ENTRY, data)
+    _watch(handle, snapshot, entry, growing)
+    return ""
+
+
+def _watch(handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Sequence[Any]) -> None:
+    """Write the entry again when one of its parts has changed, or its comparison ends."""
+    known = ref(handle)
+    bare = FrameSnapshot(
+        snapshot.code, (), (), snapshot.globals, snapshot.builtins, snapshot.name, snapshot.qualname
+    )  # without the call's tensors
+
+    def write(changed: Entry) -> None:
+        if (owner := known()) is not None:
+            _write(owner, bare, changed)
+
+    made = ref(entry)
+
+    def write_again() -> None:
+        if (changed := made()) is not None:
+            write(changed)
+
+    entry.notes.changed = write
+    for part in growing:
+        part.on_change = write_again
+
+
+def stored_files(handle: Handle) -> list[str]:
+    """Return the names in the cache of the entries of a handle and its resume functions, and of the
+    kernels of entries that an earlier process wrote.
+    """
+    names: list[str] = []
+    for part in dict.fromkeys((handle, *handle.family.members)):
+        key = _key(part)
+        for entry in part.dispatcher.entries:
+            names += entry.notes.files
+            if key is not None and entry.notes.place is not None:
+                names.append(_name(key, entry.notes.place) + ENTRY)
+    return names
+
+
+# -------------------------------------------------------------------------------------------- keys
+
+
+def _name(key: str, place: int) -> str:
+    return f"{key}-{place}"
+
+
+def _key(handle: Handle) -> str | None:
+    """Return the key of a handle's entries; None if they are not kept."""
+    options = handle.options
+    if (
+        not options.persist
+        or options.backend not in ("native", "eager")
+        or options.tunes
+        or options.freeze
+    ):
+        return None
+    if any(registry.rows for registry in REGISTRIES):
+        return None
+    return content_key(
+        str(FORMAT),
+        _versions(),
+        handle.original.qualname,
+        fingerprint(handle.original.code),
+        repr(
+            [(f.name, getattr(options, f.name)) for f in fields(options) if f.name not in _IGNORED]
+        ),
+    )
+
+
+@cache
+def _versions() -> str:
+    """Return what compiled code depends on: Python, torch, and jitmagic down to its files."""
+    return repr((sys.version, torch.__version__, torch.version.git_version, *_own_files()))
+
+
+def _own_files() -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of each file of the package, which a developer may have edited."""
+    folders = [Path(__file__).parent.parent]
+    for folder in folders:
+        for one in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if one.is_dir() and one.name != "__pycache__":
+                folders.append(Path(one.path))
+            elif one.name.endswith((".py", ".so", ".h")):
+                facts = one.stat()
+                yield one.name, facts.st_size, facts.st_mtime_ns

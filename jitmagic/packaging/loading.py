@@ -1,0 +1,283 @@
+"""Loads a compiled function or module from a file.
+
+In: a file that `jitmagic.save` has written. Out: a callable of the function's arguments. A module
+is an nn.Module with the parameters and buffers that its graph reads. A call that the file has no
+entry for raises CallNotSaved, which says what differs; nothing is ever compiled. Python code in the
+file is that of jitmagic's residual functions; it and the kernels are loaded after their checksums
+have been compared.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import CellType
+from typing import Any
+
+import torch
+
+from ..artifact.codec import Json, Reader
+from ..artifact.entry import no_graph
+from ..artifact.guards import Mismatch
+from ..artifact.later import LaterBuilds
+from ..artifact.reading import ArtifactReader
+from ..artifact.vocabulary import vocabulary
+from ..bytecode import FrameSnapshot
+from ..codegen.plan import KernelSource, Plan
+from ..dependencies import require
+from ..devices import Target, find_target
+from ..errors import ArtifactRefused, CallNotSaved, CannotKeep
+from ..frame.native import Dispatcher, Entry, GuardProgram, lower_guards
+from ..guards.check import check, why
+from ..late import load as load_late
+from ..options import make_options
+from ..records import Journal, Occasion, Recording
+from ..runtime.load import load as load_plan
+from ..runtime.store import content_key
+from ..torch_types import Executable, Values
+from .archive import read_archive
+from .program import LoadedModule, Program
+from .saving import FORMAT
+
+__all__ = ["LoadedFunction", "load"]
+
+Weights = Mapping[str, torch.Tensor] | str | Path
+
+
+def load(path: str | Path, weights: Weights | None = None) -> Any:
+    """Load what `jitmagic.save` has written; no source of the function is needed.
+
+    weights: values of parameters and buffers by name, as `state_dict()` has them, or the path of a
+        safetensors file; they replace those in the file, which may have none
+
+    Returns a function, or an nn.Module, to be called with arguments like those of the examples.
+    Raises ArtifactRefused, which says what is wrong with the file or differs on this machine.
+    """
+    files = read_archive(path)
+    document = _document(path, files)
+    try:
+        return _loaded(path, document, files, _values(weights))
+    except (LookupError, TypeError, ValueError, AttributeError, CannotKeep) as error:
+        if isinstance(error, ArtifactRefused):
+            raise
+        raise ArtifactRefused(path, f"it is malformed ({type(error).__name__}: {error})") from error
+
+
+def _document(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return artifact.json of a file for this torch, Python and format."""
+    try:
+        document = json.loads(files["artifact.json"])
+        here = {"format": FORMAT, "kind": "python", "torch": torch.__version__,
+                "python": sys.implementation.cache_tag}  # fmt: skip
+        for fact, value in here.items():
+            if document[fact] != value:
+                raise ArtifactRefused(path, f"its {fact} is {document[fact]}, this is {value}")
+    except (LookupError, ValueError, TypeError) as error:
+        if isinstance(error, ArtifactRefused):
+            raise
+        raise ArtifactRefused(path, f"its description is malformed ({error})") from error
+    return document  # type: ignore[no-any-return]
+
+
+def _values(weights: Weights | None) -> Mapping[str, torch.Tensor]:
+    if isinstance(weights, str | Path):
+        require("load(path, weights=...) with a file", "safetensors")
+        found: Mapping[str, torch.Tensor] = load_late("packaging.safetensors_files").load_file(
+            weights
+        )
+        return found
+    return weights or {}
+
+
+def _loaded(
+    path: str | Path,
+    document: dict[str, Any],
+    files: Mapping[str, bytes],
+    weights: Mapping[str, torch.Tensor],
+) -> Any:
+    program, reader = Program(), _reader_of(document["shared"])
+    for described in document["tensors"]:
+        tensor = _tensor(path, described, files, weights, reader)
+        program.put(reader.read(described["source"]), tensor)
+    signature = _signature(document["signature"], reader)
+    function = LoadedFunction(document, signature, program, files)
+    if not document["is_module"]:
+        return function
+    module = program.arguments.setdefault(0, LoadedModule())
+    module.set_call(function)
+    return module
+
+
+def _reader_of(shared: list[Json]) -> Reader:
+    return Reader(vocabulary(), shared)
+
+
+def _tensor(
+    path: str | Path,
+    described: dict[str, Any],
+    files: Mapping[str, bytes],
+    weights: Mapping[str, torch.Tensor],
+    reader: Reader,
+) -> torch.Tensor:
+    """Return a tensor of the program: its value in the file, or the one that the caller gives."""
+    name, dtype, shape = described["name"], reader.read(described["dtype"]), described["shape"]
+    device = torch.device(described["device"])
+    given = weights.get(name)
+    if given is None:
+        if described["file"] is None:
+            hint = f"load(path, weights=...) with {name!r}"
+            raise ArtifactRefused(path, f"it has no values for {name}", hint)
+        data = bytearray(files[described["file"]])
+        given = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0)
+    if given.dtype != dtype or given.numel() != math.prod(shape):
+        raise ArtifactRefused(
+            path, f"{name} is {given.dtype} {list(given.shape)}, was {dtype} {shape}"
+        )
+    made = torch.empty_strided(shape, described["stride"], dtype=dtype, device=device)
+    with torch.no_grad():
+        made.copy_(given.reshape(shape))
+    if described["is_parameter"]:
+        return torch.nn.Parameter(made, requires_grad=described["requires_grad"])
+    return made.requires_grad_(described["requires_grad"])
+
+
+def _signature(parameters: list[Json], reader: Reader) -> inspect.Signature:
+    made = []
+    for one in parameters:
+        default = reader.read(one["default"]) if "default" in one else inspect.Parameter.empty
+        kind = getattr(inspect.Parameter, one["kind"])
+        made.append(inspect.Parameter(one["name"], kind, default=default))
+    return inspect.Signature(made)
+
+
+class LoadedFunction:
+    """Calls the compiled entries of a file."""
+
+    def __init__(
+        self,
+        document: dict[str, Any],
+        signature: inspect.Signature,
+        program: Program,
+        files: Mapping[str, bytes],
+    ) -> None:
+        self.__name__ = self.__qualname__ = document["name"]
+        self.__signature__ = signature
+        self._stored = list(document["entries"])
+        self._has_owner = document["has_owner"]
+        names = tuple(signature.parameters)
+        self._owner = (program.arguments.setdefault(0, LoadedModule()),) if self._has_owner else ()
+        cells = range(len(names), len(names) + document["cells"])
+        self._cells = tuple(program.arguments.get(index, CellType()) for index in cells)
+        self._program, self._files = program, files
+        self._is_inference = not any(entry["grad"] for entry in self._stored)
+        self._code = _code_with(names)
+        self._plain = all(
+            p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            for p in signature.parameters.values()
+        )
+        self._count = len(names) - len(self._owner)
+        arity = len(names) + len(self._cells)
+        self._dispatcher = Dispatcher(document["name"], arity, self._missed, _raise)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._plain and not kwargs and len(args) == self._count:
+            values = (*self._owner, *args, *self._cells)
+        else:
+            bound = self.__signature__.bind(*self._owner, *args, **kwargs)
+            bound.apply_defaults()
+            values = (*bound.arguments.values(), *self._cells)
+        if self._is_inference and torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._dispatcher(*values)
+        return self._dispatcher(*values)
+
+    def _missed(self, values: Values) -> Any:
+        """Bind an entry that fits the call; raises CallNotSaved if there is none."""
+        reasons = []
+        count = len(values) - len(self._cells)
+        snapshot = FrameSnapshot(
+            self._code, values[:count], values[count:], self._program.globals, {}, self.__name__,
+            self.__name__,
+        )  # fmt: skip
+        for stored in self._stored:
+            try:
+                entry = _entry(stored, snapshot, self._files)
+            except (Mismatch, CannotKeep) as error:
+                reasons.append(str(error))
+                continue
+            self._stored.remove(stored)
+            self._dispatcher.add(entry)
+            return self._dispatcher(*values)
+        known = [why(failed, snapshot) for e in self._dispatcher.entries
+                 if (failed := check(e.notes, snapshot)) is not None]  # fmt: skip
+        raise CallNotSaved(self.__name__, [*known, *reasons])
+
+    def __repr__(self) -> str:
+        return f"<loaded {self.__name__}{self.__signature__}>"
+
+
+def _code_with(names: tuple[str, ...]) -> Any:
+    return (lambda: None).__code__.replace(co_varnames=names, co_nlocals=len(names))
+
+
+def _raise(entry: Entry, values: Values, error: Exception) -> Any:
+    raise error
+
+
+def _entry(stored: Json, snapshot: FrameSnapshot, files: Mapping[str, bytes]) -> Entry:
+    """Return an entry bound to the call's objects. Raises Mismatch if the call does not fit it."""
+    reader = _FileReader(stored["shared"], snapshot, files)
+    guards = reader.read(stored["guards"])
+    sources = reader.read(stored["sources"]) or ()
+    template = reader.read(stored["template"])
+    wanted = (*sources, *(template.sources if template is not None else ()))
+    steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
+    program = GuardProgram(steps)
+    if not program.check((*snapshot.args, *snapshot.cells)):
+        failed = check(guards, snapshot)
+        raise Mismatch("a guard fails" if failed is None else why(failed, snapshot))
+    if template is None:
+        entry = Entry(program, reader.read(stored["residual"]))
+    else:
+        inputs, read_again = registers[: len(sources)], registers[len(sources) :]
+        run = no_graph if stored["run"] is None else reader.read(stored["run"])
+        entry = Entry(program, run, inputs, template.with_registers(read_again), False)
+    entry.notes = guards
+    return entry
+
+
+class _FileReader(ArtifactReader):
+    """Reads an entry whose kernels are files of the archive."""
+
+    def __init__(
+        self, shared: list[Json], snapshot: FrameSnapshot, files: Mapping[str, bytes]
+    ) -> None:
+        options = make_options({"persist": False})
+        record = Recording(snapshot.name, Journal(), 0, 1, Occasion())
+        super().__init__(None, shared, snapshot, LaterBuilds(options, record))
+        self._files = files
+
+    def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
+        """Load a plan with the kernels of the file."""
+        options = self.later.options
+        if source is None or source.language != "cpp":
+            return super().load_plan(plan, source, target)
+        images = {
+            unit.text: self._files[f"kernels/{content_key(unit.text)}.so"] for unit in source.units
+        }
+        here = find_target(plan.device, options)
+        if here.isa != target.isa:
+            raise Mismatch(f"its kernels are for {target.isa}, this machine has {here.isa}")
+        return load_plan(plan, source, target, options, images=images).run
+
+    def retry(self, is_locked: bool) -> Any:
+        """Return what a residual calls when its graph has raised."""
+        return _cannot_retry
+
+
+def _cannot_retry(*values: object) -> None:
+    raise CannotKeep("the graph raised, and the file has no source to run in its place")
