@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .late import collector_paused
+from .late import importing
 from .late import load as _load
 
-with collector_paused():
+with importing():
     from . import dependencies as _dependencies  # first: it reports packages that are missing
     from . import extend
     from .compat import check_names as _check_names

@@ -8,10 +8,10 @@ factory of that name with the arguments that it has read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .errors import CannotKeep
+from .lazy_dataclass import dataclass
 
 __all__ = ["Construction", "construction_of", "made_by", "nothing"]
 

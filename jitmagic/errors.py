@@ -41,10 +41,11 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
+
+from .lazy_dataclass import dataclass, field
 
 __all__ = [
     "ASSERTION",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -52,6 +51,8 @@ def _minor(version: str) -> str:
 
 def native_missing(module: str, cause: str) -> NativeMissing:
     """Return the error for an unusable extension, with the command that rebuilds it here."""
+    import shlex  # noqa: PLC0415 - 0.5 ms, and only a failure needs it
+
     command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps"
     version, _, label = _installed().partition("+torch")
     minor = _minor(torch.__version__)

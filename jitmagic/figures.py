@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "duration", "size", "speed"]
+from collections.abc import Iterable
+
+__all__ = ["count", "duration", "median", "size", "speed"]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _EQUAL = 1.05  # smaller factors are noise: two runs of the same code differ that much
@@ -18,6 +20,13 @@ def duration(seconds: float) -> str:
     size = abs(seconds)
     scale, unit = next((u for u in _UNITS if size >= u[0]), _UNITS[-1])
     return f"{seconds / scale:.3g} {unit}"
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median, as `statistics` does, whose import takes 3 ms."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def size(number: int) -> str:

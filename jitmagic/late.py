@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-__all__ = ["collector_paused", "is_loaded", "load"]
+__all__ = ["collector_paused", "importing", "is_loaded", "load"]
 
 
 @contextmanager
@@ -30,6 +30,18 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Pause the collector, and spare it the walk of what is imported, which stays for good: 5 ms
+    after `import jitmagic`, 20 ms after the stages.
+    """
+    with collector_paused():
+        yield
+        if not gc.get_freeze_count():  # else this would thaw what the program froze
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
 
 
 _PACKAGE = sys.modules[str(__package__)]
@@ -53,6 +65,6 @@ def load(name: str) -> ModuleType:
     if name not in _LOADED:
         if sys.modules.get(_PACKAGE.__name__) is not _PACKAGE:
             raise ImportError(f"{_PACKAGE.__name__} was purged from sys.modules since its import")
-        with collector_paused():
+        with importing():
             _LOADED[name] = importlib.import_module(f"{_PACKAGE.__name__}.{name}")
     return _LOADED[name]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from html import escape
 from typing import TextIO
 
 from .errors import EagerNotice, UserLine, notebook_shell
@@ -19,6 +18,8 @@ from .errors import EagerNotice, UserLine, notebook_shell
 __all__ = ["dim", "show"]
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+# As html.escape, whose module loads all 2,231 names of HTML characters (1.6 ms).
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
 def show(name: str, why: str, where: UserLine, partly: bool, notices: str) -> None:
@@ -54,7 +55,7 @@ def _advice(where: UserLine) -> str:
 
 def dim(text: str) -> str:
     """Return a dim line for the output of a notebook's cell, as HTML."""
-    return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
+    return f"<div style='opacity:.75;font-size:12px'>{text.translate(_ESCAPES)}</div>"
 
 
 def _is_notebook(stream: TextIO) -> bool:

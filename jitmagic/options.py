@@ -22,13 +22,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from types import EllipsisType
 from typing import Any
 
 from .errors import OptionError
 from .extend.backends import backend_names, find_backend
 from .extend.devices import RENDERERS
+from .lazy_dataclass import dataclass, fields, replace
 from .torch_types import AnyFunction
 
 __all__ = [

@@ -12,13 +12,13 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from .budget import check
 from .errors import UserLine
 from .figures import count, duration, speed
+from .lazy_dataclass import dataclass, field, replace
 
 __all__ = [
     "AT_LIMIT",

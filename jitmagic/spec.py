@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+
+from .lazy_dataclass import dataclass
 
 __all__ = ["TensorSpec", "contiguous_strides", "has_loose_strides", "spec_of"]
 

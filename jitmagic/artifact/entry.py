@@ -12,7 +12,6 @@ import weakref
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..frame.handle import Handle
 from ..frame.ledger import EntryForm, Variant
 from ..frame.native import Entry, GuardProgram, lower_guards
 from ..guards.source import Source
+from ..lazy_dataclass import dataclass
 from ..records import Eager
 from .code_objects import function_data
 from .codec import Json

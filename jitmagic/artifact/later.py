@@ -7,12 +7,12 @@ compiler is imported then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule
 
 from ..late import load as load_late
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import Recording
 from ..torch_types import Executable

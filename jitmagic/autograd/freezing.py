@@ -10,7 +10,6 @@ rounding. Weights that the graph writes to are not frozen.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -20,6 +19,7 @@ from ..graph.lazy_module import copy_node
 from ..graph.node_meta import is_effectful
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
+from ..lazy_dataclass import dataclass, replace
 from ..spec import TensorSpec
 from ..torch_types import OpOverload
 from .nodes import alias_root, copy_graph, is_view, module_of

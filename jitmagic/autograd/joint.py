@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -26,17 +25,18 @@ from torch.fx import GraphModule, Node
 from ..compat.autograd import current_node, run_backward
 from ..compat.modes import AutocastOff, TorchFunctionOfSubclassesOff
 from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
+from ..graph.autocast_mode import OFF, preserving_autocast, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
-from ..graph.operators.autocast import OFF, preserving_autocast, read_autocast
-from ..graph.propagate import target_name
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
+from ..graph.target_names import target_name
 from ..graph.targets.regions import FunctionCall, HookCall
 from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
+from ..lazy_dataclass import dataclass, field, replace
 from ..spec import TensorSpec, contiguous_strides
 from .decompose import TABLE
 from .functions_of_calls import trace_functions

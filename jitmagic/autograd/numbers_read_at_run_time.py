@@ -21,9 +21,9 @@ from torch.fx.node import Argument
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.node_meta import lines_of
-from ..graph.propagate import call_name
 from ..graph.symbolic.merge_graphs import GraphsDiffer, merge_graphs, same
 from ..graph.symbolic.number_ranges import READS_NUMBER, number_in
+from ..graph.target_names import call_name
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.interval import ANY_FLOAT

@@ -10,7 +10,6 @@ CompileFailed for views that cannot be replayed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
@@ -18,8 +17,9 @@ from torch.fx import Node
 from ..compat.autograd import CreationMeta, creation_meta
 from ..compat.modes import without_innermost_mode
 from ..errors import CompileFailed, OperationFailed
-from ..graph.propagate import target_name
 from ..graph.symbolic.sym_node import as_dimension, as_dimensions, sizes_of
+from ..graph.target_names import target_name
+from ..lazy_dataclass import dataclass
 from ..spec import TensorSpec
 from .nodes import alias_root
 from .recording.origins import origin_of

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, Node
@@ -29,6 +28,7 @@ from ..graph.operators.raising import may_raise_on_data
 from ..graph.operators.registered import registered_cost
 from ..graph.reach import ancestors, descendants
 from ..graph.symbolic.number_ranges import READS_NUMBER
+from ..lazy_dataclass import dataclass, replace
 from ..operators.operation import work_of
 from ..spec import TensorSpec
 from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements

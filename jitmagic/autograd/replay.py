@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -23,13 +22,14 @@ from torch.fx import GraphModule, Node
 
 from ..compat.autograd import run_backward
 from ..errors import DoubleBackward, OutdatedBackward
+from ..graph.autocast_mode import Autocast, autocast_as, read_autocast
 from ..graph.nested import nodes_in
-from ..graph.operators.autocast import Autocast, autocast_as, read_autocast
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..graph.symbolic.concrete import Values, spec_at
 from ..graph.targets.recomputed import regions_of, run_checkpointed
 from ..graph.targets.regions import FunctionCall, calls_in, holding
+from ..lazy_dataclass import dataclass
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .nodes import node_spec, placeholders, result_nodes, runs_once

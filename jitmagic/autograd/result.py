@@ -14,12 +14,12 @@ graph: placeholders `(*saved, *tangents)`; outputs one gradient (or None) per en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
+from ..lazy_dataclass import dataclass, field, replace
 from ..spec import TensorSpec
 from ..torch_types import OpOverload
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import BytecodeError
+from ..lazy_dataclass import dataclass
 from .exceptions_table import TableEntry, encode_exception_table
 from .flow import maximum_depth, regions_by_instruction
 from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import BytecodeError
+from ..lazy_dataclass import dataclass
 from .instruction import Body, ExceptionRegion, Instruction
 from .versions import RUNNING, Kind
 

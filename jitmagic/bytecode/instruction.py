@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
+
+from ..lazy_dataclass import dataclass, field, replace
 
 __all__ = ["LOCAL_TWIN", "Body", "ExceptionRegion", "Instruction", "Intrinsic", "Position"]
 

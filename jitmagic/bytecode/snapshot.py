@@ -12,8 +12,9 @@ import builtins
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ..lazy_dataclass import dataclass
 
 __all__ = ["FrameSnapshot"]
 

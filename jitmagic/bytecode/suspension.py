@@ -15,8 +15,8 @@ which stack entries are NULL, because only known NULLs can be restored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
+from ..lazy_dataclass import dataclass, field
 from .flow import call_group, regions_by_instruction, stack_effect
 from .instruction import Body, ExceptionRegion, Instruction, Intrinsic
 from .loops import loops_in

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import CodeType
 
+from ..lazy_dataclass import dataclass
 from .instruction import Body
 
 __all__ = ["UserSignature", "in_users_order", "shown_as", "with_signature"]

@@ -8,9 +8,9 @@ that the schedule chose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
 from ..loops.ops.extern import runs_unknown_code
 from ..schedule.dependencies import storages, writes_of

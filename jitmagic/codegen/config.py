@@ -7,8 +7,7 @@ runtime/tune.py measures them without interpreting them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..lazy_dataclass import dataclass
 from .plan import Config
 
 __all__ = ["AttentionConfig", "CppConfig", "TritonConfig"]

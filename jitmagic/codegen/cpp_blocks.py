@@ -9,10 +9,10 @@ BLOCK additions per lane happen before a value enters a Total (fewer than 2 * BL
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 
+from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import Axis
 from ..loops.ir import Constant, walk
 from ..schedule.score import op_cost

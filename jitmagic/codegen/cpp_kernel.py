@@ -13,11 +13,11 @@ loop:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from ..devices import Target
+from ..lazy_dataclass import dataclass
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, run_time_values, walk
 from ..platforms import is_clang

@@ -12,11 +12,11 @@ that of a short sum, whatever loops enclose them and whatever else is in the pas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points

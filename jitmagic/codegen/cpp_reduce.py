@@ -7,10 +7,9 @@ propagate NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from ..lazy_dataclass import dataclass
 from ..loops.ir import Reduction
 from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS

@@ -7,10 +7,10 @@ In: nodes of a Structure and the stack of open scopes. Out: text, placed as scop
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.expr import (
     Apply,
     Axis,

@@ -12,8 +12,8 @@ instead of 78, forward and backward, and g++ takes 0.9 s instead of 4.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Expr, Integer, add, bounds, linear
 from ..loops.ir import Buffer, Load, Nest, Value, walk
 from ..schedule.dependencies import store_values

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import (
     Apply,
     AxisVar,

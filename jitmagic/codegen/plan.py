@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 
+from ..lazy_dataclass import dataclass, field, fields, replace
 from ..symbols.expr import Expr
 from ..symbols.size import Dimension, value_of
 from ..symbols.symbolic_numbers import Symbol

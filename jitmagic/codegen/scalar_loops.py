@@ -17,13 +17,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
 import torch
 
 from ..devices import Target
+from ..lazy_dataclass import dataclass, field
 from ..loops.expr import (
     Add,
     Apply,

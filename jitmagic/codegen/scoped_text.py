@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.expr import Axis, Expr, linear
 from ..loops.ir import Buffer, Constant, Reduction, Value
 from .loop_structure import Structure

@@ -9,12 +9,12 @@ per step: independent accumulators hide the latency of additions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import torch
 
 from ..devices import Target
+from ..lazy_dataclass import dataclass
 from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
 from ..errors import UnsupportedTorch
+from ..lazy_dataclass import dataclass
 from .versions import OLDEST, REMEDY, Release, is_newer, release
 
 __all__ = ["HERE", "ROWS", "Row", "missing", "private", "summary"]

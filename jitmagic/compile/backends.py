@@ -16,8 +16,8 @@ from ..budget import uncounted
 from ..bytecode import FrameSnapshot
 from ..construction import made_by
 from ..errors import ASSERTION, CompileFailed
+from ..graph.autocast_mode import restoring_modes
 from ..graph.lazy_module import with_code
-from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
 from ..records import USERS_BACKEND, Recording

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -22,10 +21,11 @@ from torch.fx import GraphModule, Node
 
 from ..autograd.nodes import node_spec, result_nodes
 from ..errors import OperationFailed
+from ..graph.autocast_mode import preserving_autocast, restoring_modes
 from ..graph.node_meta import changes_mode, devices_in, specs_in, symbols_in
-from ..graph.operators.autocast import preserving_autocast, restoring_modes
 from ..graph.symbolic.data_split import DataPartition, DataPartitions, split_at_data
 from ..graph.targets.control_flow import Body, ControlFlow
+from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples

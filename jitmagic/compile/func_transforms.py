@@ -14,7 +14,6 @@ results that are views of inputs, because torch has to know them as views.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,15 +29,16 @@ from ..compat.tensors import (
     transforms_of_thread,
     unwrap_if_dead,
 )
+from ..graph.autocast_mode import OFF, read_autocast
 from ..graph.lazy_module import with_code
 from ..graph.memory import storage_of
 from ..graph.node_meta import mutated_by, tensors_in
-from ..graph.operators.autocast import OFF, read_autocast
 from ..graph.passes import drop_dead_code
 from ..graph.subgraphs import extract
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.python_numbers import in_python
 from ..guards.kinds.tensors import has_forward_gradient
+from ..lazy_dataclass import dataclass, field
 from ..torch_types import AnyFunction, Executable, Values
 from .backends import interpreted_by_torch
 

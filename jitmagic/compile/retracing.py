@@ -7,10 +7,10 @@ the one before only if the rule accepts it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 
 from ..errors import UserLine
+from ..lazy_dataclass import dataclass, replace
 from ..symbols.size import DataSize, SizeOf, hintless, is_tensor_symbol
 from ..trace.assumptions import Assumptions
 from ..trace.breaks import RolledLoop

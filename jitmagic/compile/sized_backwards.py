@@ -8,7 +8,6 @@ kernels can serve all sizes, else one executable for each size tuple.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from ..construction import construction_of, nothing
 from ..devices import Target
 from ..graph.symbolic.concrete import graph_at
 from ..late import collector_paused
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import Recording
 from ..runtime.native import BySizes, add_alone, add_template, by_sizes

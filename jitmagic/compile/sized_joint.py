@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from ..autograd.verify import verify_joint
 from ..errors import CompileFailed
 from ..graph.subgraphs import Subgraph, split_into_subgraphs
 from ..graph.symbolic.concrete import ScalarInput, graph_at, results_of
+from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..records import LazyPayload, Recording
 from ..runtime.native import SizeTemplate, Step, split_template

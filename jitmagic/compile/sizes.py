@@ -21,7 +21,6 @@ compiling takes longer than many calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import RLock
 from typing import NamedTuple
 
@@ -30,10 +29,11 @@ import torch
 from ..budget import OutOfTime, within
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
+from ..graph.autocast_mode import restoring_modes
 from ..graph.lazy_module import with_code
-from ..graph.operators.autocast import restoring_modes
 from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.source import Source
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.native import (

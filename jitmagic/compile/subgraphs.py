@@ -16,8 +16,8 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.node_meta import lines_of
-from ..graph.propagate import call_name
 from ..graph.subgraphs import Split, Subgraph, split_into_subgraphs
+from ..graph.target_names import call_name
 from ..graph.verify import verify
 from ..options import Options
 from ..records import Recording

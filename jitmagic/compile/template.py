@@ -11,7 +11,6 @@ that one value.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from typing import Protocol, TypeVar
@@ -21,6 +20,7 @@ from torch.fx import GraphModule
 from ..codegen import render_template
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..devices import Target
+from ..lazy_dataclass import dataclass, replace
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options

@@ -8,10 +8,11 @@ part of every cache key. `weaker_target` returns the tier to try after one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
+
+from ..lazy_dataclass import dataclass, replace
 
 __all__ = [
     "Device",

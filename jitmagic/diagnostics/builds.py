@@ -9,7 +9,6 @@ split into subgraphs (graph/subgraphs.py) or at operators with data-dependent ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -22,6 +21,7 @@ from ..graph.operators.foreign import is_foreign
 from ..graph.subgraphs import Subgraph, split_if_possible
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.targets.control_flow import PLACES, control_flow_in
+from ..lazy_dataclass import dataclass, replace
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..schedule.result import Schedule

@@ -13,7 +13,6 @@ copies, at the sizes of the first call: they can be run, edited and given to `ji
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import overload
@@ -25,6 +24,7 @@ from ..api import tagged_copy, tagged_handle
 from ..autograd.result import Joint, Partition
 from ..errors import UsageError, UserLine
 from ..graph.node_meta import lines_of
+from ..lazy_dataclass import dataclass
 from ..records import CompileRecord
 from ..runtime.examples import examples
 from ..torch_types import AnyFunction

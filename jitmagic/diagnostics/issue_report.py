@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from html import escape
 from itertools import count as numbers
 from pathlib import Path
 
 from ..api import tagged_handle
 from ..frame.handle import Handle
+from ..lazy_dataclass import dataclass, replace
 from .builds import by_variant
 from .checking.capsules import Capsule, capsule_of, versions
 from .explanation.explain import Explanation, explain_records

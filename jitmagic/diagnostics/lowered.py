@@ -12,7 +12,6 @@ break. Code after a break is compiled only when the compiled function gets there
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..autograd.result import Partition
 from ..errors import UsageError
 from ..frame.binding import bind, values_of
 from ..graph.operators.registered import registered_cost
+from ..lazy_dataclass import dataclass
 from ..loops.ir import Extern, Nest
 from ..loops.show import show
 from ..records import Compiled, CompileRecord

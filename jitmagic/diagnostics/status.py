@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from ..api import handles, tagged_handle
 from ..errors import RUN_NAME, UserLine
@@ -16,6 +15,7 @@ from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..guards.source import Source, describe
 from ..guards.words import one_value
+from ..lazy_dataclass import dataclass, replace
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
 from ..trace.result import Trace

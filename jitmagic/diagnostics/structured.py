@@ -14,11 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserLine, warn
 from ..guards.check import show_guard
+from ..lazy_dataclass import dataclass, field
 from ..records import Recording, RunningStage, watchers
 from ..trace.result import Break, Trace
 

@@ -12,13 +12,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from statistics import quantiles
 from typing import NamedTuple
 
 import torch
 
 from ..figures import speed
+from ..lazy_dataclass import dataclass
 from .words import HINT, Readable, count, duration
 
 __all__ = ["Against", "Side", "Timing", "Way", "measure"]

@@ -8,11 +8,10 @@ no counter changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
+from ..lazy_dataclass import dataclass
 from ..records import Compiled, Eager, Failed, Missed
 from ..torch_types import AnyFunction
 from ..trace.result import Break, Trace

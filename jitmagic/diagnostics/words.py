@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from html import escape
 from typing import Generic, TypeVar
 
 from ..errors import UsageError, UserLine
 from ..figures import count, duration, size
+from ..lazy_dataclass import dataclass
 
 __all__ = [
     "HINT",

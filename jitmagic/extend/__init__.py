@@ -30,19 +30,19 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CannotRender, ExtensionFailed, PassFailed, UsageError
 from ..late import load
 from .backends import backend_names, register_backend
-from .calls import (
-    allow_in_graph,
-    assume_constant_result,
-    nonstrict_trace,
-    register_call,
-    substitute_in_graph,
-)
 from .devices import register_device, register_renderer
-from .passes import STAGES, GraphPass, LoopPass, PassContext, register_pass
 from .registry import REGISTRIES, Registration
 
 if TYPE_CHECKING:
+    from .calls import (
+        allow_in_graph,
+        assume_constant_result,
+        nonstrict_trace,
+        register_call,
+        substitute_in_graph,
+    )
     from .operators import register_decomposition, register_lowering, register_operator
+    from .passes import STAGES, GraphPass, LoopPass, PassContext, register_pass
     from .scalars import Scalar, register_scalar, scalar
 
     def rewrite_values(program: Any, change: Callable[[Any], Any]) -> Any: ...
@@ -86,20 +86,25 @@ _LATE = {
     "LoopRenderer": "codegen.scalar_loops",
     "LoopText": "codegen.scalar_loops",
     "line_of": "operators.scalar",
+    **dict.fromkeys(("STAGES", "GraphPass", "LoopPass", "PassContext"), "extend.passes"),
     "Scalar": "extend.scalars",
+    "allow_in_graph": "extend.calls",
+    "assume_constant_result": "extend.calls",
+    "nonstrict_trace": "extend.calls",
+    "register_call": "extend.calls",
     "register_decomposition": "extend.operators",
     "register_lowering": "extend.operators",
     "register_operator": "extend.operators",
+    "register_pass": "extend.passes",
     "register_scalar": "extend.scalars",
     "rewrite_values": "schedule.substitution",
     "scalar": "extend.scalars",
+    "substitute_in_graph": "extend.calls",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is about operators or loops at its first use: the rows of operators are a tenth
-    of the time that `import jitmagic` takes.
-    """
+    """Import what few programs need at its first use."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(load(_LATE[name]), name)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..compat.torch_compile import mark_of
 from ..errors import UsageError
+from ..lazy_dataclass import dataclass
 from ..torch_types import AnyFunction
 from .registry import Registration, Registry
 

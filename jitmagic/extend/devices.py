@@ -10,7 +10,6 @@ An error in either is a warning that names the user's line, and the graph runs b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from ..devices import Device, Target, add, remove
 from ..devices.device import TargetOptions
 from ..errors import CompileFailed, ExtensionFailed, UsageError
+from ..lazy_dataclass import dataclass
 from .registry import Registration, Registry
 
 __all__ = [

@@ -1,77 +1,38 @@
 """Registers facts and formulas of operators: of torch.library, or of torch itself.
 
-Input: an overload and functions of the user. Output: three registries by the overload's name, which
-the stages ask before their own tables: rows of facts, as in operators/ (graph/operators),
-decompositions (autograd/recording) and lowerings (loops/registered.py).
+Input: an overload and functions of the user. Output: rows of the three registries in
+operator_rows.py.
 
 An error in such a function is an `ExtensionFailed`, which names the operator and the user's line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, overload
 
 from torch import Tag
 
 from ..compat.operators import CustomOpDef, OpOverload, OpOverloadPacket
 from ..errors import UsageError
-from ..operators.operation import Operation, operation
+from ..lazy_dataclass import replace
+from ..operators.operation import operation
 from ..torch_types import AnyFunction
-from .registry import Registration, Registry, as_decorator
+from .operator_rows import (
+    DECOMPOSITIONS,
+    LOWERINGS,
+    OPERATORS,
+    Dims,
+    RegisteredDecomposition,
+    RegisteredLowering,
+)
+from .registry import Registration, as_decorator
 
 __all__ = [
-    "DECOMPOSITIONS",
-    "LOWERINGS",
-    "OPERATORS",
-    "RegisteredDecomposition",
-    "RegisteredLowering",
-    "is_pure",
     "register_decomposition",
     "register_lowering",
     "register_operator",
-    "row_of",
 ]
-
-T = TypeVar("T")
-Dims = str | int | tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RegisteredDecomposition:
-    """An operator as a function that calls other operators."""
-
-    name: str
-    run: AnyFunction
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RegisteredLowering:
-    """An operator as a function of scalars. `over`: the dimensions that its reductions combine."""
-
-    name: str
-    run: AnyFunction
-    over: Dims | None
-
-
-OPERATORS: Registry[Operation] = Registry("operator")
-DECOMPOSITIONS: Registry[RegisteredDecomposition] = Registry("decomposition")
-LOWERINGS: Registry[RegisteredLowering] = Registry("lowering")
-
-
-def row_of(rows: Mapping[str, T], op: object) -> T | None:
-    """Return the row of an overload, or None."""
-    return rows.get(str(op)) if rows and isinstance(op, OpOverload) else None
-
-
-def is_pure(op: object) -> bool:
-    """Return whether the operator was declared free of side effects, or has a formula."""
-    row = row_of(OPERATORS.rows, op)
-    if row is not None and row.is_pure:
-        return True
-    tables: tuple[Mapping[str, object], ...] = (DECOMPOSITIONS.rows, LOWERINGS.rows)
-    return any(row_of(rows, op) is not None for rows in tables)
 
 
 def register_operator(

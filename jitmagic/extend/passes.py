@@ -16,12 +16,12 @@ compile/graph_passes.py asks at each stage. Stages, in order:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, overload
 
 from torch.fx import GraphModule
 
 from ..errors import UsageError
+from ..lazy_dataclass import dataclass
 from .registry import Registration, Registry, as_decorator
 
 __all__ = [

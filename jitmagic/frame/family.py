@@ -8,12 +8,12 @@ everything compiled because of it is freed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
+from ..lazy_dataclass import dataclass, field
 from ..options import Options
 from ..records import Eager, Failed, Journal, PendingBuild, Recording
 from ..torch_types import AnyFunction

@@ -12,7 +12,6 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -41,6 +40,7 @@ from ..guards.guard import (
 from ..guards.read import read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
+from ..lazy_dataclass import dataclass, field
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place

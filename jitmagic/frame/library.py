@@ -9,9 +9,9 @@ hooked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import CodeType
 
+from ..lazy_dataclass import dataclass
 from ..torch_types import Namespace
 
 __all__ = ["LibraryFunction", "is_of_torch_compile", "library_function"]

@@ -208,13 +208,36 @@ def _installed_elsewhere() -> list[str]:
     return [folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info"))]
 
 
+def _paths_of_python() -> dict[str, str]:
+    """Return the folders of the standard library and of installed packages, by sysconfig's names.
+
+    `get_paths` without `expand=False` reads the configuration that Python was built with (1 ms).
+    """
+    known = {
+        "base": sys.prefix,
+        "platbase": sys.exec_prefix,
+        "installed_base": sys.base_prefix,
+        "installed_platbase": sys.base_exec_prefix,
+        "platlibdir": sys.platlibdir,
+        "py_version_short": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "implementation_lower": "python",
+        "abi_thread": "t" if "t" in getattr(sys, "abiflags", "") else "",
+    }
+    templates = sysconfig.get_paths(expand=False)
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    try:
+        return {name: os.path.normpath(templates[name].format_map(known)) for name in names}
+    except KeyError:  # a distribution's own scheme
+        return sysconfig.get_paths()
+
+
 @functools.cache
 def _library_folders() -> tuple[tuple[str, str], ...]:
     """Return the folders of libraries with a reason to skip each.
 
     site-packages is inside the standard library's folder, so it comes first.
     """
-    paths = sysconfig.get_paths()
+    paths = _paths_of_python()
     named = [
         (str(Path(__file__).parents[1]), _OURS),
         (paths["purelib"], _PACKAGE),

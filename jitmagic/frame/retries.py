@@ -7,8 +7,7 @@ from a warm-up phase with many sizes, or from a list that grew to its final size
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..lazy_dataclass import dataclass
 from ..records import Missed
 
 __all__ = ["FOREVER", "Retries"]

@@ -9,6 +9,8 @@ call something else than a function of torch, `triton/` the launches of user-wri
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...
     meta_calls        one call on meta tensors: its device, its casts, every check
+    target_names      names of the targets of calls
+    autocast_mode     the autocast mode of the thread, as data
     propagate         shapes of one torch call, by jitmagic's rules or torch's meta kernels
     rules             ordered tables of rules
     attribution       issues torch's warnings in the name of the user's line

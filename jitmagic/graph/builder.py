@@ -26,6 +26,7 @@ from ..budget import check
 from ..compat.modes import switch_grad_mode
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
+from .autocast_mode import DEVICES, OFF, Autocast, read_autocast
 from .default_dtype import spelled_out
 from .devices import CPU, kernels_on
 from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
@@ -35,21 +36,15 @@ from .memory import TensorNodes, Writes, storage_of
 from .meta_calls import MetaCall, Modes
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, is_number_like, lines_of_call, spec_on, specs_in, tensors_in
-from .operators.autocast import DEVICES, OFF, Autocast, CastCache, read_autocast
+from .operators.autocast import CastCache
 from .operators.foreign import is_foreign
 from .operators.target_traits import draws, hidden_writes
 from .passes import drop_dead_code
-from .propagate import (
-    DataDependent,
-    Target,
-    input_meta,
-    run_on_meta,
-    strides_are_certain,
-    target_name,
-)
+from .propagate import DataDependent, input_meta, run_on_meta, strides_are_certain
 from .symbolic.data_sizes import NewSize
 from .symbolic.size_nodes import READ, READ_AT_LEVEL, SizeNodes, expected_in, run_on_history
 from .symbolic.sym_node import as_torch
+from .target_names import Target, target_name
 from .targets.regions import FunctionCall
 
 __all__ = ["GraphBuilder", "map_nodes"]

@@ -20,8 +20,9 @@ from ..operators.operation import is_in_place, operation
 from .devices import place
 from .nested import map_nodes, tensor_nodes_in
 from .node_meta import device_of, tensors_in
-from .propagate import EagerRaises, Target, run_on_meta, target_name
+from .propagate import EagerRaises, run_on_meta
 from .symbolic.sym_node import as_torch
+from .target_names import Target, target_name
 
 __all__ = ["FollowsDefault", "spelled_out"]
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..devices import row_of
+from ..lazy_dataclass import dataclass
 from ..operators.operation import is_in_place, operation, takes_device
 from ..torch_types import Kwargs
 from .node_meta import tensors_in

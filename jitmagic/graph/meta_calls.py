@@ -7,30 +7,25 @@ the result as meta tensors, the device, and the tensors written to. `_STEPS` has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
 from ..errors import UserLine
+from ..lazy_dataclass import dataclass, field
+from .autocast_mode import OFF, Autocast
 from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .node_meta import tensors_in
-from .operators.autocast import OFF, Autocast, CastCache, cast_result
+from .operators.autocast import CastCache, cast_result
 from .operators.foreign import has_side_effects
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
-from .propagate import (
-    InnerCall,
-    Target,
-    allowing_data_sizes,
-    noting_inner_calls,
-    run_on_meta,
-    target_name,
-)
+from .propagate import InnerCall, allowing_data_sizes, noting_inner_calls, run_on_meta
 from .rules import Rules
 from .symbolic.data_sizes import NewSize
+from .target_names import Target, target_name
 from .triton.launches import launch_of
 from .wrappers.wrapping import NotFollowed, is_library_call, is_wrapper, is_wrapper_class
 

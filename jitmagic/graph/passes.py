@@ -17,12 +17,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ..spec import TensorSpec
+from .autocast_mode import preserving_autocast, read_autocast
 from .gradients import gradients
 from .memory import memory_of
 from .meta_calls import MetaCall, Modes
 from .nested import frozen, map_nodes, tensor_nodes_in
 from .node_meta import changes_mode, device_of, is_effectful, lines_of, spec_on, tensors_in
-from .operators.autocast import CastCache, preserving_autocast, read_autocast
+from .operators.autocast import CastCache
 from .operators.raising import may_raise_on_data, takes_data_size
 from .operators.target_traits import draws, hidden_writes
 from .symbolic.sym_node import as_torch

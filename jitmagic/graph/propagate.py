@@ -26,13 +26,13 @@ from ..operators.operation import operation, overloads_named, takes_device
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
-from ..torch_types import AnyFunction, Args, Kwargs, OpOverload
+from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.collectives import makes_async, mark_async, runs_at_once
 from .operators.device_layouts import differs_by_device
-from .operators.foreign import is_foreign, name_of, without_data
+from .operators.foreign import without_data
 from .operators.meta_functions import infer_without_rule
 from .operators.recurrent import by_one_step
 from .operators.registered import infer_registered
@@ -49,6 +49,7 @@ from .symbolic.sized_calls import call_with_sizes
 from .symbolic.sym_node import as_dimension, as_torch, sizes_in
 from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
+from .target_names import Target, call_name, target_name
 from .targets.control_flow import has_graphs
 from .wrappers.wrapping import NotFollowed, holds_wrapper
 
@@ -56,20 +57,16 @@ __all__ = [
     "DataDependent",
     "EagerRaises",
     "InnerCall",
-    "Target",
     "allowing_data_sizes",
-    "call_name",
     "call_on_meta",
     "input_meta",
     "is_view_in_place",
     "noting_inner_calls",
     "run_on_meta",
     "strides_are_certain",
-    "target_name",
 ]
 
 aten = torch.ops.aten
-Target = AnyFunction | str
 
 # torch's errors for operations that need the data of a meta tensor, or have no meta implementation.
 _NO_DATA = (
@@ -104,28 +101,6 @@ class EagerRaises(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def target_name(target: Target) -> str:
-    """Return the bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` for
-    operators registered outside torch.
-    """
-    if isinstance(target, str):
-        return target
-    if is_foreign(target):
-        return "::".join(name_of(target))  # tables of torch's names do not apply to it
-    if isinstance(target, OpOverload):
-        return str(target._opname)
-    return str(getattr(target, "__name__", target))
-
-
-def call_name(target: Target) -> str:
-    """Return the name of the call in messages."""
-    name = target_name(target)
-    if isinstance(target, str):
-        return f"Tensor.{name}"
-    kind = "operator" if getattr(target, "__module__", "") == "_operator" else "torch"
-    return f"{kind} {name}"
 
 
 def run_on_meta(

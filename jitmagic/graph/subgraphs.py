@@ -14,7 +14,6 @@ which keeps the order of writes and random draws.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import getitem
 
 import torch
@@ -22,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..compat.modes import switch_grad_mode
 from ..errors import CompileFailed
+from ..lazy_dataclass import dataclass, replace
 from ..spec import TensorSpec
 from .gradients import gradients
 from .lazy_module import LazyModule, copy_node

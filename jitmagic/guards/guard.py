@@ -53,12 +53,12 @@ its condition in one sentence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from ..errors import UserLine
+from ..lazy_dataclass import dataclass, field
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.size import stride_place

@@ -9,7 +9,6 @@ would give it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.nested import map_leaves
+from ..lazy_dataclass import dataclass, replace
 from ..spec import TensorSpec, contiguous_strides
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..torch_types import Kwargs, OpOverload

@@ -36,7 +36,6 @@ carries `mask` (a bool Value): where it is false nothing is read and the value i
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -44,6 +43,7 @@ import torch
 
 from ..devices import is_compiled
 from ..graph.nested import map_leaves
+from ..lazy_dataclass import dataclass, field
 from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, leaves
 from ..symbols.interned import Interned
 from ..symbols.size import upper_bound

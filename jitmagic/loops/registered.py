@@ -10,7 +10,6 @@ reuse a name. A formula that raises leaves the call to the operator's kernel, wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
@@ -18,9 +17,10 @@ from typing import Any
 import torch
 
 from ..errors import ExtensionFailed, UsageError, warn
-from ..extend.operators import LOWERINGS, RegisteredLowering, row_of
+from ..extend.operator_rows import LOWERINGS, RegisteredLowering, row_of
 from ..extend.scalars import Scalar
 from ..graph.operators.raising import call_may_raise
+from ..lazy_dataclass import dataclass
 from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.size import Size, SizeFloat
 from ..torch_types import AnyFunction, OpOverload

@@ -8,13 +8,13 @@ by substitution, so a chain of views is one map and adds no step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import prod
 
 import torch
 
+from ..lazy_dataclass import dataclass
 from ..symbols.size import Dimension, expr_of
 from .expr import (
     Axis,

@@ -13,10 +13,10 @@ import __future__
 
 import ast
 import inspect
-from dataclasses import dataclass
 from types import CodeType
 
 from ..errors import RUN_NAME
+from ..lazy_dataclass import dataclass
 
 __all__ = ["Definition", "Part", "Plain", "Run", "future_flags", "split_cell"]
 

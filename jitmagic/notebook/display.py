@@ -7,7 +7,6 @@ and the formatters with which IPython shows a tagged function or module as a car
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ..api import handle_of
 from ..diagnostics.words import count, duration
 from ..errors import RUN_NAME
 from ..late import load
+from ..lazy_dataclass import dataclass
 from ..notice import dim
 
 if TYPE_CHECKING:

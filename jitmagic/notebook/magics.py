@@ -18,7 +18,6 @@ import sys
 import time
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +33,7 @@ from ..diagnostics.timing import Timing
 from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..extend.backends import find_backend
 from ..late import load as load_module
+from ..lazy_dataclass import dataclass, field, fields
 from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
 from ..torch_types import AnyFunction

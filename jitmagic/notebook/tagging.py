@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from ..api import handle_of, jit, original_of, tag_once, untag
 from ..errors import TaggingError
+from ..lazy_dataclass import dataclass
 from ..torch_types import AnyFunction
 from .display import DimLine
 

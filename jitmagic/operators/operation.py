@@ -14,7 +14,6 @@ own. The row of a scalar operation gives the facts of the ATen packet that compu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import torch
 
 from ..compat.operators import OpOverload, OpOverloadPacket
 from ..errors import VerifyError
+from ..lazy_dataclass import dataclass, replace
 from .scalar import SCALARS, ScalarOperation
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Operation",
     "canonical",
     "define",
+    "has_row",
     "is_elementwise",
     "is_in_place",
     "kind_of",
@@ -162,6 +163,11 @@ def _row(name: str) -> Operation:
     plain = canonical(name)
     stems = [stem for stem in _ROWS if stem.endswith("*") and plain.startswith(stem[:-1])]
     return _ROWS[max(stems, key=len)] if stems else _NONE
+
+
+def has_row(name: str) -> bool:
+    """Return whether the operation has facts of its own under this very name."""
+    return name in _ROWS or name in _packets()
 
 
 def rows() -> Iterator[tuple[str, Operation]]:

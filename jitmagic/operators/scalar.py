@@ -3,7 +3,7 @@
 A scalar operation maps numbers to a number: `exp`, `add`, `lt`. Its row holds the facts that more
 than one stage asks; lowerings, decompositions and texts stay in their stages. A new operation is
 its row in a family's file (arithmetic, elementary, predicates) and a line in each renderer:
-`codegen/triton_ops.py`, `codegen/numba_ops.py`, and a function in `include/jitmagic/` for C++.
+`codegen/triton/ops.py`, `codegen/numba_ops.py`, and a function in `include/jitmagic/` for C++.
 
 Code outside the package adds one at run time, with its lines as expressions:
 
@@ -23,13 +23,13 @@ a kernel that contains the operation, and the next tier takes over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ..errors import CannotRender, UsageError
+from ..lazy_dataclass import KW_ONLY, dataclass, replace
 
 __all__ = [
     "INFINITY",

@@ -14,10 +14,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
+from ..lazy_dataclass import dataclass, field
 from ..options import Options
 from .store import store_of
 from .toolchain import SECONDS, is_built

@@ -13,9 +13,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..errors import ToolchainError
+from ..lazy_dataclass import dataclass
 
 __all__ = ["CompilerProcess", "Completed", "run"]
 

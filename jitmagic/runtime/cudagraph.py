@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from threading import RLock
 from weakref import WeakSet
@@ -32,6 +31,7 @@ from ..compat.modules import end_allocation_to_pool, release_pool
 from ..compat.tensors import storage_use_count
 from ..devices import row_of
 from ..errors import warn
+from ..lazy_dataclass import dataclass
 from ..torch_types import Executable
 from .graph_pool import GraphPool
 from .native import slots_needing_tensors

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from ..construction import made_by
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
+from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable

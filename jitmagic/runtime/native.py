@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -32,11 +31,12 @@ from ..codegen.plan import (
 )
 from ..construction import construction_of, made_by
 from ..extension import runtime_module
+from ..late import load
+from ..lazy_dataclass import dataclass
 from ..symbols.size import hint_of
 from ..symbols.size_programs import SizeCode, SizeProgram
 from ..symbols.symbolic_numbers import Symbol
-from ..torch_types import AnyFunction, Executable
-from .user_kernels import native_launches
+from ..torch_types import AnyFunction, Executable, OpOverload
 
 __all__ = [
     "BySizes",
@@ -424,7 +424,17 @@ def _lower_call(step: Call) -> tuple[object, ...]:
     name, _, _ = schema.name.partition(".")
     layouts = tuple(layout and _expected(layout) for layout in step.layouts)
     call = ("call", name, schema.overload_name, arguments, results, step.out, layouts)
-    return (*call, step.foreign, native_launches(step.op))
+    return (*call, step.foreign, _launches(step.op))
+
+
+def _launches(op: OpOverload) -> tuple[object, ...] | None:
+    """Return how to repeat the launch of a user-written Triton kernel, or None for any other
+    operator.
+    """
+    if op.namespace != "jitmagic":  # spares most processes what reads such kernels
+        return None
+    made: tuple[object, ...] | None = load("runtime.user_kernels").native_launches(op)
+    return made
 
 
 def _expected(layout: Layout) -> tuple[object, ...]:

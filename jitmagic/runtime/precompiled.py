@@ -18,10 +18,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ToolchainError
+from ..lazy_dataclass import dataclass, field
 from .compilers import CompilerProcess
 from .private_files import is_use_old, make_private
 from .store import BUILD_PREFIX, Store

@@ -18,8 +18,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from ..lazy_dataclass import dataclass
 
 __all__ = ["USAGE", "File", "SizeLimit", "files_of"]
 

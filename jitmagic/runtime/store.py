@@ -21,17 +21,16 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from ..errors import warn
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from .private_files import make_private, read_private, shared_owner, write_private
 from .size_limit import File, SizeLimit, files_of
@@ -289,6 +288,16 @@ def _locked(path: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------ which folder
 
 
+def _user_cache() -> Path:
+    """Return the folder of jitmagic in the user's cache folder."""
+    base, home = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "HOME"))
+    if sys.platform == "linux" and os.path.isabs(base or home):
+        return Path(base or f"{home}/.cache") / "jitmagic"
+    from platformdirs import user_cache_path  # noqa: PLC0415 - 2 ms, which Linux is spared
+
+    return user_cache_path("jitmagic")
+
+
 def store_of(options: Options) -> Store:
     """Return the store that a function's options name."""
     return open_store(options.cache_dir, options.cache_bytes, options.shared_caches)
@@ -299,7 +308,7 @@ def open_store(cache_dir: str | None, size: int = 0, shared: tuple[str, ...] = (
     """Return the store in `cache_dir` (default: the user's cache folder), else a temporary one with
     a warning. `size`: its limit in bytes, 0 for none; `shared`: further folders of the same form.
     """
-    named = (Path(cache_dir) if cache_dir else user_cache_path("jitmagic")) / _SUBFOLDER
+    named = (Path(cache_dir) if cache_dir else _user_cache()) / _SUBFOLDER
     layers = tuple(map(_shared_folder, shared))
     try:
         folder = Path(os.path.realpath(named))

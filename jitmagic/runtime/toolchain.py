@@ -16,7 +16,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from .. import platforms
 from ..devices import Target
 from ..devices.cpu import distrust_compiler
 from ..errors import ToolchainError
+from ..lazy_dataclass import dataclass
 from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, link_commands

@@ -19,7 +19,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
@@ -32,6 +31,7 @@ from ..budget import check
 from ..codegen.plan import KernelSource
 from ..devices import Target
 from ..errors import ToolchainError
+from ..lazy_dataclass import dataclass, replace
 from .store import Store, content_key
 
 __all__ = ["Cubin", "build_cubins", "import_triton", "read_cubin"]

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -29,6 +28,7 @@ import torch
 from ..codegen.plan import Call, Config, KernelChoice, KernelSource, Launch, Plan
 from ..devices import Target, row_of
 from ..errors import CompileFailed
+from ..lazy_dataclass import dataclass, field, replace
 from ..options import Options
 from ..torch_types import Executable
 from .load import load

@@ -17,12 +17,12 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 
 from ..devices import row_of
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.ir import (
     Alias,
     Axis,

@@ -9,8 +9,8 @@ order; and steps that may raise run before the inputs are written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ..lazy_dataclass import dataclass
 from ..loops.ir import (
     Alias,
     Extern,

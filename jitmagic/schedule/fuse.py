@@ -17,10 +17,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ..budget import check
 from ..devices import Target
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..symbols.size import hint_of, is_same

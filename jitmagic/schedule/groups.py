@@ -8,8 +8,8 @@ cycle takes a few integer operations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.expr import Axis
 from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .dependencies import Graph, store_values

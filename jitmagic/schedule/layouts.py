@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 
 from ..devices import row_of
+from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import Integer, axes_of
 from ..loops.ir import (
     Alias,

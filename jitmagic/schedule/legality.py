@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from ..lazy_dataclass import dataclass
 from ..loops.expr import (
     Axis,
     AxisVar,

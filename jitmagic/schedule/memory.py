@@ -15,10 +15,10 @@ may also reuse the memory of an ATen result.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ..devices import row_of
+from ..lazy_dataclass import dataclass, field
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
 from ..symbols.size import Dimension, is_same
 from .dependencies import reads_of, storages, store_values, writes_of

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 
+from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import Axis, AxisVar, Expr, Integer
 from ..loops.free_axes import value_axes
 from ..loops.ir import (

@@ -7,8 +7,8 @@ order, with the memory plan and the sentence for every fusion made or refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from ..lazy_dataclass import dataclass, field
 from ..loops.ir import LoopProgram
 
 __all__ = ["Decision", "Schedule"]

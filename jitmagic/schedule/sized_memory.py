@@ -7,8 +7,7 @@ temporary, and its offset is an expression. Invariant: as in memory.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from ..lazy_dataclass import dataclass, field
 from ..loops.ir import Buffer, LoopProgram
 from ..symbols.expr import Expr
 from ..symbols.size import Dimension, Size, expr_of, hint_of, size_of

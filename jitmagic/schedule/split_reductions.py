@@ -17,12 +17,12 @@ an extent stays too short to split is assumed and guarded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
 
 from ..budget import check
 from ..devices import Target
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.free_axes import value_axes
 from ..loops.ir import (

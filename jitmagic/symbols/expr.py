@@ -9,10 +9,10 @@ which fold constants and use the bounds of the leaves to simplify: `(i*8 + j) //
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
+from ..lazy_dataclass import dataclass
 from .interned import Interned
 
 __all__ = [

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock, local
 from typing import Any, Literal
 
+from ..lazy_dataclass import dataclass
 from .context import Context
 from .expr import Expr, Integer, add, floordiv, mul
 from .interval import Interval

@@ -11,9 +11,9 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any
 
+from ..lazy_dataclass import dataclass, field
 from .context import COMPARISONS, SWAPPED, Context
 from .expr import Expr, Integer, add, floordiv, integer, linear, mod, mul
 from .interval import INT64

@@ -11,10 +11,10 @@ import ctypes
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ..lazy_dataclass import dataclass
 from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, integer, mod, mul
 from .interval import INT64, Interval, of_number
 

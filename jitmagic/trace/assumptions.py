@@ -9,11 +9,11 @@ Loop heads are indices of instructions of the traced code.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from types import CodeType
 
 from ..guards.guard import Guard
 from ..guards.source import Source
+from ..lazy_dataclass import dataclass, field
 from .result import Specialized
 from .varying.varying_sizes import VaryingSizes
 

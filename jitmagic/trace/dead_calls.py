@@ -21,8 +21,8 @@ from ..graph.nested import map_nodes
 from ..graph.node_meta import specs_in, value_of
 from ..graph.operators.kernel_refusals import kernel_refusal
 from ..graph.passes import dead_calls
-from ..graph.propagate import call_name, target_name
 from ..graph.symbolic.sym_node import as_torch
+from ..graph.target_names import call_name, target_name
 from ..symbols.size import hint_of
 from .breaks import TorchCallFailed
 from .residual.undo import may_raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 
@@ -21,6 +20,7 @@ from ..graph.gradients import is_stale
 from ..graph.operators.overlap import overlaps_itself
 from ..graph.symbolic.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
+from ..lazy_dataclass import dataclass, field
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .graph_notes import GraphNotes

@@ -6,11 +6,11 @@ backward, is traced with a Knowledge of its own (trace/values/autograd/backward_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..guards.guard import IdentityIs, SameObject, TypeIs
 from ..guards.source import Source
+from ..lazy_dataclass import dataclass, field
 from .state import GuardBook
 from .values.base import Lazy, Machine, Value
 

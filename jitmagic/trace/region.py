@@ -20,11 +20,11 @@ from torch.fx import GraphModule, Node
 
 from ..compat.modes import switch_grad_mode
 from ..errors import UserLine
+from ..graph.autocast_mode import OFF, Autocast
 from ..graph.builder import GraphBuilder, map_nodes
 from ..graph.node_meta import device_of, spec_on
-from ..graph.operators.autocast import OFF, Autocast
-from ..graph.propagate import Target
 from ..graph.symbolic.size_nodes import READ, READ_AT_LEVEL, SizeNodes
+from ..graph.target_names import Target
 from ..graph.targets.control_flow import Body
 from ..graph.targets.regions import FunctionCall, Region, back_to_entry_mode
 from ..graph.wrappers.wrapping import is_wrapper

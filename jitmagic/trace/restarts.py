@@ -8,10 +8,10 @@ time once per compile, and cannot leave an effect half recorded.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
 
 from ..errors import UserLine
 from ..guards.guard import Guard
+from ..lazy_dataclass import dataclass, replace
 from .result import BreakReason
 
 __all__ = [

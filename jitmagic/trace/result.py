@@ -31,7 +31,6 @@ The tracer never compiles and never changes a live object: all that is left to d
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import CodeType
 from typing import Any, ClassVar, Literal
@@ -42,6 +41,7 @@ from ..errors import UserLine
 from ..graph.wrappers.wrapping import Rewrap
 from ..guards.guard import Guard
 from ..guards.source import Argument, Drawn, Source
+from ..lazy_dataclass import dataclass, field
 from ..spec import TensorSpec
 
 __all__ = [

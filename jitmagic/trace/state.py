@@ -8,7 +8,6 @@ state becomes the one GlobalState guard of a trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Protocol, TypeGuard
@@ -40,6 +39,7 @@ from ..guards.guard import (
     ValueEquals,
 )
 from ..guards.source import Argument, FunctionPart, Source, describe
+from ..lazy_dataclass import dataclass, field, replace
 from .library_files import is_library
 from .restarts import Stop
 from .result import BreakReason

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.codegen import triton_tile
+from jitmagic.codegen.triton import tile as triton_tile
 from jitmagic.loops.lower import lower
 from tests.codegen.interpreted import run_interpreted
 from tests.codegen.test_triton import rendered

@@ -11,11 +11,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from jitmagic.codegen import render, triton_tile
+from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource, Plan
 from jitmagic.codegen.scoped_text import argument_names
-from jitmagic.codegen.triton import is_reserved
-from jitmagic.codegen.triton_ops import TL_DTYPES
+from jitmagic.codegen.triton import tile as triton_tile
+from jitmagic.codegen.triton.ops import TL_DTYPES
+from jitmagic.codegen.triton.renderer import is_reserved
 from jitmagic.devices import Target
 from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.triton_ops import HELPERS, cast_text, closed, literal, typed
+from jitmagic.codegen.triton.ops import HELPERS, cast_text, closed, literal, typed
 from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options

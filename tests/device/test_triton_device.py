@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.codegen.triton_ops import TL_DTYPES
+from jitmagic.codegen.triton.ops import TL_DTYPES
 from jitmagic.loops.interp import run
 from tests.codegen.test_triton import BINARY, INTEGER, SPECIAL, UNARY, bools, filled, op_program
 from tests.processes import run_python

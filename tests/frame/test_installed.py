@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,7 @@ def test_layers_of_an_installed_package_are_compiled_after_a_break(packages: Pat
     assert {"forward", "helper"} <= names
     assert "run" not in names
     assert all(record.outcome == COMPILED for record in jitmagic.api.handle_of(f).journal)
+
+
+def test_folders_are_those_of_sysconfig() -> None:
+    assert never_hooked._paths_of_python().items() <= sysconfig.get_paths().items()

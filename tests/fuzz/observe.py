@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.graph.operators.autocast import read_autocast
+from jitmagic.graph.autocast_mode import read_autocast
 from jitmagic.guards.state import read_autocast_details
 from jitmagic.trace.builtins.pytorch.autocast import bring_thread_to
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jitmagic.graph.operators.autocast import OFF, Autocast, CastCache, cast_result, read_autocast
+from jitmagic.graph.autocast_mode import OFF, Autocast, read_autocast
+from jitmagic.graph.operators.autocast import CastCache, cast_result
 from jitmagic.graph.propagate import EagerRaises
 
 DTYPES = [torch.bfloat16, torch.float16]

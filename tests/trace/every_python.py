@@ -188,12 +188,12 @@ UNARY_NEGATIVE UNARY_NOT UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START YIELD_VALUE
 
 def check_opcodes(version: tuple[int, int], opcodes: Iterable[str]) -> str:
     """Check that every opcode of a version has a handler, a reason, or is removed by decode."""
-    from jitmagic.bytecode.versions import TABLES
+    from jitmagic.bytecode.versions import tables
     from jitmagic.trace import inventory
     from jitmagic.trace.opcodes.registry import UNSUPPORTED, handlers_of_version
 
     assert inventory.MODULES
-    table, handled = TABLES[version], set(handlers_of_version(version))
+    table, handled = tables()[version], set(handlers_of_version(version))
     decoded = {*table.superinstructions, *table.borrowed, *table.values}
     missing = set(opcodes) - handled - set(UNSUPPORTED) - decoded
     portable = {*table.aliases, *table.expansions} - handled

@@ -53,7 +53,7 @@ def rule(
 
     def register(function: Rule) -> Rule:
         wrapped = cast(Rule, _with_opmath(function)) if opmath else function
-        if "reduction" in signature(function).parameters:
+        if "reduction" in function.__annotations__:
             wrapped = cast(Rule, _known_reductions_only(wrapped))
         if not complex_too:
             wrapped = cast(Rule, _real_only(wrapped))

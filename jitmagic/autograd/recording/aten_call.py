@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...graph.symbolic.sym_node import sizes_of
+from ...lazy_dataclass import dataclass, field
 from ...torch_types import OpOverload
 
 __all__ = ["AtenCall"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
@@ -25,6 +24,7 @@ from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
 from ...graph.triton.launches import copy_with_strides
+from ...lazy_dataclass import dataclass
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
 

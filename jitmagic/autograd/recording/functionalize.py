@@ -22,7 +22,7 @@ from ...compat.autograd import current_node
 from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
 from ...compat.operators import has_kernel
 from ...errors import CompileFailed, ExtensionFailed, warn
-from ...extend.operators import DECOMPOSITIONS, RegisteredDecomposition, row_of
+from ...extend.operator_rows import DECOMPOSITIONS, RegisteredDecomposition, row_of
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...graph.attribution import Silence, call_from
-from ...graph.operators.autocast import OFF, read_autocast
+from ...graph.autocast_mode import OFF, read_autocast
 from ...graph.operators.recurrent import is_fused_lstm
 from ...graph.symbolic.sized_calls import call_with_sizes
 from ...graph.symbolic.sym_node import sizes_in

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 
 import torch
@@ -22,6 +21,7 @@ from ...errors import CompileFailed
 from ...graph.dispatch_mode import dataless
 from ...graph.symbolic.sym_node import as_dimension, as_dimensions, as_torch
 from ...graph.wrappers.wrapping import holds_wrapper
+from ...lazy_dataclass import dataclass, field
 from ...torch_types import OpOverload
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_disjoint, is_conjugate

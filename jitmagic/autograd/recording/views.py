@@ -9,7 +9,6 @@ CompileFailed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimension
+from ...lazy_dataclass import dataclass
 from ...symbols.size import Dimension, hint_of
 from ...torch_types import OpOverload
 from ..nodes import is_view

@@ -1,6 +1,6 @@
 """The version tables, and the one of the running interpreter, chosen at import.
 
-`RUNNING` also has the interpreter's opcode numbers; `TABLES` lists every supported version as data.
+`RUNNING` also has the interpreter's opcode numbers; `tables` imports every supported version.
 On an interpreter without a table the import raises an error: wrong bytecode would crash it.
 """
 
@@ -9,29 +9,37 @@ from __future__ import annotations
 import dis
 import sys
 from dataclasses import replace
+from importlib import import_module
 
 from ...errors import BytecodeError
-from . import v311, v312, v313, v314
 from .table import COMPARE_OPERATORS, Kind, VersionTable
 
-__all__ = ["COMPARE_OPERATORS", "RUNNING", "TABLES", "Kind", "VersionTable"]
+__all__ = ["COMPARE_OPERATORS", "RUNNING", "Kind", "VersionTable", "tables"]
 
-TABLES: dict[tuple[int, int], VersionTable] = {
-    module.TABLE.version: module.TABLE for module in (v311, v312, v313, v314)
-}
+_VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
+
+
+def _table_of(version: tuple[int, int]) -> VersionTable:
+    table: VersionTable = import_module(f".v{version[0]}{version[1]}", __name__).TABLE
+    return table
+
+
+def tables() -> dict[tuple[int, int], VersionTable]:
+    """Return the tables of all supported versions."""
+    return {version: _table_of(version) for version in _VERSIONS}
 
 
 def _running() -> VersionTable:
-    table = TABLES.get(sys.version_info[:2])
-    if table is None:
-        known = ", ".join(f"{major}.{minor}" for major, minor in TABLES)
+    running = sys.version_info[:2]
+    if running not in _VERSIONS:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _VERSIONS)
         raise BytecodeError(f"no bytecode table for Python {sys.version} (there are {known})")
     real = {
         name: number
         for name, number in dis.opmap.items()
         if number < 256 and not name.startswith("INSTRUMENTED_")
     }
-    return replace(table, opcodes=real)
+    return replace(_table_of(running), opcodes=real)
 
 
 RUNNING = _running()

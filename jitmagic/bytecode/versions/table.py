@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
+
+from ...lazy_dataclass import dataclass, field, fields, replace
 
 __all__ = ["COMPARE_OPERATORS", "Kind", "VersionTable"]
 

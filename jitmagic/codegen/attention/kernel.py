@@ -14,11 +14,11 @@ in 32 bits: 64-bit integers in the inner loop are slow on a GPU.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 
 from ...errors import CompileFailed
+from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import add, bounds, mul, position
 from ...loops.free_axes import value_axes
 from ...loops.ir import (

@@ -6,14 +6,13 @@ block mask are whole multiples of the tiles. Without tuning the tiles are those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from ...lazy_dataclass import dataclass
 from ...symbols.size import Dimension, Size, may_assume
 from ..config import AttentionConfig
 from ..plan import Config
-from ..triton_tile import FAR, TileBlock
+from ..triton.tile import FAR, TileBlock
 from .kernel import AttentionKernel
 
 __all__ = ["AttentionTile", "attention_candidates", "is_wide", "power", "tile_of"]

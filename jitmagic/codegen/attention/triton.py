@@ -22,9 +22,9 @@ from ...loops.ir import Load, Reduction, Value, walk
 from ...symbols.size import Dimension, Size, is_same
 from ..config import AttentionConfig
 from ..plan import Config, LaunchGrid
-from ..triton_ops import TL_DTYPES, closed
-from ..triton_tile import Tile, TileBlock
-from ..triton_values import TritonValues
+from ..triton.ops import TL_DTYPES, closed
+from ..triton.tile import Tile, TileBlock
+from ..triton.values import TritonValues
 from .kernel import SCORE, TANGENT, AttentionKernel, structure_of
 from .tiles import AttentionTile, is_wide, power, tile_of
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction, Kwargs
 from .cases import Results, collect_results
 

@@ -20,7 +20,6 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from torch.fx import GraphModule
 from ...errors import CompileFailed
 from ...guards.check import show_guard
 from ...guards.guard import GlobalState, StateFacts
+from ...lazy_dataclass import dataclass
 from ...loops.show import show
 from ...options import Options
 from ...records import CompileRecord, Failed

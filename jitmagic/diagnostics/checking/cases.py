@@ -11,7 +11,6 @@ import operator
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from ...api import handle_of, tagged_copy, tagged_handle
 from ...autograd.nodes import copy_graph
 from ...guards.source import describe
+from ...lazy_dataclass import dataclass, field, fields, replace
 from ...options import Options, make_options
 from ...torch_types import AnyFunction, Kwargs
 from ...trace.result import (

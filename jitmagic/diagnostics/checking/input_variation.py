@@ -17,7 +17,6 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from ...api import original_of, tagged_copy
 from ...compat.pytree import tree_flatten, tree_leaves, tree_unflatten
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction
 from ..whole_call import whole
 from ..words import HINT, WRONG, Question, Readable, count, refuse_arguments

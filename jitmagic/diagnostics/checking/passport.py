@@ -15,13 +15,14 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from ...api import tagged_copy
 from ...graph.node_meta import lines_of
+from ...lazy_dataclass import dataclass, replace
 from ...torch_types import AnyFunction
 from ..words import HINT, WRONG, Question, Readable, here, refuse_arguments
 from .agreement import Line, compare, in_double

@@ -14,7 +14,6 @@ import contextlib
 import copy
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from ...api import original_of
 from ...compat.pytree import keystr, tree_flatten_with_path, tree_leaves
 from ...guards.source import Argument, CellContents, Source
+from ...lazy_dataclass import dataclass, field, fields
 from ...trace.result import (
     Break,
     Constant,

@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any
 
@@ -32,6 +31,7 @@ from ...graph.targets.flex_attention import FlexAttention
 from ...graph.targets.regions import FunctionCall
 from ...graph.targets.transforms import Pattern, Pull, Slot, Transformed
 from ...graph.triton.launches import kernel_name
+from ...lazy_dataclass import dataclass, field
 from ...spec import TensorSpec, spec_of
 from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace

@@ -8,11 +8,11 @@ the library's line; several such breaks below one line are one report.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from ...errors import UserLine
 from ...figures import count
 from ...frame.never_hooked import is_library_file, library_name
+from ...lazy_dataclass import dataclass, replace
 from ...records import CompileRecord
 from ...trace.result import Break, Trace
 from .edits import edit_of

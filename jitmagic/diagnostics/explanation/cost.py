@@ -10,7 +10,6 @@ among them in proportion to their time in eager.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,8 +17,9 @@ from ...autograd.result import Partition
 from ...devices import find_target, weaker_target
 from ...errors import ModulePath, UserLine
 from ...graph.node_meta import lines_of
-from ...graph.propagate import target_name
+from ...graph.target_names import target_name
 from ...graph.targets.control_flow import control_flow_in
+from ...lazy_dataclass import dataclass, field, replace
 from ...options import Options
 from ...records import CompileRecord
 from ...runtime.examples import examples

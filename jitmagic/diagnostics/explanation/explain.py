@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +26,7 @@ from ...frame.never_hooked import is_of_library_module
 from ...frame.timing.comparison import comparison_paused
 from ...guards.check import show_guard
 from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
+from ...lazy_dataclass import dataclass, replace
 from ...options import Options
 from ...records import Compiled, CompileRecord
 from ...torch_types import AnyFunction

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
 from ...errors import UserLine
+from ...lazy_dataclass import dataclass, field
 from ...records import CompileRecord, Eager, Failed, Measured
 from ...symbols.interval import Interval
 from .breaks import BreakReport

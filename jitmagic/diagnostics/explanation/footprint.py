@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...codegen.plan import Alloc, Call, Free, Launch, Reuse
 from ...figures import size
+from ...graph.autocast_mode import restoring_modes
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
-from ...graph.operators.autocast import restoring_modes
 from ...graph.targets.control_flow import control_flow_in
+from ...lazy_dataclass import dataclass
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ...runtime.step_timing import timed_calls

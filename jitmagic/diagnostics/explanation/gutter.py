@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...frame.never_hooked import is_library_file
+from ...lazy_dataclass import dataclass
 from ..sources import Span, function_around
 from .breaks import distinct
 from .cost import Costs, Place

@@ -7,7 +7,6 @@ the plan, and a `Refusal` for each fusion that would have saved memory traffic b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
@@ -15,6 +14,7 @@ from ...codegen.plan import Call
 from ...errors import UserLine
 from ...graph.node_meta import lines_of
 from ...graph.triton.launches import kernel_name
+from ...lazy_dataclass import dataclass, replace
 from ...loops.ir import Extern, Load, LoopProgram, Nest, run_time_values
 from ...runtime.step_timing import timed_calls
 from ...schedule.dependencies import loads_of, reads_of, writes_of

@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,9 +26,10 @@ from ...codegen.plan import KernelSource, Plan
 from ...compat.autograd import run_backward
 from ...devices import Target
 from ...frame.sandbox import sandbox
+from ...graph.autocast_mode import restoring_modes
 from ...graph.gradients import gradients
 from ...graph.node_meta import tensors_in
-from ...graph.operators.autocast import restoring_modes
+from ...lazy_dataclass import dataclass
 from ...options import Options
 from ...runtime.examples import example
 from ...runtime.load import load

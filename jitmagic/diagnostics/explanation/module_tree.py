@@ -8,8 +8,8 @@ holds nothing else is merged with them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+from ...lazy_dataclass import dataclass, field
 from .cost import ModuleCost, Place
 
 __all__ = ["Branch", "module_tree"]

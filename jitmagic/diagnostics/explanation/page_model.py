@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...figures import size
+from ...lazy_dataclass import dataclass
 from .breaks import BreakReport
 from .footprint import Footprint
 from .highlight import Piece

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from torch.fx import Node
 
 from ...errors import UsageError, UserLine
+from ...lazy_dataclass import dataclass
 from ...loops.ir import Extern, Nest
 from ...records import CompileRecord
 from ..builds import Build, builds_in_use, newest_variants, nodes_of

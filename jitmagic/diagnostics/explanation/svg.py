@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from html import escape as _escape
+
+from ...lazy_dataclass import dataclass, field
 
 __all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 

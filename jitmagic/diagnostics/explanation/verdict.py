@@ -11,11 +11,10 @@ operations that run as eager there, and the entry into the resume functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...errors import RUN_NAME
 from ...figures import count, duration
 from ...frame.handle import Handle
+from ...lazy_dataclass import dataclass
 from ...records import Compiled, CompileRecord, Measured
 from .breaks import break_reports, distinct
 

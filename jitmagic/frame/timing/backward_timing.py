@@ -13,13 +13,13 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from ...compat.autograd import engine
+from ...lazy_dataclass import dataclass, field
 from .gpu_timing import GpuInterval, can_be_timed
 
 __all__ = ["BackwardTimer", "Sample"]

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from functools import cache
 from itertools import repeat
-from statistics import median
 from types import FunctionType
 
 import torch
 
 from ...bytecode import call_stub
+from ...figures import median
 from ...records import Measured
 from ..native import CallBatch, Dispatcher, Entry, GuardProgram
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import median
 
 import torch
 
 from ...compat.autograd import sequence_number, top_saved_hooks
+from ...figures import median
 from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
 from ...torch_types import AnyFunction
 from ..eager import entry_like

@@ -11,10 +11,10 @@ below stands for a value that is no data itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
+from ...lazy_dataclass import dataclass
 from ...symbols.expr import Expr
 from ...torch_types import OpOverload
 

@@ -14,73 +14,39 @@ raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 
 from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
+from ...lazy_dataclass import dataclass, field
 from ...operators.operation import takes_device
-from ...torch_types import AnyFunction, Kwargs, OpOverload
+from ...torch_types import Kwargs, OpOverload
+from ..autocast_mode import OFF, Autocast, autocast_as, read_autocast
 from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
 from ..nested import frozen, map_leaves, map_tensors
-from ..node_meta import changes_mode, tensors_in
-from ..propagate import EagerRaises, Target, call_on_meta, is_view_in_place
+from ..node_meta import tensors_in
+from ..propagate import EagerRaises, call_on_meta, is_view_in_place
+from ..target_names import Target
 from .kernel_refusals import check_dtypes
 from .strictness import check_as_kernels_do
 from .symbolic_shapes import shapes_by_sampling
 
 __all__ = [
-    "DEVICES",
-    "OFF",
-    "Autocast",
     "CastCache",
     "StaleCast",
-    "autocast_as",
     "cast_result",
-    "preserving_autocast",
-    "read_autocast",
-    "restoring_modes",
 ]
 
 META = torch.device("meta")
-DEVICES = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, slots=True)
-class Autocast:
-    """The dtype that products are computed in, by device; None if autocast is off."""
-
-    cpu: torch.dtype | None = None
-    cuda: torch.dtype | None = None
-
-    def dtype_on(self, device: str) -> torch.dtype | None:
-        """Return the dtype that `device` casts to; None also for devices that jitmagic does not
-        support.
-        """
-        dtype: torch.dtype | None = getattr(self, device) if device in DEVICES else None
-        return dtype
-
-
-OFF = Autocast()
-
-
 _OF_AN_OLD_VALUE = -1  # equals no version counter
 
 
 class StaleCast(Exception):
     """Raised if eager would use a cast of a leaf made earlier in the block that is out of date."""
-
-
-def read_autocast() -> Autocast:
-    """Return the autocast mode of this thread."""
-    return Autocast(
-        *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
-    )
 
 
 class CastCache:
@@ -164,51 +130,6 @@ class CastCache:
             for tensor in tensors:
                 if (cast := self._in_memory.get(storage_under(tensor))) is not None:
                     yield cast
-
-
-def _set(mode: Autocast) -> None:
-    for device, dtype in zip(DEVICES, (mode.cpu, mode.cuda), strict=True):
-        torch.set_autocast_enabled(device, dtype is not None)
-        if dtype is not None:
-            torch.set_autocast_dtype(device, dtype)
-
-
-@contextmanager
-def preserving_autocast() -> Iterator[None]:
-    """Restore autocast after the block, and disable its cache in it: the cache would hold tensors
-    of a trace, or weights from before an optimizer step.
-    """
-    enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
-    dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
-    cached = torch.is_autocast_cache_enabled()
-    try:
-        torch.set_autocast_cache_enabled(False)
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(cached)
-        for device, on, dtype in zip(DEVICES, enabled, dtypes, strict=True):
-            torch.set_autocast_enabled(device, on)
-            torch.set_autocast_dtype(device, dtype)
-
-
-def restoring_modes(gm: torch.fx.GraphModule, run: AnyFunction) -> AnyFunction:
-    """Make a torch-level graph that sets modes restore the caller's modes, also if it raises."""
-    if not any(map(changes_mode, gm.graph.nodes)):
-        return run
-
-    def call(*inputs: torch.Tensor) -> Any:
-        with torch.set_grad_enabled(torch.is_grad_enabled()), preserving_autocast():
-            return run(*inputs)
-
-    return call
-
-
-@contextmanager
-def autocast_as(mode: Autocast) -> Iterator[None]:
-    """Run the block under the autocast mode `mode`."""
-    with preserving_autocast():
-        _set(mode)
-        yield
 
 
 # -- tensors that report a real device and hold a meta tensor --------------------------------------
@@ -404,8 +325,7 @@ def _watch(
         return value
 
     try:
-        with torch.inference_mode(False), preserving_autocast():
-            _set(mode)
+        with torch.inference_mode(False), autocast_as(mode):
             positional, named = map_leaves((args, kwargs), show)
             recorder = _CallRecorder(seen)
             seen.result = call_on_meta(

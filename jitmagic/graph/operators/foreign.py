@@ -25,7 +25,7 @@ from ...compat.operators import (
     has_trivial_fake,
     registry,
 )
-from ...extend.operators import OPERATORS, is_pure, row_of
+from ...extend.operator_rows import OPERATORS, is_pure, row_of
 from .operator_library import PURE
 
 __all__ = [

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from ...devices import row_of
+from ...lazy_dataclass import dataclass
 from ...operators.operation import is_elementwise, kind_of, operation, overloads_named
 from ...symbols.context import Specialize
 from ...symbols.probe import Answers, Verdict
@@ -34,8 +34,9 @@ from ...torch_types import AnyFunction, Args
 from ..attribution import Silence, call_from
 from ..nested import frozen
 from ..node_meta import tensors_in
-from ..propagate import EagerRaises, target_name
+from ..propagate import EagerRaises
 from ..symbolic.sym_node import sizes_in, with_hints
+from ..target_names import target_name
 from .kernel_probing import call_on_fresh, running_alone, small_stand_in
 from .recurrent import takes_packed_sequence
 

@@ -8,12 +8,12 @@ graph has a node for it; the trace reads the numbers as it reads those of `tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
 import torch
 
+from ...lazy_dataclass import dataclass
 from ...torch_types import OpOverload
 from ..node_meta import tensors_in
 from .foreign import NUMBER_TYPES, TENSOR_TYPES

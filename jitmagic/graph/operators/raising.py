@@ -9,22 +9,19 @@ data-dependent.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ...late import load
 from ...spec import TensorSpec
 from ...symbols.size import DataSize, Size
 from ...torch_types import Args, Kwargs
 from ..nested import nodes_in
 from ..node_meta import symbols_in, value_of
-from ..propagate import target_name
-from ..targets.control_flow import Body, ControlFlow
-from ..targets.flex_attention import FlexAttention
-from ..targets.transforms import Transformed
-from .target_traits import operation_of
+from ..target_names import target_name
+from ..targets.inner_graphs import WithGraphs
 
 __all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
 
@@ -35,12 +32,8 @@ def may_raise_on_data(node: Node) -> bool:
         return False
     if node.meta.get("expects"):  # it raises unless a data-dependent size has the right value
         return True
-    if isinstance(node.target, Transformed):
-        return any(map(may_raise_on_data, node.target.region.graph.nodes))
-    if isinstance(node.target, ControlFlow):
-        return _any_raises(node.target.bodies)
-    if isinstance(node.target, FlexAttention):
-        return _any_raises(node.target.bodies.values())
+    if isinstance(node.target, WithGraphs):
+        return any(may_raise_on_data(n) for graph in node.target.graphs() for n in graph.nodes)
     if node.target in (operator.getitem, operator.setitem):
         return _looks_up(node.args[1:2])
     spec = node.meta.get("spec")
@@ -48,17 +41,14 @@ def may_raise_on_data(node: Node) -> bool:
     return call_may_raise(node.target, node.args, node.kwargs, dtype)
 
 
-def _any_raises(bodies: Iterable[Body]) -> bool:
-    graphs = (body.graph.graph for body in bodies)
-    return any(may_raise_on_data(inner) for graph in graphs for inner in graph.nodes)
-
-
 def call_may_raise(target: Any, args: Args, kwargs: Kwargs, dtype: torch.dtype | None) -> bool:
     """Do `may_raise_on_data` for a call whose first result has this dtype. Only ints, floats and
     complex numbers among its arguments count as numbers.
     """
     name = target_name(target)
-    raises = operation_of(target).raises
+    # The rows of all operators are a tenth of the import of the stages, and what runs a stored
+    # entry has no graph to ask about.
+    raises = load("graph.operators.target_traits").operation_of(target).raises
     if raises == "zero":
         return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
     return raises in ("data", "often")

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ...compat.operators import fake_contexts, registry
 from ...errors import ExtensionFailed
-from ...extend.operators import OPERATORS, row_of
+from ...extend.operator_rows import OPERATORS, row_of
 from ...spec import TensorSpec
 from ...symbols.size import hint_of
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload

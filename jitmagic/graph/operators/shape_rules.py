@@ -7,12 +7,12 @@ returns the results, or None for unusual arguments: torch's meta function decide
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
 from ...errors import VerifyError
+from ...lazy_dataclass import dataclass
 from ...operators.operation import ALL, FLOATS, kind_of
 from ...torch_types import AnyFunction, Kwargs, OpOverload
 

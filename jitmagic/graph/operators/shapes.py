@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...operators.operation import ALL, overloads_named, rows, tensor_first
+from ...operators.operation import ALL, has_row, operation, overloads_named, tensor_first
 from ...symbols.size import Size
 from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, same_shape
@@ -25,7 +25,7 @@ from ..symbolic.sym_node import in_layout
 from . import convolution, factories, fallback_shapes, network, recurrent, without_meta
 from .fallback_shapes import wrapped
 from .registered import infer_registered
-from .shape_rules import SHAPE_RULES, infers
+from .shape_rules import SHAPE_RULES, ShapeRule, infers
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 
 __all__ = [
@@ -48,7 +48,7 @@ Rule = AnyFunction
 
 def infer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of op on meta tensors, or None if no rule covers it."""
-    rule = SHAPE_RULES.get(op)
+    rule = _rule_of(op)
     if (registered := infer_registered(op, args, kwargs)) is not None:
         return registered
     if rule is None or _takes_wrapped_number(op, args):
@@ -92,13 +92,13 @@ def _functional(op: OpOverload) -> OpOverload | None:
     # pow_.Scalar is pow.Tensor_Scalar; pow.Scalar is a number to the power of a tensor.
     names = op._overloadname, f"Tensor_{op._overloadname}"
     found = [each for each in overloads_named(op._opname[:-1]) if each._overloadname in names]
-    rules = ((each, SHAPE_RULES.get(each)) for each in found)
+    rules = ((each, _rule_of(each)) for each in found)
     return next((each for each, rule in rules if rule is not None and rule.in_place), None)
 
 
 def infer_accepted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Return the result of a call whose dtypes eager certainly accepts, or None."""
-    rule = SHAPE_RULES.get(_functional(op) or op)
+    rule = _rule_of(_functional(op) or op)
     if rule is None or not rule.accepts_dtypes(tensors_of(args), kwargs):
         return None
     return infer(op, args, kwargs) if _functional(op) is None else infer_in_place(op, args, kwargs)
@@ -365,20 +365,28 @@ def _layer_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
 
 
-def _register_elementwise() -> None:
-    """Add the rules of elementwise operations whose rows say how they promote."""
-    dtypes: dict[str, Callable[[Sequence[Any]], torch.dtype | None]] = {
-        "common": promoted,
-        "equal": _equal,
-        "floating": _floating,
-        "bool": _boolean,
-        "first": _kept,
-    }
-    for name, row in rows():
-        for op in tensor_first(name) if row.promotion else ():
-            if op not in SHAPE_RULES:
-                rule = _pointwise(dtypes[row.promotion], row.arity)
-                infers(op, accepts=row.accepts, in_place=row.promotion != "bool")(rule)
+_PROMOTIONS: Mapping[str, Callable[[Sequence[Any]], torch.dtype | None]] = {
+    "common": promoted,
+    "equal": _equal,
+    "floating": _floating,
+    "bool": _boolean,
+    "first": _kept,
+}
 
 
-_register_elementwise()
+def _rule_of(op: OpOverload) -> ShapeRule | None:
+    return SHAPE_RULES.get(op) or _elementwise_rule(op)
+
+
+@cache
+def _elementwise_rule(op: OpOverload) -> ShapeRule | None:
+    """Return the rule of an elementwise operation whose row says how it promotes. Making them all
+    in advance looks up the overloads of every such operation, which takes 4 ms.
+    """
+    if op.namespace != "aten" or not has_row(op._opname):
+        return None
+    row = operation(op._opname)
+    if not row.promotion or op not in tensor_first(op._opname):
+        return None
+    rule = _pointwise(_PROMOTIONS[row.promotion], row.arity)
+    return ShapeRule(rule, accepts=row.accepts, in_place=row.promotion != "bool")

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from ...lazy_dataclass import dataclass
 from ...operators.operation import is_elementwise
 from ...symbols.context import Context
 from ...symbols.expr import Expr, Integer, integer

@@ -12,10 +12,10 @@ from functools import cache
 from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
-from ...extend.operators import OPERATORS, row_of
+from ...extend.operator_rows import OPERATORS, row_of
 from ...operators.operation import Operation, operation, overloads_named
 from ..nested import nodes_in
-from ..propagate import Target, target_name
+from ..target_names import Target, target_name
 from .foreign import is_random_op, overloads_of
 
 __all__ = ["draws", "hidden_writes", "makes_new", "operation_of"]

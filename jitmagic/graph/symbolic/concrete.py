@@ -7,13 +7,13 @@ graph with these values. Nothing is called: the trace has inferred the shapes fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...lazy_dataclass import dataclass, replace
 from ...spec import TensorSpec
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr

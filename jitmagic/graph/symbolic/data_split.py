@@ -12,7 +12,6 @@ keep their order.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from operator import getitem
 from operator import index as read_index
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ...errors import CompileFailed, OperationFailed
+from ...lazy_dataclass import dataclass
 from ...spec import TensorSpec
 from ...symbols.expr import Expr
 from ...symbols.size import DataSize, Size
@@ -37,8 +37,8 @@ from ..node_meta import (
     tensors_in,
     value_of,
 )
-from ..propagate import call_name
 from ..subgraphs import Subgraph, assemble, refuse_crossing
+from ..target_names import call_name
 from ..targets.regions import FunctionCall
 from .size_nodes import size_in
 

@@ -41,7 +41,8 @@ from ..dispatch_mode import DispatchMode
 from ..node_meta import tensors_in
 from ..operators.kernel_probing import CPU, call_on_fresh
 from ..operators.kernel_refusals import kernel_accepts
-from ..propagate import Target, call_on_meta, target_name
+from ..propagate import call_on_meta
+from ..target_names import Target, target_name
 from ..triton.launches import launch_of
 
 __all__ = [

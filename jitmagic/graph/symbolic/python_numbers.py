@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from ...operators.operation import operation
 from ...torch_types import AnyFunction
 from ..lazy_module import copy_node
-from ..propagate import target_name
+from ..target_names import target_name
 
 __all__ = ["in_python"]
 

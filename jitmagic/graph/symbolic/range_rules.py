@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ...lazy_dataclass import dataclass
 from ...operators.scalar import SCALARS
 from ...symbols.interval import Interval
 from ..memory import storage_of

@@ -20,7 +20,7 @@ from torch.fx import Node
 
 from ...symbols.interval import Interval
 from ..builder import GraphBuilder
-from ..propagate import target_name
+from ..target_names import target_name
 from .intervals import rounded, whole_range
 from .range_rules import RULES, Call
 

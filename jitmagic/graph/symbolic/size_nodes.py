@@ -23,7 +23,8 @@ from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
 from ...symbols.size import DataSize, Size, SizeFloat, expr_of, size_or_float, stride_place
 from ...symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
-from ..propagate import DataDependent, EagerRaises, Target, call_name, run_on_meta, target_name
+from ..propagate import DataDependent, EagerRaises, run_on_meta
+from ..target_names import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
 __all__ = [

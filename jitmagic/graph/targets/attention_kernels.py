@@ -7,11 +7,11 @@ the state around the call, whether that runs on meta, traced or real tensors.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction
 
 __all__ = ["KernelChoice", "WithKernels"]

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...compat.modes import above_autograd
+from ...lazy_dataclass import dataclass
 from ..operators.operator_library import LIBRARY, PURE, is_registered
 from .control_flow import Body
 

@@ -14,15 +14,16 @@ a result requires grad does not depend on data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from ...errors import SizesDiffer
+from ...lazy_dataclass import dataclass, replace
 from ...symbols.interval import Interval
 from ...torch_types import Executable
+from .inner_graphs import WithGraphs
 from .regions import FunctionCall
 from .transforms import is_transform
 
@@ -66,7 +67,7 @@ class Body:
         return tuple(outputs[n].meta["val"] for n in self.returns)
 
 
-class ControlFlow:
+class ControlFlow(WithGraphs):
     """The target of a node whose graphs run depending on data.
 
     `kind` is "cond", "while_loop", "scan" or "map". `given`: the number of arguments before the
@@ -89,6 +90,10 @@ class ControlFlow:
         self.__name__ = self.kind = kind
         self.bodies, self.given, self.carried = tuple(bodies), given, carried
         self.differentiable, self.ints = tuple(differentiable), tuple(ints)
+
+    def graphs(self) -> list[Graph]:
+        """Return the graph of each body."""
+        return [body.graph.graph for body in self.bodies]
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given, captured = tensors[: self.given], tensors[self.given :]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Graph
 
 from ...compat.modes import BelowAutograd
 from .attention_operators import (
@@ -24,6 +25,7 @@ from .attention_operators import (
     working_dtype,
 )
 from .control_flow import Body
+from .inner_graphs import WithGraphs
 
 __all__ = ["FlexAttention"]
 
@@ -31,7 +33,7 @@ _WIDEST = 256  # head dimension: wider tiles of query, key and value do not fit 
 _NARROWEST = 16  # of a tile: the least side of a matrix product of the tensor cores
 
 
-class FlexAttention:
+class FlexAttention(WithGraphs):
     """The target of a node. Returns output and logsumexp."""
 
     __module__ = __name__
@@ -45,6 +47,10 @@ class FlexAttention:
         """The graphs of its functions, by the names of torch's parameters."""
         known = {"score_mod": self.form.score, "mask_mod": self.form.mask}
         return {name: body for name, body in known.items() if body is not None}
+
+    def graphs(self) -> list[Graph]:
+        """Return the graph of each body."""
+        return [body.graph.graph for body in self.bodies.values()]
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         query, key, value, *rest = tensors

@@ -13,7 +13,6 @@ asked while the joint graph is recorded, and by torch's own checkpoint in a reru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import checkpoint
 
 from ...compat.autograd import checkpointed, is_checkpoint_valid
+from ...lazy_dataclass import dataclass
 from ...torch_types import Args, Kwargs, OpOverload
 
 __all__ = ["Policy", "Recomputed", "Rerun", "check_reentrant", "regions_of", "run_checkpointed"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.hooks import RemovableHandle
 
 from ...compat.modes import switch_grad_mode
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction
 
 __all__ = [

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from ...compat.pytree import tree_flatten, tree_map, tree_unflatten
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction, Args, Kwargs
+from .inner_graphs import WithGraphs
 
 __all__ = [
     "PassThrough",
@@ -97,7 +98,7 @@ class _OverTensors:
         return self.__name__
 
 
-class Transformed(_OverTensors):
+class Transformed(_OverTensors, WithGraphs):
     """The target of a node that calls a transformed function.
 
     `takes_function`: the transform is called with the function and returns one to be called with
@@ -121,6 +122,10 @@ class Transformed(_OverTensors):
         self.region, self.feeds = region, tuple(feeds)
         self.arguments, self.answer = arguments, answer
         self.runs = 0  # how often the function has run
+
+    def graphs(self) -> list[Graph]:
+        """Return the graph of the function."""
+        return [self.region.graph]
 
     def __call__(self, given: Sequence[Any], captured: Sequence[object]) -> tuple[object, ...]:
         args, kwargs = self.arguments.fill(given)

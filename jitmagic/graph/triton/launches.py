@@ -15,13 +15,13 @@ strides and offset of each view.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
 
 import torch
 
+from ...lazy_dataclass import dataclass, field, replace
 from ...torch_types import OpOverload
 from ..operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
 from .writes import function_of

@@ -14,13 +14,13 @@ graph around it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from ...compat.modes import TorchFunctionOn
+from ...lazy_dataclass import dataclass, replace
 from ...torch_types import AnyFunction
 from ..symbolic.sym_node import as_torch
 

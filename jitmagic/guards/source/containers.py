@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from ...bytecode import build
+from ...lazy_dataclass import dataclass
 from ..constants import exact_name
 from ..contents import item_at, length_of, of_numbers, plain_sequence
 from ..iterator_parts import iterator_parts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
-from dataclasses import dataclass
 
 import torch
 
 from ...bytecode import build
 from ...compat.tensors import TensorBase
+from ...lazy_dataclass import dataclass
 from ..function_cache import cached_result
 from ..live_objects import (
     array_memory,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ...bytecode import FrameSnapshot, build
+from ...lazy_dataclass import dataclass, field
 from .row import Code, Registers, Residual, Source, Step
 
 __all__ = [

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from ...bytecode import FrameSnapshot, Instruction, build
+from ...lazy_dataclass import dataclass
 
 __all__ = ["Code", "Derived", "Registers", "Residual", "Source", "Step", "describe"]
 

@@ -8,11 +8,11 @@ identity.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import torch
 
+from ...lazy_dataclass import dataclass
 from ...torch_types import AnyFunction
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import Expr

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ...bytecode.instruction import Instruction
+from ...lazy_dataclass import dataclass
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..state import Frame, Interpreter, Signal
 

@@ -8,11 +8,11 @@ function.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from ...bytecode import Body, Instruction, stack_depths
 from ...bytecode.flow import call_group, stack_effect
 from ...bytecode.versions import RUNNING
+from ...lazy_dataclass import dataclass, replace
 from ..residual.resume import Root
 
 __all__ = ["ExitEdge", "exit_edges", "run_by_python", "unsettled_names"]

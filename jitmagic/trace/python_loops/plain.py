@@ -16,7 +16,6 @@ graph.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import NoReturn
 
@@ -24,6 +23,7 @@ from ...budget import check
 from ...bytecode.instruction import Instruction
 from ...errors import UserLine
 from ...guards.guard import Guard
+from ...lazy_dataclass import dataclass, field, replace
 from ..assumptions import Assumptions
 from ..breaks import (
     GraphBreak,

@@ -13,7 +13,6 @@ dispatcher calls these one after the other, so a loop with a break in it does no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType
@@ -31,6 +30,7 @@ from ...bytecode import (
     with_signature,
 )
 from ...bytecode.flow import call_group
+from ...lazy_dataclass import dataclass
 from ..breaks import Finalizer
 from ..python_loops.exit_edges import (
     ExitEdge,

@@ -7,13 +7,13 @@ is called with, and for each exit those that the generator's frame gets back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from ...bytecode import Body, ExceptionRegion, Instruction, in_users_order, liveness
 from ...bytecode.flow import definitely_bound, successors
 from ...bytecode.suspension import NULL, Split
 from ...bytecode.versions import RUNNING, Kind
+from ...lazy_dataclass import dataclass
 from .resume import ResumeKey, Root
 
 __all__ = ["PieceFacts", "returns"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 
 from ...bytecode import Instruction, build
 from ...guards.guard import Guard, TypeIs
 from ...guards.source import Drawn, Source, drawn_variable
+from ...lazy_dataclass import dataclass, field
 from ..entry_state import cache_cast, set_states, states_of
 from ..result import (
     Break,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
 
@@ -35,6 +34,7 @@ from ...bytecode.decode import instruction_count
 from ...bytecode.flow import loop_landings, reached_from, regions_by_instruction, successors
 from ...errors import BytecodeError
 from ...guards.source import UNNAMED
+from ...lazy_dataclass import dataclass, field
 from .resume_facts import ResumeFacts
 
 __all__ = [

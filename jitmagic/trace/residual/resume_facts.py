@@ -13,7 +13,6 @@ variant of a resume function already has symbols. They are:
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from ...graph.symbolic.sym_node import as_dimensions
 from ...guards.guard import TensorMatch
 from ...guards.read import UNREADABLE, read_source
 from ...guards.source import Argument, Derived, Item, Source
+from ...lazy_dataclass import dataclass, field, replace
 from ...symbols.interval import INT64, Interval
 from ...symbols.size import Size, SizeOf, StrideOf, origin_at, stride_place
 from ..breaks import RolledLoop, TensorBranch, TensorItem

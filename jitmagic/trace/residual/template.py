@@ -7,10 +7,10 @@ tuples, lists and dicts. Otherwise it returns None, and a residual function is e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ...guards.source import Source
+from ...lazy_dataclass import dataclass
 from ..result import (
     BuildDict,
     BuildList,

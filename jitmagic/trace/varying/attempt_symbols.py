@@ -8,7 +8,6 @@ the user's line. After a Specialize the next attempt has one more constant, so a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +17,7 @@ from ...errors import UserLine
 from ...guards.guard import Guard, InRange, NumbersRelate, SizesRelate
 from ...guards.sizes import size_name
 from ...guards.source import Drawn, Source
+from ...lazy_dataclass import dataclass
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr
 from ...symbols.float_programs import is_computable

@@ -8,7 +8,6 @@ becomes an unbacked symbol; as a constant it would need a variant of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from ...guards.source import (
     SlotAttr,
     Source,
 )
+from ...lazy_dataclass import dataclass
 from ...spec import TensorSpec
 from ...symbols.interval import INT64, GrowingRange, Interval
 from ..result import (

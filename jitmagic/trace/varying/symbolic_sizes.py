@@ -16,11 +16,11 @@ makes grow (growing_sizes.py), and those that are one in some calls (varying_siz
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ...guards.guard import Guard, SizesRelate
 from ...guards.source import Source
+from ...lazy_dataclass import dataclass, replace
 from ...spec import TensorSpec
 from ...symbols.expr import Integer
 from ...symbols.interval import INT64, GrowingRange, Interval, UnbackedRange

@@ -13,11 +13,11 @@ each combination of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 
 import torch
 
 from ...guards.source import Source
+from ...lazy_dataclass import dataclass, field
 from ...symbols.interval import INT64, GrowingRange, Interval
 from ...symbols.size import Dimension, hint_of, lower_bound, upper_bound
 from ..residual.resume_facts import ResumeFacts

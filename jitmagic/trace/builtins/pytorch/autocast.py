@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from ....compat.flags import is_autocast_available, privateuse1_name
-from ....graph.operators.autocast import DEVICES, Autocast
+from ....graph.autocast_mode import DEVICES, Autocast
 from ....guards.guard import AutocastDetails
 from ....guards.state import read_autocast_details
 from ...breaks import GraphBreak, RefusedTorchCall

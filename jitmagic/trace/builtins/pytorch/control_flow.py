@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from torch.fx import Node
@@ -24,6 +23,7 @@ from ....graph.node_meta import device_of, spec_on
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.targets.control_flow import CARRIED, Body, ControlFlow
 from ....graph.targets.transforms import Slot
+from ....lazy_dataclass import dataclass, replace
 from ....spec import TensorSpec
 from ....symbols.symbolic_numbers import Symbol
 from ...breaks import BodyRefused, GraphBreak, TorchCallFailed

@@ -13,16 +13,16 @@ scores are computed, as in torch's kernels; a mask without a function keeps ever
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch.fx import Node
-from torch.nn.attention.flex_attention import noop_mask
 
+from ....graph.autocast_mode import OFF
 from ....graph.node_meta import device_of
-from ....graph.operators.autocast import OFF
-from ....graph.propagate import target_name
+from ....graph.target_names import target_name
 from ....graph.targets.attention_operators import Form, working_dtype
 from ....graph.targets.flex_attention import FlexAttention
 from ....graph.targets.transforms import Slot
@@ -40,7 +40,8 @@ from .control_flow import BodyCall, TracedBody, with_captured
 
 __all__: list[str] = []
 
-_NAME = "torch.nn.attention.flex_attention.flex_attention"
+_MODULE = "torch.nn.attention.flex_attention"
+_NAME = f"{_MODULE}.flex_attention"
 _TENSORS = ("query", "key", "value")
 _NAMES = (*_TENSORS, "score_mod", "block_mask", "scale", "enable_gqa", "return_lse")
 _MODULE, _WHOLE = "_operator", 1 << 30  # the block size of a mask without blocks
@@ -50,7 +51,7 @@ _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
 _ONE = (1, 1, 1, 1)
 
 
-@handles_named("torch.nn.attention.flex_attention", "flex_attention")
+@handles_named(_MODULE, "flex_attention")
 def _flex_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > len(_NAMES):
         _refuse("so many positional arguments")
@@ -129,10 +130,15 @@ def _mask_function(
     function = mask.get_attr(machine, "mask_mod").realize(machine)
     if getattr(function, "name", "") == "_sliced_mask_mod_error":
         _refuse("a sliced block mask")
-    if function.identity() is not noop_mask:
+    if function.identity() is not _no_mask():
         return function
     function.guard_identity(machine)
     return None
+
+
+def _no_mask() -> object:
+    """Return torch's function for no mask. The mask that may hold it is of the same module."""
+    return sys.modules[_MODULE].noop_mask
 
 
 def _constant(machine: Machine, mask: Value, name: str) -> Any:
@@ -227,7 +233,7 @@ def _called(
     return _tensor(result)
 
 
-@handles_named("torch.nn.attention.flex_attention", "create_mask")
+@handles_named(_MODULE, "create_mask")
 def _create_mask(
     machine: Machine,
     mod_fn: Value,

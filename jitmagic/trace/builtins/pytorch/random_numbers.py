@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ....guards.guard import DifferentObjects, IdentityIs, TypeIs, ValueEquals
 from ....guards.source import ImportedModule, ModuleAttr, SlotAttr, Source
+from ....lazy_dataclass import dataclass
 from ....spec import TensorSpec
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, StatefulCall, UnsupportedArguments

@@ -17,8 +17,8 @@ import torch
 
 from ....compat.flags import get_mkldnn_enabled
 from ....compat.functions import pack_padded_sequence, pad_packed_sequence
+from ....graph.autocast_mode import OFF
 from ....graph.node_meta import device_of
-from ....graph.operators.autocast import OFF
 from ....graph.operators.recurrent import RECURRENT, is_fused_lstm
 from ....guards.guard import StateRead
 from ...breaks import GraphBreak, RefusedTorchCall

@@ -11,23 +11,22 @@ backwards) are a graph break, and so the whole level runs as plain Python.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from ....compat.autograd import forward_level
 from ....compat.pytree import tree_flatten
+from ....graph.autocast_mode import OFF
 from ....graph.gradients import gradients
 from ....graph.node_meta import changes_mode, device_of, value_of
-from ....graph.operators.autocast import OFF
 from ....graph.reach import ancestors, descendants
 from ....graph.subgraphs import extract
 from ....graph.targets.control_flow import has_graphs
 from ....graph.targets.regions import FunctionCall
 from ....graph.targets.transforms import Pattern, Slot, Transformed
 from ....guards.guard import StateRead
+from ....lazy_dataclass import dataclass, field
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...result import BreakReason

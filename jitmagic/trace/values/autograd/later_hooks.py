@@ -11,7 +11,6 @@ tensor that was computed in the trace becomes an output, after which the graph i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container
-from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
 
@@ -26,6 +25,7 @@ from ....graph.node_meta import device_of, lines_of_call, spec_on
 from ....graph.targets.regions import HookCall, ProgramBackward, Region
 from ....guards.guard import ClassFacts, GlobalMissing, IdentityIs, NamespaceFacts, TypeIs
 from ....guards.source import SavedRef
+from ....lazy_dataclass import dataclass, replace
 from ...breaks import GraphBreak
 from ...effects import EffectLog
 from ...region import RegionBuilder

@@ -21,10 +21,10 @@ import torch
 from torch.fx import Node
 
 from ....compat.pytree import tree_flatten
+from ....graph.autocast_mode import OFF
 from ....graph.builder import GraphBuilder
 from ....graph.nested import tensor_nodes_in
 from ....graph.node_meta import device_of, value_of
-from ....graph.operators.autocast import OFF
 from ....graph.propagate import DataDependent, EagerRaises, run_on_meta
 from ....graph.symbolic.sym_node import as_dimensions
 from ....graph.targets.transforms import PassThrough, Pattern, Pull, PythonCall, Slot, Transformed

@@ -12,7 +12,6 @@ becomes invalid, and the next call compiles with a graph break at the cached cal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from ....graph.memory import storage_of
 from ....graph.node_meta import device_of
 from ....guards.function_cache import cached_result
 from ....guards.guard import StateRead
+from ....lazy_dataclass import dataclass
 from ....spec import TensorSpec, spec_of
 from ...breaks import GraphBreak
 from ...result import BreakReason

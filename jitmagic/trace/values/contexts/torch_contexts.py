@@ -8,7 +8,6 @@ graph with its reason.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from torch.autograd.profiler import record_function
 from ....compat.autograd import is_profiler_enabled
 from ....compat.modes import is_multithreading_enabled, switch_grad_mode, switch_multithreading
 from ....graph.node_meta import specs_in
+from ....lazy_dataclass import dataclass
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
 from ...builtins.registry import handles, method

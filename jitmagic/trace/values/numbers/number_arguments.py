@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from torch.fx import Node
 
 from ....graph.builder import GraphBuilder, map_nodes
-from ....graph.propagate import Target, call_name
 from ....graph.symbolic.number_ranges import (
     Call,
     add_number,
@@ -25,6 +24,7 @@ from ....graph.symbolic.number_ranges import (
     takes_float,
 )
 from ....graph.symbolic.sym_node import with_hints
+from ....graph.target_names import Target, call_name
 from ....guards.source import Source
 from ....symbols.context import Specialize
 from ....symbols.expr import Expr

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
@@ -20,6 +19,7 @@ from ....graph.builder import GraphBuilder
 from ....graph.memory import memory_of, storage_of
 from ....graph.node_meta import device_of
 from ....graph.symbolic.known import known_number
+from ....lazy_dataclass import dataclass
 from ...breaks import TensorItem
 from ..base import Builder, CannotRebuild, Machine, Value
 from ..containers.sequences import SliceValue, TupleValue

@@ -31,7 +31,7 @@ import torch
 from torch.fx import Node
 
 from ....graph.node_meta import device_of
-from ....graph.propagate import Target, target_name
+from ....graph.target_names import Target, target_name
 from ....operators.operation import canonical, is_in_place
 from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, INT64, Interval

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ....graph.autocast_mode import preserving_autocast
 from ....graph.builder import GraphBuilder
 from ....graph.nested import map_nodes
 from ....graph.node_meta import changes_mode, specs_in
-from ....graph.operators.autocast import preserving_autocast
 from ....guards.read import read_source
 from ....spec import TensorSpec
 from ....symbols.size import Size, hint_of

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from ....graph.operators.recurrent import sequences_in
 from ....graph.symbolic.known import known_number
 from ....guards.guard import READ_BY_GUARDS, InRange
 from ....guards.source import Source, describe
+from ....lazy_dataclass import dataclass
 from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.symbolic_numbers import Symbol, constant

@@ -18,9 +18,10 @@ from ....compat.operators import OpOverloadPacket
 from ....graph.builder import GraphBuilder
 from ....graph.nested import map_nodes
 from ....graph.operators.recurrent import sequences_in
-from ....graph.propagate import DataDependent, Target, call_name, target_name
+from ....graph.propagate import DataDependent
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.sym_node import as_dimension
+from ....graph.target_names import Target, call_name, target_name
 from ....guards.guard import SizesRelate
 from ....symbols.expr import Integer
 from ....symbols.interval import INT64

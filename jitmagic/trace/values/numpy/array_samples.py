@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from ....lazy_dataclass import dataclass
 from ..numpy_scalars import np
 
 __all__ = ["ArraySpec", "CannotSample", "edge_values", "materialised", "numpy_array", "samples"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from ....graph.autocast_mode import OFF
 from ....graph.memory import storage_under
 from ....graph.node_meta import device_of
-from ....graph.operators.autocast import OFF
 from ....graph.symbolic.sym_node import as_dimension, as_dimensions
 from ....guards.guard import StateRead
 from ....guards.process_readers import numpy_error_handling

@@ -16,7 +16,6 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ import torch
 
 from ....graph.nested import frozen, map_leaves
 from ....graph.symbolic.sym_node import as_torch
+from ....lazy_dataclass import dataclass, replace
 from ....symbols.context import Context, Specialize
 from ....symbols.probe import Answers, SizeValues, Verdict, other_size_tuples
 from ....symbols.size import Size, value_of

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from ....lazy_dataclass import dataclass
 from ....symbols.probe import Answers, Verdict
 from ....torch_types import OpOverload
 from ..base import Args, Machine, Value

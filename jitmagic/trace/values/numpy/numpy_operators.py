@@ -8,13 +8,13 @@ depend on its data, so each call checks them. It raises if they differ, and eage
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import torch
 
 from ....graph.operators.operator_library import LIBRARY, is_registered
+from ....lazy_dataclass import dataclass
 from ....torch_types import OpOverload
 
 __all__ = ["ArrayLayout", "numpy_operator"]

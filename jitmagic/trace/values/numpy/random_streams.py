@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -23,6 +22,7 @@ import torch
 
 from ....guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ....guards.source import ArrayMemory, Drawn, InstanceDict, Source
+from ....lazy_dataclass import dataclass
 from ....spec import spec_of
 from ....symbols.interval import Interval
 from ....symbols.symbolic_numbers import symbols_of

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ....guards.guard import CellEmpty, IdentityIs, TypeIs
 from ....guards.source import CellContents, FunctionPart, Item, SlotAttr, Source
+from ....lazy_dataclass import dataclass
 from ...builtins.registry import handler_of
 from ...result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ...wrap import wraps

@@ -12,7 +12,6 @@ an effect at the exit rebinds the live tensor. Views of the tensor still refer t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.fx import Node
 from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_of, storage_under
 from ....graph.node_meta import device_of
+from ....lazy_dataclass import dataclass, replace
 from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
 from ...result import Perform

@@ -16,8 +16,8 @@ from torch.fx import Node
 
 from ....graph.builder import GraphBuilder
 from ....graph.fresh_meta import same_shape
-from ....graph.propagate import Target
 from ....graph.symbolic.sym_node import is_data_dependent
+from ....graph.target_names import Target
 from ..base import Machine
 from ..numbers.torch_arguments import call_with_known
 

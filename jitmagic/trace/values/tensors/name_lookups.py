@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 
 from ....bytecode import Intrinsic, decode
 from ....guards.guard import NameFact, NamespaceFacts
+from ....lazy_dataclass import dataclass, field
 from ....symbols.context import SWAPPED
 from ...breaks import GraphBreak, RefusedTorchCall
 from ..base import Machine

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,12 +23,14 @@ from ....graph.devices import MixedDevices
 from ....graph.operators.autocast import StaleCast
 from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
-from ....graph.propagate import DataDependent, EagerRaises, Target, call_name
+from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.rules import Rules
 from ....graph.symbolic.known import known_number
 from ....graph.symbolic.ranges import known_truth
+from ....graph.target_names import Target, call_name
 from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
+from ....lazy_dataclass import dataclass, field
 from ...breaks import (
     ActiveMode,
     CachedCast,

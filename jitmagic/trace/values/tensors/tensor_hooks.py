@@ -8,7 +8,6 @@ backward may run (../autograd/later_hooks.py).
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ....errors import UserLine
 from ....graph.targets.regions import FunctionCall
 from ....graph.wrappers.wrapping import is_wrapper
+from ....lazy_dataclass import dataclass
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.torch_rules import REFUSED_METHODS
 from ...builtins.registry import handles, method

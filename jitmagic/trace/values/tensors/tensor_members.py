@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ....graph.node_meta import device_of
-from ....graph.propagate import Target
 from ....graph.rules import Rule, Rules
+from ....graph.target_names import Target
 from ...breaks import (
     GraphBreak,
     RefusedTorchCall,

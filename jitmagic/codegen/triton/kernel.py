@@ -14,16 +14,16 @@ from itertools import count
 
 import torch
 
-from ..loops.expr import Axis, AxisVar
-from ..loops.ir import Buffer, Load, Reduction, Store
-from ..loops.values import identity
-from ..schedule.score import extent_of
-from ..schedule.substitution import Rebuilder
-from ..symbols.size import Dimension, is_same, upper_bound
-from .loop_structure import Pass, Structure
-from .triton_ops import WIDE, cast_text, closed, spread, typed
-from .triton_tile import Tile, TileBlock
-from .triton_values import TritonValues
+from ...loops.expr import Axis, AxisVar
+from ...loops.ir import Buffer, Load, Reduction, Store
+from ...loops.values import identity
+from ...schedule.score import extent_of
+from ...schedule.substitution import Rebuilder
+from ...symbols.size import Dimension, is_same, upper_bound
+from ..loop_structure import Pass, Structure
+from .ops import WIDE, cast_text, closed, spread, typed
+from .tile import Tile, TileBlock
+from .values import TritonValues
 
 __all__ = ["kernel_lines"]
 

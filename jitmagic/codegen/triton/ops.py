@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..operators.scalar import SCALARS, line_of
+from ...operators.scalar import SCALARS, line_of
 
 __all__ = [
     "HELPERS",

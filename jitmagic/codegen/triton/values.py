@@ -11,11 +11,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
-from ..loops.expr import (
+from ...lazy_dataclass import dataclass, field
+from ...loops.expr import (
     Add,
     Apply,
     Axis,
@@ -30,8 +30,8 @@ from ..loops.expr import (
     is_never_negative,
     linear,
 )
-from ..loops.free_axes import value_axes
-from ..loops.ir import (
+from ...loops.free_axes import value_axes
+from ...loops.ir import (
     Buffer,
     Cast,
     Compute,
@@ -42,13 +42,13 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..operators.scalar import SCALARS
-from ..schedule.substitution import expr_axes
-from ..symbols.polynomial import product
-from ..symbols.size import Dimension, Size, expr_of, is_same
-from .loop_structure import Structure, by_value
-from .scoped_text import Scope, ScopedText, Text, terms_text
-from .triton_ops import (
+from ...operators.scalar import SCALARS
+from ...schedule.substitution import expr_axes
+from ...symbols.polynomial import product
+from ...symbols.size import Dimension, Size, expr_of, is_same
+from ..loop_structure import Structure, by_value
+from ..scoped_text import Scope, ScopedText, Text, terms_text
+from .ops import (
     INFIX,
     cast_text,
     closed,
@@ -58,7 +58,7 @@ from .triton_ops import (
     spread,
     typed,
 )
-from .triton_tile import Tile, TileBlock
+from .tile import Tile, TileBlock
 
 __all__ = ["TritonScope", "TritonValues"]
 

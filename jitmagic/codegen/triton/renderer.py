@@ -13,24 +13,24 @@ from types import MappingProxyType
 
 import torch
 
-from ..budget import check
-from ..devices import Target
-from ..errors import ToolchainError
-from ..loops.expr import linear
-from ..loops.ir import Buffer, Expr
-from ..schedule.score import extent_of
-from ..symbols.size import Size, expr_of, hint_of, may_assume
-from ..symbols.symbolic_numbers import Symbol, symbols_of
-from .attention.kernel import AttentionKernel, Kernel
-from .attention.tiles import attention_candidates
-from .attention.triton import attention_text
-from .config import TritonConfig
-from .loop_structure import Structure, by_value, coefficient, offsets_in, structure
-from .plan import Config, KernelSource, LaunchGrid
-from .scoped_text import argument_names, comment_lines
-from .triton_kernel import kernel_lines
-from .triton_ops import HELPERS, TL_DTYPES
-from .triton_tile import choose_tile, tile_candidates
+from ...budget import check
+from ...devices import Target
+from ...errors import ToolchainError
+from ...loops.expr import linear
+from ...loops.ir import Buffer, Expr
+from ...schedule.score import extent_of
+from ...symbols.size import Size, expr_of, hint_of, may_assume
+from ...symbols.symbolic_numbers import Symbol, symbols_of
+from ..attention.kernel import AttentionKernel, Kernel
+from ..attention.tiles import attention_candidates
+from ..attention.triton import attention_text
+from ..config import TritonConfig
+from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
+from ..plan import Config, KernelSource, LaunchGrid
+from ..scoped_text import argument_names, comment_lines
+from .kernel import kernel_lines
+from .ops import HELPERS, TL_DTYPES
+from .tile import choose_tile, tile_candidates
 
 __all__ = ["TritonRenderer"]
 
