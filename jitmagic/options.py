@@ -20,7 +20,6 @@ known ones. The environment is read then, not at import, so a notebook may set i
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from types import EllipsisType
 from typing import Any
@@ -275,7 +274,11 @@ def _check(options: Options) -> None:
 
 _FOLDERS = ("a list of paths",)
 _SIZES = ('bytes, or text such as "2 GiB" and "500 MB"', "0 for no limit")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt])(i?)b?|b?)", re.IGNORECASE)
+_UNITS = {"": 1} | {
+    prefix + binary: (1024 if binary else 1000) ** power
+    for power, prefix in enumerate("kmgt", 1)
+    for binary in ("", "i")
+}
 
 
 def _folders(value: object) -> object:
@@ -290,14 +293,17 @@ def _folders(value: object) -> object:
 
 def _bytes(value: object) -> int:
     """Return a size in bytes. Raises OptionError; GB are 1000 and GiB 1024 to the third power."""
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is not None:
-        number, prefix, binary = match.groups()
-        power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
-        return int(float(number) * (1024 if binary else 1000) ** power)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    size = value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        number = text.rstrip("kmgtib ")
+        try:
+            size = int(float(number) * _UNITS[text.removeprefix(number).strip().removesuffix("b")])
+        except (ValueError, OverflowError, KeyError):
+            size = None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise OptionError("value for cache_size", value, _SIZES)
-    return value
+    return size
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)

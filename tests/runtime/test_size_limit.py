@@ -157,7 +157,9 @@ def test_sizes_are_read(given: Any, expected: int, monkeypatch: Any) -> None:
     assert make_options().cache_bytes == expected
 
 
-@pytest.mark.parametrize("given", ["two", "2 XB", -1, 1.5, None, True, ""])
+@pytest.mark.parametrize(
+    "given", ["two", "2 XB", "GB", "2 BG", "-1", "nan", "inf", -1, 1.5, None, True, ""]
+)
 def test_other_sizes_are_refused(given: Any) -> None:
     with pytest.raises(jitmagic.OptionError, match="2 GiB"):
         make_options({"cache_size": given})
