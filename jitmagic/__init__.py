@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
     from .diagnostics.why import why
+    from .packaging.ahead import aot
     from .packaging.loading import load
     from .packaging.saving import save
 
@@ -113,6 +114,7 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "UnsupportedTorch",
+    "aot",
     "cache",
     "disable",
     "explain",
@@ -148,6 +150,7 @@ if _unfit := _check_names():
 _LATE = {
     "Explanation": "diagnostics.explanation.explain",
     "Report": "diagnostics.issue_report",
+    "aot": "packaging.ahead",
     "cache": "diagnostics.cache",
     "explain": "diagnostics.explanation.explain",
     "graphs": "diagnostics.graphs",

@@ -139,7 +139,7 @@ def _shown(fn: object) -> Callable[[], str]:
 
 
 _QUESTIONS: dict[str, Callable[[object], AnyFunction]] = {
-    name: functools.partial(_ask, name) for name in ("why", "test", "lower")
+    name: functools.partial(_ask, name) for name in ("aot", "why", "test", "lower")
 }
 _QUESTIONS["_repr_html_"] = _shown
 _COMPILER = Compiler(_compile_frame, _flatten, _rewrite, _QUESTIONS)
@@ -261,7 +261,8 @@ def tagged_copy(fn: object, options: Kwargs) -> AnyFunction:
     """
     known = handle_of(fn) or handle_of(type(fn))
     chosen = known.options if known is not None and not options else _options_of(options)
-    chosen = replace(chosen, background=False)  # the caller waits for the compile
+    # The caller waits for the compile, and looks at its stages.
+    chosen = replace(chosen, background=False, persist=False)
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(

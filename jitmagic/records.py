@@ -24,6 +24,7 @@ __all__ = [
     "AT_LIMIT",
     "BUILDING",
     "COMPILED",
+    "FOUND",
     "USERS_BACKEND",
     "USERS_PASS",
     "CompileRecord",
@@ -199,6 +200,7 @@ class PendingBuild:
 Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
 BUILDING = "load"  # the stage in which kernels are built in the background
+FOUND = "find"  # the stage that looks for an entry that another process has left on disk
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
 USERS_PASS = "pass "  # begins the name of a stage in which a registered pass runs
 AT_LIMIT = Eager(
@@ -283,6 +285,12 @@ class CompileRecord:
     def seconds(self) -> float:
         """Return the wall time of all stages, in seconds."""
         return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def loaded(self) -> float | None:
+        """Return when another process compiled it (seconds since the epoch); None: this one did."""
+        header = self.result(FOUND)
+        return header["at"] if isinstance(header, dict) else None
 
     def result(self, stage: str) -> Any:
         """Return the result of the last stage of that name, or None."""

@@ -30,7 +30,7 @@ from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
-from ..records import Recording
+from ..records import FOUND, Recording
 from ..runtime.store import ENTRY, content_key, store_of
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
 from .fingerprint import fingerprint
@@ -59,7 +59,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
         data = store.get(_name(key, place), ENTRY)
         if data is None or place in used:  # absent: none is left, or it was evicted
             continue
-        with record.stage("find") as stage:
+        with record.stage(FOUND) as stage:
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
@@ -68,7 +68,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
                 stage.keep(str(why))
                 continue
             stage.keep(stored.header)
-        entry.notes.place = place
+        entry.notes.place, entry.notes.is_loaded = place, True
         _watch(handle, snapshot, entry, growing)
         return entry
     return None

@@ -154,6 +154,8 @@ def _candidates(value: Any) -> Iterator[Path]:
     if isinstance(value, enum.Enum):
         yield (*path_of(kind), value._name_)
         return
+    if kind is BuiltinFunctionType and isinstance(value.__self__, type):
+        yield (*path_of(value.__self__), value.__name__)  # such as tuple.__new__
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if type(module) is str and type(name) is str and "<" not in name:
         named = (module, *name.split("."))

@@ -55,6 +55,7 @@ class VariantReport:
     missed: (number of an earlier variant, the guard that its first call failed)
     changing: dynamic sizes and numbers, and those that were specialised
     inlined: names of tagged functions that were inlined into it
+    loaded: when another process compiled it (seconds since the epoch); None: this one did
     """
 
     number: int
@@ -68,6 +69,7 @@ class VariantReport:
     measured: Measured | None
     changing: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
+    loaded: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> 
         measured=first.measured,
         changing=() if traced is None else tuple(dict.fromkeys(changing(traced))),
         inlined=() if entry is None else entry.notes.inlined,
+        loaded=first.loaded,
     )
 
 
@@ -333,7 +336,11 @@ def _headline(variant: VariantReport, of: str) -> str:
     used = "not in use any more" if variant.hits is None else count(variant.hits, "call")
     state = "" if isinstance(variant.outcome, Compiled) else f" ({variant.outcome})"
     timed = f", {variant.measured}" if variant.measured else ""
+    made = "compiled"
+    if variant.loaded is not None:
+        when = time.strftime("%d %b %H:%M", time.localtime(variant.loaded))
+        made = f"loaded (compiled {when} by another run)"
     return (
-        f"variant {variant.number}{of}{state}: compiled in {duration(variant.seconds)} at {at}"
+        f"variant {variant.number}{of}{state}: {made} in {duration(variant.seconds)} at {at}"
         f"{caller}; {used}{timed}"
     )

@@ -1,5 +1,6 @@
 """Saves compiled functions and modules to files, and loads them without their source.
 
+    ahead       `jitmagic.aot`: compiles before the first call
     archive     files in one zip, each with a checksum
     saving      `jitmagic.save`: compiles for the calls of examples, and writes an archive
     loading     `jitmagic.load`: reads one; a callable, or a module with its parameters

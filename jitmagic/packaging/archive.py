@@ -64,13 +64,14 @@ def _padding(start: int) -> bytes:
 
 def read_archive(path: str | os.PathLike[str]) -> dict[str, bytes]:
     """Return the files of an archive. Raises ArtifactRefused, or OSError if it cannot be read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _read(Path(path), archive)
-    except (ArtifactRefused, OSError, MemoryError):
-        raise
-    except Exception as error:  # any class: zipfile lets errors of its parts through
-        raise ArtifactRefused(path, f"it is damaged ({error})") from error
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read(Path(path), archive)
+        except ArtifactRefused:
+            raise
+        except Exception as error:  # any class: zipfile lets errors of its parts through
+            raise ArtifactRefused(path, f"it is damaged ({error})") from error
 
 
 def _read(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ import torch
 
 from ..artifact.codec import Json, Reader
 from ..artifact.entry import no_graph
-from ..artifact.guards import Mismatch
+from ..artifact.guards import Mismatch, resolve
 from ..artifact.later import LaterBuilds
 from ..artifact.reading import ArtifactReader
 from ..artifact.vocabulary import vocabulary
@@ -76,7 +76,7 @@ def _document(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Any]:
         for fact, value in here.items():
             if document[fact] != value:
                 raise ArtifactRefused(path, f"its {fact} is {document[fact]}, this is {value}")
-    except (LookupError, ValueError, TypeError) as error:
+    except (LookupError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, ArtifactRefused):
             raise
         raise ArtifactRefused(path, f"its description is malformed ({error})") from error
@@ -103,6 +103,12 @@ def _loaded(
     for described in document["tensors"]:
         tensor = _tensor(path, described, files, weights, reader)
         program.put(reader.read(described["source"]), tensor)
+    for source, value in document["objects"]:
+        try:
+            program.put(reader.read(source), reader.read(value))
+        except Mismatch as error:
+            module = value["to"]["path"][0]
+            raise ArtifactRefused(path, str(error), f"import {module} first") from error
     signature = _signature(document["signature"], reader)
     function = LoadedFunction(document, signature, program, files)
     if not document["is_module"]:
@@ -113,7 +119,7 @@ def _loaded(
 
 
 def _reader_of(shared: list[Json]) -> Reader:
-    return Reader(vocabulary(), shared)
+    return Reader(vocabulary(), shared, {"ref": lambda reader, data: resolve(data["to"])})
 
 
 def _tensor(

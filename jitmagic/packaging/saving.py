@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource
 from ..construction import Construction, construction_of
 from ..devices import Target
-from ..errors import CannotKeep, Unsupported, UsageError
+from ..errors import Unsupported, UsageError
 from ..frame.binding import bind, values_of
 from ..frame.native import Entry
 from ..frame.original import parameter_count
@@ -39,14 +39,15 @@ from ..guards.guard import GlobalState, Guard, StateRead, TensorMatch
 from ..guards.kinds import KINDS
 from ..guards.read import read_source
 from ..guards.source import Source, describe
+from ..lazy_dataclass import fields
 from ..platforms import processor_features
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
-from ..trace.result import Return, Trace
+from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
 from .archive import write_archive
 from .program import Program
 
-__all__ = ["FORMAT", "save"]
+__all__ = ["FORMAT", "calls_of", "save"]
 
 FORMAT = 1
 
@@ -73,15 +74,15 @@ def save(
     what a file cannot hold, such as a write to an attribute.
     """
     made = _Saved(fn, dynamic, options or {})
-    for args, kwargs in _calls(examples):
+    for args, kwargs in calls_of(examples):
         made.add(args, kwargs)
     write_archive(path, made.files(weights))
 
 
-def _calls(examples: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def calls_of(examples: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return (arguments, keywords) of each call."""
     if not examples:
-        raise UsageError("save needs the arguments of a call, for example save(f, path, x)")
+        raise UsageError("no arguments of a call are given, as in save(f, path, x) or aot(f)(x)")
     if all(type(one) in (tuple, dict) for one in examples):
         return [((), one) if type(one) is dict else (one, {}) for one in examples]
     return [(tuple(examples), {})]
@@ -102,7 +103,7 @@ class _Saved:
         self.owner = self.fn if is_module else getattr(self.fn, "__self__", None)
         self.entries: list[Json] = []
         self.writers: list[_SavedWriter] = []
-        self.tensors: dict[Source, torch.Tensor] = {}
+        self.values: dict[Source, Any] = {}  # of the program: what is no argument
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compile for one call, and add its entry."""
@@ -117,23 +118,20 @@ class _Saved:
         entry = self.handle.dispatcher.entries[0]
         for later in entry.notes.pending():
             later()
-        traced = next(r for r in reversed(list(self.handle.journal))).result("trace")
+        traces = (record.result("trace") for record in reversed(list(self.handle.journal)))
+        traced = next(one for one in traces if isinstance(one, Trace))
         snapshot = self.handle.original.snapshot(values)
         self.entries.append(self._entry(entry, traced, snapshot))
 
     def _entry(self, entry: Entry, traced: Trace, snapshot: FrameSnapshot) -> Json:
-        if not isinstance(traced, Trace) or not isinstance(traced.exit, Return):
-            raise CannotKeep("a frame that is not one graph")
         own = self._own_arguments(snapshot)
         lifted = {}
-        for source in traced.sources:
+        for source in (*traced.sources, *_sources_in((traced.exit, traced.effects))):
             if not _is_of_arguments(source, own):
                 lifted[source] = read_source(source, snapshot)
         for source, value in lifted.items():
-            if not isinstance(value, torch.Tensor):
-                raise CannotKeep(f"{describe(source)}, which is no tensor")
             Program().put(source, value)  # raises for a source that a file does not have
-            self.tensors.setdefault(source, value)
+            self.values.setdefault(source, value)
         guards = [guard for guard in entry.notes.guards if _stays(guard, own, lifted)]
         writer = _SavedWriter(self.handle, vocabulary(), snapshot, guards, {})
         self.writers.append(writer)
@@ -152,7 +150,9 @@ class _Saved:
         writer = ArtifactWriter(
             self.handle, vocabulary(), self.handle.original.snapshot(()), (), {}
         )
-        for number, (source, tensor) in enumerate(self.tensors.items()):
+        tensors = {s: value for s, value in self.values.items() if isinstance(value, torch.Tensor)}
+        others = [(s, value) for s, value in self.values.items() if s not in tensors]
+        for number, (source, tensor) in enumerate(tensors.items()):
             name = f"tensors/{number}"
             if weights:
                 files[name] = _bytes_of(tensor)
@@ -177,6 +177,7 @@ class _Saved:
             "signature": _signature(self.function, writer),
             "cells": len(self.handle.original.code.co_freevars),
             "tensors": described,
+            "objects": [[writer.write(part) for part in pair] for pair in others],
             "shared": writer.shared,
             "entries": self.entries,
         }
@@ -222,6 +223,18 @@ class _SavedWriter(ArtifactWriter):
             image = library_image(unit.text, target, store)
             if image is not None:
                 self.kernels[f"kernels/{content_key(unit.text)}.so"] = image
+
+
+def _sources_in(part: Any) -> Iterator[Source]:
+    """Yield the sources that the result of a frame and its effects read."""
+    if isinstance(part, FromSource):
+        yield part.source
+    elif isinstance(part, tuple | list):
+        for item in part:
+            yield from _sources_in(item)
+    elif isinstance(part, Recipe | Effect | Exit):
+        for one in fields(part):  # type: ignore[arg-type]
+            yield from _sources_in(getattr(part, one.name))
 
 
 def _is_of_arguments(source: Source, own: frozenset[int]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jitmagic.autograd.autograd_function import _signature
+from jitmagic.autograd.autograd_function import _described
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.errors import CompileFailed, DoubleBackward
@@ -43,7 +43,7 @@ def test_invalid_positions_are_refused(field, value):
     x, w = t(3, 4), t(4, 4)
     graph, inputs = lift(program, (x, w))
     joint = trace_joint(graph, [spec_of(given) for given in inputs])
-    good = _signature(partition(joint), graph)
+    good = {**_described(partition(joint), graph), "absent": ()}
     for signature in (good, {**good, field: value}):
         given = (print, print, print, signature, CompileFailed, DoubleBackward)
         if signature is good:
