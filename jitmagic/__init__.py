@@ -21,6 +21,7 @@ with importing():
     from . import extend
     from .compat import check_names as _check_names
     from .errors import (
+        BundleError,
         CompatibilityWarning,
         CompileFailed,
         DoubleBackward,
@@ -80,6 +81,7 @@ with importing():
         _MAGICS = "without_native"
 
 if TYPE_CHECKING:
+    from .diagnostics.cache import cache
     from .diagnostics.checking.input_variation import test
     from .diagnostics.checking.minify import minify
     from .diagnostics.checking.passport import passport
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from .packaging.saving import save
 
 __all__ = [
+    "BundleError",
     "CompatibilityWarning",
     "CompileFailed",
     "DoubleBackward",
@@ -115,6 +118,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedTorch",
     "aot",
+    "cache",
     "disable",
     "explain",
     "export",
@@ -153,6 +157,7 @@ _LATE = {
     "Explanation": "diagnostics.explanation.explain",
     "Report": "diagnostics.issue_report",
     "aot": "packaging.ahead",
+    "cache": "diagnostics.cache",
     "explain": "diagnostics.explanation.explain",
     "export": "exporting.export",
     "graphs": "diagnostics.graphs",

@@ -19,6 +19,7 @@
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
     ├── ReportError (OSError)          a report or a script cannot be written there, or at all
+    ├── BundleError (ValueError)       a bundle of cached files is refused, or cannot be written
     ├── DoubleBackward                create_graph=True, but the graph cannot be rerun
     └── OutdatedBackward              a backward needs its forward again; inputs were overwritten
 
@@ -52,6 +53,7 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "ArtifactRefused",
+    "BundleError",
     "BytecodeError",
     "CallNotSaved",
     "CannotKeep",
@@ -366,6 +368,13 @@ class ReportError(JitmagicError, OSError):
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}{_hinted(remedy)}")
+
+
+class BundleError(JitmagicError, ValueError):
+    """Says why a bundle of cached files is refused, or cannot be written. No file was changed."""
+
+    def __init__(self, path: Path, why: str, remedy: str) -> None:
+        super().__init__(f"{path}: {why}{_hinted(remedy)}")
 
 
 class JitmagicWarning(UserWarning):

@@ -6,7 +6,9 @@ into a frozen, hashable `Options`. Unknown names and values raise `OptionError`,
 known ones. The environment is read then, not at import, so a notebook may set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: use none
-    JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
+    JITMAGIC_CACHE_DIR  folder of the cache on disk (default: the platform's user cache folder)
+    JITMAGIC_CACHE_SIZE  the default of `cache_size`
+    JITMAGIC_SHARED_CACHES  the default of `shared_caches`, separated by os.pathsep
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_PERSIST    0: compiled entries are not kept for later processes (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
@@ -84,6 +86,8 @@ class Options:
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
+    cache_size: int | str = "2 GiB"  # limit of the folder; least recently used files go; 0: none
+    shared_caches: tuple[str, ...] = ()  # further folders, which are only read
     persist: bool = True  # compiled entries are kept in the cache folder for later processes
     # "auto": what takes long is compiled once it pays; True: eager until kernels are built; number:
     # seconds to wait for them first
@@ -94,6 +98,7 @@ class Options:
         named = self.backend
         if isinstance(named, str) and named not in (*BACKENDS, *ALIASES):
             object.__setattr__(self, "backend", find_backend(named) or named)
+        object.__setattr__(self, "shared_caches", _folders(self.shared_caches))
         _check(self)
 
     @property
@@ -109,6 +114,11 @@ class Options:
         if self.compile_seconds is not None:
             return float(self.compile_seconds)
         return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the limit of the cache folder in bytes, 0 for none."""
+        return _bytes(self.cache_size)
 
     @property
     def tunes(self) -> bool:
@@ -142,6 +152,10 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_CACHE_SIZE"):
+        values["cache_size"] = os.environ["JITMAGIC_CACHE_SIZE"]
+    if folders := os.environ.get("JITMAGIC_SHARED_CACHES"):
+        values["shared_caches"] = tuple(filter(None, folders.split(os.pathsep)))
     if os.environ.get("JITMAGIC_PERSIST", "") == "0":
         values["persist"] = False
     if os.environ.get("JITMAGIC_KEEP"):
@@ -252,6 +266,9 @@ def _check(options: Options) -> None:
     for name in ("cxx", "cache_dir"):
         if getattr(options, name) is not None:
             _of_type(name, getattr(options, name), str, ("None", "a path as a string"))
+    if not all(isinstance(folder, str) for folder in options.shared_caches):
+        raise OptionError("value for shared_caches", options.shared_caches, _FOLDERS)
+    _bytes(options.cache_size)
     for name in ("recompile_limit", "inline_depth", "unroll_limit"):
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -270,6 +287,40 @@ def _check(options: Options) -> None:
     share = options.activation_memory_budget
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
         raise OptionError("value for activation_memory_budget", share, ("a number from 0 to 1",))
+
+
+_FOLDERS = ("a list of paths",)
+_SIZES = ('bytes, or text such as "2 GiB" and "500 MB"', "0 for no limit")
+_UNITS = {"": 1} | {
+    prefix + binary: (1024 if binary else 1000) ** power
+    for power, prefix in enumerate("kmgt", 1)
+    for binary in ("", "i")
+}
+
+
+def _folders(value: object) -> object:
+    """Return the paths as a hashable tuple; another value unchanged, for `_check` to refuse."""
+    if isinstance(value, str | os.PathLike):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return (value,)
+    found = (os.fspath(path) if isinstance(path, os.PathLike) else path for path in value)
+    return tuple(path for path in found if path != "")
+
+
+def _bytes(value: object) -> int:
+    """Return a size in bytes. Raises OptionError; GB are 1000 and GiB 1024 to the third power."""
+    size = value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        number = text.rstrip("kmgtib ")
+        try:
+            size = int(float(number) * _UNITS[text.removeprefix(number).strip().removesuffix("b")])
+        except (ValueError, OverflowError, KeyError):
+            size = None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise OptionError("value for cache_size", value, _SIZES)
+    return size
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)

@@ -78,7 +78,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "packaging": STAGES | {"artifact", "api", "compile", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
     "lazy_mode": STAGES | {"compile"},
-    "diagnostics": STAGES | {"api", "compile"},
+    "diagnostics": STAGES | {"api", "compile", "artifact"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"lazy_mode", "api", "diagnostics", "notice", "progress", "late"},
     "without_native": BASE,

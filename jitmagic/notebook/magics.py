@@ -39,6 +39,7 @@ from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
 from ..torch_types import AnyFunction
 from .arguments import declared, defaults_of, parse
+from .caching import run_command
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
 from .debugging import hint_about_locals
@@ -261,6 +262,15 @@ class CompileMagics(Magics):
         except InvalidExpression as error:
             raise UsageError(f"%jit_timeit: {error}") from error
 
+    @line_magic
+    @declared("%jit_cache")  # type: ignore[untyped-decorator]
+    def jit_cache(self, line: str) -> object:
+        """Show what the cache on disk holds, empty it, or pack it into one file.
+
+        `%jit_cache bundle x.jmz step` packs what is compiled of `step`; without a name, everything.
+        """
+        return run_command(parse("%jit_cache", self.jit_cache, line), self.shell.user_ns)
+
     def _named(self, name: str) -> Any:
         if name not in self.shell.user_ns:
             close = difflib.get_close_matches(name, self.shell.user_ns, 1)
@@ -421,7 +431,7 @@ def _awaits(parts: list[Part]) -> bool:
 
 # --------------------------------------------------------------------------------- load and unload
 
-_LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_timeit")
+_LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_cache", "jit_timeit")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 

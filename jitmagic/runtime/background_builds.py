@@ -20,7 +20,7 @@ from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
 from ..lazy_dataclass import dataclass, field
 from ..options import Options
-from .store import open_store
+from .store import store_of
 from .toolchain import SECONDS, is_built
 from .translation_units import build_units
 
@@ -52,7 +52,7 @@ def missing_units(
     """
     if source is None or target.tier != "cpp":
         return None
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     units = tuple(
         unit
         for unit in source.units
@@ -96,7 +96,7 @@ class BackgroundBuild:
 
     def _build(self, report: Report) -> None:
         for part in self.wanted:
-            store = open_store(part.options.cache_dir)
+            store = store_of(part.options)
             seconds = part.options.compile_seconds or SECONDS  # no call waits for it
             build_units(part.units, part.target, store, seconds, report, exiting)
 

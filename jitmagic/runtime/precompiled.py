@@ -23,7 +23,7 @@ from pathlib import Path
 from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass, field
 from .compilers import CompilerProcess
-from .private_files import make_private
+from .private_files import is_use_old, make_private
 from .store import BUILD_PREFIX, Store
 
 __all__ = ["Header", "refusals"]
@@ -129,26 +129,29 @@ class Header:
 
     def _checked(self, state: _State) -> Path | None:
         """Check folder and file each time, since the compiler opens a path. The bytes are verified
-        only when they change: 6 MB take 8 ms.
+        only when they change, and once a minute to record the use: 6 MB take 8 ms.
         """
         path = self.store.folder / f"{self.key}{_SUFFIX}"
         try:
             facts = path.lstat()
             if make_private(self.store.folder):
                 return None
+            if _identity(facts) != state.checked or is_use_old(facts):
+                state.checked = _identity(path.lstat()) if self._verified(state) else None
         except OSError:
             return None
-        file = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-        if file != state.checked:
-            data = self.store.read_here(self.key, _SUFFIX)
-            if data is None:
-                return None
-            if not data.startswith(_MAGIC):
-                words = data[:2000].decode(errors="replace") if data.isascii() else ""
-                state.refusal = words or "its format is unknown"
-                return None
-            state.checked = file
-        return path.with_suffix("")
+        return path.with_suffix("") if state.checked else None
+
+    def _verified(self, state: _State) -> bool:
+        data = self.store.read_here(self.key, _SUFFIX)
+        if data is not None and not data.startswith(_MAGIC):
+            words = data[:2000].decode(errors="replace") if data.isascii() else ""
+            state.refusal = words or "its format is unknown"
+        return data is not None and not state.refusal
+
+
+def _identity(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 _lock = threading.Lock()

@@ -108,14 +108,15 @@ def linked_with(text: str) -> tuple[str, ...]:
 
 
 class Library:
-    """Represents a loaded shared object; its kernels are valid while it lives. Raises
-    ImageError.
+    """Represents a loaded shared object; its kernels are valid while it lives. `file` is its name
+    in the cache. Raises ImageError.
     """
 
     def __init__(
         self, data: bytes, key: str, symbols: Iterable[str], cached: bool, folder: Path
     ) -> None:
         self.cached = cached
+        self.file = f"{key}.so"
         self._image = load_image(data, key[:16], (folder,))
         for symbol in symbols:
             self._image.address(symbol)

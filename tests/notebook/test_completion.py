@@ -31,6 +31,9 @@ CASES = {
     "%compile_off ": ["tagged"],
     "%compile_status plain tag": ["tagged"],
     "%jit_timeit --s": ["--seconds"],
+    "%jit_cache ": ["bundle", "clear", "list", "unbundle"],
+    "%jit_cache bundle x.jmz ": ["tagged"],
+    "%jit_cache clear --old": ["--older-than"],
 }
 
 
