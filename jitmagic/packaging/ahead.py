@@ -13,7 +13,7 @@ from ..api import tagged_handle
 from ..errors import Unsupported, warn
 from ..frame.binding import bind
 from ..records import Compiled
-from .saving import calls_of
+from .examples import calls_of
 
 __all__ = ["aot"]
 
