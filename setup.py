@@ -1,4 +1,4 @@
-"""Builds the two native extensions against torch; everything else is in pyproject.toml.
+"""Builds the native extensions against torch; everything else is in pyproject.toml.
 
 torch is imported when something is compiled, so that metadata and an sdist are made without it.
 JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer (`make asan`).
@@ -61,6 +61,7 @@ UNITS = {
         ],
         "plans": ["*"],
     },
+    "lazy": {"lazy": ["*"]},
 }
 
 
@@ -182,7 +183,7 @@ def unfit_names() -> str:
 
 
 class BuildUnits(build_ext):
-    """Compiles the units of both extensions in parallel, and only those that changed.
+    """Compiles the units of the extensions in parallel, and only those that changed.
 
     Objects are cached in build/ for every kind of installation, in a folder for each Python, torch
     and set of flags.
@@ -245,6 +246,10 @@ def _is_stale(obj: Path, sources: list[Path], newest_header: float) -> bool:
 
 setup(
     license="MIT",
-    ext_modules=[extension("_frame", "frame"), extension("_runtime", "runtime", "executor")],
+    ext_modules=[
+        extension("_frame", "frame"),
+        extension("_runtime", "runtime", "executor"),
+        extension("_lazy", "lazy"),
+    ],
     cmdclass={"build_ext": BuildUnits},
 )

@@ -12,7 +12,7 @@ Raises CompileFailed for a program that this form cannot express.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -38,6 +38,7 @@ from ..graph.targets.transforms import is_transform
 from ..graph.wrappers.wrapping import is_wrapper
 from ..lazy_dataclass import dataclass, field, replace
 from ..spec import TensorSpec, contiguous_strides
+from ..torch_types import OpOverload
 from .decompose import TABLE
 from .functions_of_calls import trace_functions
 from .nodes import alias_root, erase_dead, module_of, placeholders
@@ -47,7 +48,7 @@ from .recording.custom import check_gradients, custom_nodes
 from .recording.functionalize import Functionalizer
 from .recording.origins import edges_of, mark_origin, origin_of, reach_of
 from .recording.recorded_call import recorded_call
-from .recording.recorder import Recorder, Sym
+from .recording.recorder import Decomposition, Recorder, Sym
 from .recording.traced import AliasCall, Traced, VersionCounter
 from .recording.transformed import transformed
 from .recording.views import may_overlap
@@ -68,24 +69,26 @@ def trace_joint(
     grad_enabled: bool | None = None,
     is_sized: bool = False,
     by_python: Collection[object] = (),
+    table: Mapping[OpOverload, Decomposition] = TABLE,
 ) -> Joint:
     """Trace `gm` over inputs like `inputs`; `grad_enabled` defaults to the caller's mode. With
     `is_sized` some sizes are Sizes; `by_python`: targets run under torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    return for_all_numbers(gm, partial(_trace, gm, inputs, grad_enabled, is_sized, by_python))
+    recorder = partial(Recorder, table, is_sized)
+    return for_all_numbers(gm, partial(_trace, gm, inputs, grad_enabled, recorder, by_python))
 
 
 def _trace(
     gm: GraphModule,
     inputs: Sequence[TensorSpec],
     grad_enabled: bool,
-    is_sized: bool,
+    make_recorder: Callable[[], Recorder],
     by_python: Collection[object],
     numbers: Numbers | None,
 ) -> Joint:
-    recorder = Recorder(TABLE, is_sized)
+    recorder = make_recorder()
     mode = Functionalizer(recorder)
     names = [node.name for node in placeholders(gm)]
     if len(names) != len(inputs):

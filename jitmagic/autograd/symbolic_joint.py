@@ -9,7 +9,7 @@ bit. Raises what `trace_joint` raises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch.fx import GraphModule
 
@@ -17,18 +17,25 @@ from ..errors import CompileFailed, OperationFailed
 from ..spec import TensorSpec
 from ..symbols.size import Dimension, Size
 from ..symbols.symbolic_numbers import symbols_of
+from ..torch_types import OpOverload
+from .decompose import TABLE
 from .joint import BACKWARD, trace_joint
+from .recording.recorder import Decomposition
 from .result import Joint
 
 __all__ = ["trace_sized_joint"]
 
 
-def trace_sized_joint(gm: GraphModule, inputs: Sequence[TensorSpec]) -> Joint:
+def trace_sized_joint(
+    gm: GraphModule,
+    inputs: Sequence[TensorSpec],
+    table: Mapping[OpOverload, Decomposition] = TABLE,
+) -> Joint:
     """Trace `gm` over inputs like `inputs`, in the grad mode of the caller."""
     by_python: set[object] = set()
     while True:
         try:
-            joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python)
+            joint = trace_joint(gm, inputs, is_sized=True, by_python=by_python, table=table)
         except OperationFailed as error:
             # If its Python version fails too, the backward formula is at fault.
             more = {error.node.target} if error.node.target not in by_python else {BACKWARD}

@@ -13,6 +13,7 @@
     pytree         nested containers
     distributed    collectives of torch.distributed
     torch_compile  frame evaluator and logs of torch.compile
+    export         classes of an exported program, fake tensors and torch's own symbols
 
 tests/test_compat.py refuses private names of torch in the rest of the package. With a torch that
 is newer than `versions.NEWEST`, `check_names` looks up the whole table when jitmagic is imported

@@ -245,7 +245,7 @@ def compile_template(
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:
-            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels))
+            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, files=loaded.files))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     graph_pool, plans = loaded.graph_pool, PlanTemplate(plan, predicates.symbols)

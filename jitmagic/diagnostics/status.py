@@ -223,7 +223,9 @@ def _state(handle: Handle) -> str:
     if handle.given_up is not None and not handle.ledger.is_compiled:
         return f"plain Python, because {handle.given_up.why}"
     if handle.building is not None and not handle.ledger.is_compiled:
-        return "plain Python, while its kernels are being built"
+        return "plain Python, while it is being compiled"
+    if handle.pay_back.is_costly and not handle.dispatcher.entries:
+        return "plain Python, until a compile pays"
     if not handle.dispatcher.entries:
         # A compiled caller may have inlined it; then only the caller's counter increases.
         whole = ", ".join(

@@ -41,7 +41,7 @@ from ..guards.read import read_source
 from ..guards.source import Source, describe
 from ..lazy_dataclass import fields
 from ..platforms import processor_features
-from ..runtime.store import content_key, open_store
+from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
 from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
 from .archive import write_archive
@@ -218,7 +218,7 @@ class _SavedWriter(ArtifactWriter):
     def _add_kernels(self, source: KernelSource | None, target: Target) -> None:
         if source is None or source.language != "cpp":
             return
-        store = open_store(self.handle.options.cache_dir)
+        store = store_of(self.handle.options)
         for unit in source.units:
             image = library_image(unit.text, target, store)
             if image is not None:

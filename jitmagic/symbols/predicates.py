@@ -87,20 +87,23 @@ def fresh_sizes(
     relations: Iterable[Relation] = (),
     renames: bool = False,
     excludes_sizes: bool = True,
+    usual_layouts: bool = True,
 ) -> tuple[Predicates, dict[Expr, Dimension]]:
     """Return predicates on fresh symbols, one for each symbol of `ranges` and valid in that range,
     and the sizes over them. A symbol in `fixed` or with one value in its range becomes an int.
 
     Symbols of another Context must not be equal to these. `relations` of the old symbols are ones
     that the caller checks; linear ones are known of the new sizes too. `renames` calls the new
-    symbols s0, s1, ...
+    symbols s0, s1, ... `usual_layouts` leaves sizes 0 and 1 to other graphs.
     """
     own: dict[Symbol, int] = {}
     for n, ((symbol, interval), value) in enumerate(zip(ranges.items(), values, strict=True)):
         alone = Interval(value, value)
         if symbol in fixed:
             within = alone
-        elif hintless(symbol):  # the trace assumes layouts of more than one (`usually`)
+        elif usual_layouts and hintless(
+            symbol
+        ):  # the trace assumes layouts of more than one (`usually`)
             within = interval.narrowed(MANY if MANY.has(value) else alone)
         else:
             within = interval

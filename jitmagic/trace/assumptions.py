@@ -38,6 +38,8 @@ class Assumptions:
     """Data-dependent branches in these files are assumed to go as in this call; None: in none."""
     is_compiling: bool = True
     """`torch.compiler.is_compiling()` is True for libraries."""
+    is_exporting: bool = False
+    """`torch.compiler.is_exporting()` is True for libraries and users."""
     written_later: frozenset[Source] = frozenset()
     """Code after the end of the trace writes to these leaves."""
 

@@ -84,11 +84,21 @@ def _is_compiling(machine: Machine) -> bool:
     to be taken. torch's own such branches are written for Dynamo and round differently (optimizers
     count steps in float32 there). After a library's branch has raised, all code gets False.
     """
-    asking = machine.frame.globals.store.live.get("__name__")
-    if asking in _CONTROL_FLOW:
+    if _asking(machine) in _CONTROL_FLOW:
         return True  # the other branch calls torch.compile
-    is_torch = isinstance(asking, str) and belongs_to_torch(asking)
-    answer = machine.assumed.is_compiling and not is_torch
+    answer = machine.assumed.is_compiling and not belongs_to_torch(_asking(machine))
     if answer:
         machine.notes.marks.add(TAKES_THE_COMPILED_BRANCH)
     return answer
+
+
+@handles(torch.compiler.is_exporting)
+def _is_exporting(machine: Machine) -> bool:
+    """Return whether the trace is for jitmagic.export, but False to torch's own code."""
+    return machine.assumed.is_exporting and not belongs_to_torch(_asking(machine))
+
+
+def _asking(machine: Machine) -> str:
+    """Return the name of the module whose code runs; "" if it has none."""
+    name = machine.frame.globals.store.live.get("__name__")
+    return name if isinstance(name, str) else ""

@@ -79,7 +79,6 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(
     torch.jit.is_scripting,  # type: ignore[attr-defined]
     torch.jit.is_tracing,  # type: ignore[attr-defined]
-    torch.compiler.is_exporting,
 )
 @handles_named("torch.onnx", "is_in_onnx_export")
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
@@ -280,3 +279,11 @@ def _lazy_of_class(machine: Machine, wrapped: Value) -> Value:
     if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
         wrapped.refuse(machine, "a lazy property")
     return BuiltinValue(_lazy(wrapped.live))
+
+
+@handles(torch.ops.aten._local_scalar_dense.default)
+def _item(machine: Machine, number: Value) -> Value:
+    """Return the number in a 0-dim tensor: exported programs write `x.item()` so."""
+    known = number.realize(machine)  # a number itself, if the tensor was made of one
+    is_tensor = isinstance(known, TensorValue)
+    return known.call_method(machine, "item", [], {}) if is_tensor else known

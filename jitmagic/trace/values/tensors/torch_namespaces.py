@@ -232,7 +232,8 @@ def torch_object(machine: Machine, obj: Any) -> Value:
         obj = unwrap_function(obj)
         if (function := torch_function(obj)) is not None:
             return function
-        is_known = handler_of(obj) is not None  # of another library: functools.update_wrapper
+        # Of another library: functools.update_wrapper; typing_extensions.NamedTuple, in a cast.
+        is_known = handler_of(obj) is not None or obj.__module__ == "typing_extensions"
         return BuiltinValue(obj) if is_known else inlined_function(machine, obj)
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
