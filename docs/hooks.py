@@ -58,6 +58,7 @@ def outputs(markdown: str, name: str) -> list[str]:
     printed = io.StringIO()
     with (
         tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),  # a page may write files
         contextlib.redirect_stdout(printed),
         mock.patch.dict(os.environ),  # a page may set variables
     ):
