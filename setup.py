@@ -1,4 +1,4 @@
-"""Builds the two native extensions against torch; everything else is in pyproject.toml.
+"""Builds the native extensions against torch; everything else is in pyproject.toml.
 
 torch is imported when something is compiled, so that metadata and an sdist are made without it.
 JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer (`make asan`).
@@ -61,6 +61,7 @@ UNITS = {
         ],
         "plans": ["*"],
     },
+    "lazy": {"lazy": ["*"]},
 }
 
 
@@ -87,7 +88,10 @@ def paths(names: list[str]) -> list[Path]:
 
 
 def units(files: list[Path]) -> list[Unit]:
-    """Return the units of an extension; each C file is one."""
+    """Return the units of an extension; each C file is one. Python.h has to be included before all
+    other headers, so the files without it, which are in the executor's folder, come last.
+    """
+    files = sorted(files, key=lambda file: file.parent.name == "executor")
     folder = files[0].parent.name
     groups: dict[str, list[Path]] = {name: [] for name in UNITS[folder]}
     for file in files:
@@ -97,14 +101,15 @@ def units(files: list[Path]) -> list[Unit]:
     return [Unit(f"{folder}/{name}", group) for name, group in groups.items() if group]
 
 
-def extension(name: str, folder: str) -> Extension:
-    found = sorted((ROOT / "extensions" / folder).rglob("*"))
-    files = [path.relative_to(ROOT) for path in found]
+def extension(name: str, *folders: str) -> Extension:
+    """Return the extension of the files in these folders; the first one is its own."""
+    found = [sorted((ROOT / "extensions" / folder).rglob("*")) for folder in folders]
+    files = [path.relative_to(ROOT) for part in found for path in part]
     return Extension(
         f"jitmagic.{name}",
         [str(file) for file in files if file.suffix in (".c", ".cpp")],
         depends=[str(file) for file in files if file.suffix == ".h"],
-        include_dirs=[f"extensions/{folder}"],
+        include_dirs=[f"extensions/{folder}" for folder in folders],
         extra_link_args=[flag for flag in MODE if flag.startswith("-fsanitize")],
         language="c++",
     )
@@ -178,7 +183,7 @@ def unfit_names() -> str:
 
 
 class BuildUnits(build_ext):
-    """Compiles the units of both extensions in parallel, and only those that changed.
+    """Compiles the units of the extensions in parallel, and only those that changed.
 
     Objects are cached in build/ for every kind of installation, in a folder for each Python, torch
     and set of flags.
@@ -241,6 +246,10 @@ def _is_stale(obj: Path, sources: list[Path], newest_header: float) -> bool:
 
 setup(
     license="MIT",
-    ext_modules=[extension("_frame", "frame"), extension("_runtime", "runtime")],
+    ext_modules=[
+        extension("_frame", "frame"),
+        extension("_runtime", "runtime", "executor"),
+        extension("_lazy", "lazy"),
+    ],
     cmdclass={"build_ext": BuildUnits},
 )

@@ -21,6 +21,7 @@ with importing():
     from . import extend
     from .compat import check_names as _check_names
     from .errors import (
+        BundleError,
         CompatibilityWarning,
         CompileFailed,
         DoubleBackward,
@@ -38,11 +39,13 @@ with importing():
         UnsupportedTorch,
     )
     from .errors import warn as _warn
+    from .lazy_mode import lazy
     from .options import Options
     from .options import logs_asked_for as _logs_asked_for
     from .options import trace_asked_for as _trace_asked_for
     from .platforms import builds_native as _builds_native
     from .progress import install as _show_progress
+    from .quantised_linear import quantize_weights
 
     try:
         from .api import (
@@ -78,6 +81,7 @@ with importing():
         _MAGICS = "without_native"
 
 if TYPE_CHECKING:
+    from .diagnostics.cache import cache
     from .diagnostics.checking.input_variation import test
     from .diagnostics.checking.minify import minify
     from .diagnostics.checking.passport import passport
@@ -89,10 +93,12 @@ if TYPE_CHECKING:
     from .diagnostics.status import status
     from .diagnostics.why import why
     from .exporting.export import export
+    from .packaging.ahead import aot
     from .packaging.loading import load
     from .packaging.saving import save
 
 __all__ = [
+    "BundleError",
     "CompatibilityWarning",
     "CompileFailed",
     "DoubleBackward",
@@ -111,6 +117,8 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "UnsupportedTorch",
+    "aot",
+    "cache",
     "disable",
     "explain",
     "export",
@@ -119,6 +127,7 @@ __all__ = [
     "graphs",
     "is_compiling",
     "jit",
+    "lazy",
     "load",
     "logs",
     "lower",
@@ -127,6 +136,7 @@ __all__ = [
     "mark_unbacked",
     "minify",
     "passport",
+    "quantize_weights",
     "report",
     "reset",
     "save",
@@ -146,6 +156,8 @@ if _unfit := _check_names():
 _LATE = {
     "Explanation": "diagnostics.explanation.explain",
     "Report": "diagnostics.issue_report",
+    "aot": "packaging.ahead",
+    "cache": "diagnostics.cache",
     "explain": "diagnostics.explanation.explain",
     "export": "exporting.export",
     "graphs": "diagnostics.graphs",

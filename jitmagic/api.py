@@ -40,9 +40,9 @@ from .frame.tag import (
     untag,
     without_tag,
 )
-from .late import is_loaded, load
+from .late import is_loaded, load, short_turns
 from .options import Options, disabled_by_environment, make_options
-from .records import Eager, Failed, PendingBuild, Recording
+from .records import Eager, Failed, PendingBuild, Postponed, Recording
 from .torch_types import AnyFunction, Kwargs
 
 __all__ = [
@@ -92,24 +92,55 @@ def _import_error() -> Exception | None:
     return None
 
 
+@functools.cache
+def _preparing() -> threading.Thread:
+    def load_stages() -> None:
+        with short_turns():
+            _import_error()
+
+    thread = threading.Thread(target=load_stages, name="jitmagic-prepare", daemon=True)
+    thread.start()
+    return thread
+
+
 def prepare() -> None:
     """Load the stages in the background, as `%load_ext` does while the user still types."""
-    threading.Thread(target=_import_error, name="jitmagic-prepare", daemon=True).start()
+    _preparing()
 
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Failed | PendingBuild:
+) -> Entry | Eager | Failed | PendingBuild | Postponed:
     load_extensions()
     if (found := load(_LIBRARY).find_entry(handle, snapshot, record)) is not None:
         return found  # type: ignore[no-any-return]
+    if record.affordable <= 0:
+        return Postponed()
+    # A forked child does not have the thread.
+    if record.leaves_thread and not is_loaded(_PIPELINE) and _preparing().is_alive():
+        return Postponed()
     if not is_loaded(_PIPELINE):  # as a stage, so that progress line and times include it
         with record.stage("import"):
             if (error := _import_error()) is not None:
                 raise CompilerUnavailable(error) from error
-    made: Entry | Eager | Failed | PendingBuild = load_pipeline().compile_frame(
+    made: Entry | Eager | Failed | PendingBuild | Postponed = load_pipeline().compile_frame(
         handle, snapshot, record
     )
+    if isinstance(made, PendingBuild) and made.finish is not None:
+        return replace(
+            made, finish=functools.partial(_finish, handle, snapshot, record, made.finish)
+        )
+    return _kept(handle, snapshot, record, made)  # type: ignore[no-any-return]
+
+
+def _finish(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, finish: Callable[[], Any]
+) -> Any:
+    return _kept(handle, snapshot, record, finish())
+
+
+def _kept(handle: Handle, snapshot: FrameSnapshot, record: Recording, made: Any) -> Any:
+    """Write an entry to disk, and return it."""
     if isinstance(made, Entry):
         load(_LIBRARY).keep_entry(handle, snapshot, made, record)
     return made
@@ -139,7 +170,7 @@ def _shown(fn: object) -> Callable[[], str]:
 
 
 _QUESTIONS: dict[str, Callable[[object], AnyFunction]] = {
-    name: functools.partial(_ask, name) for name in ("why", "test", "lower")
+    name: functools.partial(_ask, name) for name in ("aot", "why", "test", "lower")
 }
 _QUESTIONS["_repr_html_"] = _shown
 _COMPILER = Compiler(_compile_frame, _flatten, _rewrite, _QUESTIONS)
@@ -273,7 +304,8 @@ def tagged_copy(fn: object, options: Kwargs) -> AnyFunction:
     """
     known = handle_of(fn) or handle_of(type(fn))
     chosen = known.options if known is not None and not options else _options_of(options)
-    chosen = replace(chosen, background=False)  # the caller waits for the compile
+    # The caller waits for the compile, and looks at its stages.
+    chosen = replace(chosen, background=False, persist=False)
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(
@@ -321,14 +353,17 @@ def disable(fn: object = None, /, recursive: bool = True, *, reason: str | None 
 
 
 def reset() -> None:
-    """Drop everything that was compiled; tagged objects stay tagged and are compiled again at their
-    next call. Memory that was cached for results is returned to the system.
+    """Drop everything that was compiled, also for `jitmagic.lazy()`; tagged objects stay tagged and
+    are compiled again at their next call. Memory that was cached for results is returned to the
+    system.
     """
     for handle in all_handles():
         if handle.is_root:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
+    if (recorded := sys.modules.get("jitmagic.lazy_mode.compiling")) is not None:
+        recorded.forget()
 
 
 def _compile_again() -> None:
@@ -341,12 +376,14 @@ Changes.notify = staticmethod(_compile_again)
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Wait until no kernel is being built in the background (options={"background": True}), for at
-    most `timeout` seconds. Return whether all are built; the next calls then run compiled code.
+    """Wait until nothing is being compiled in the background, for at most `timeout` seconds. Return
+    whether all is built; the next calls then run compiled code. Those of functions that were not
+    worth a compile yet are compiled at once.
     """
     ends = None if timeout is None else time.monotonic() + timeout
     for handle in all_handles():
         left = None if ends is None else max(0.0, ends - time.monotonic())
+        handle.pay_back.is_wanted = handle.pay_back.is_costly
         if handle.building is not None and not handle.building.wait(left):
             return False
     return True

@@ -19,6 +19,7 @@
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
     ├── ReportError (OSError)          a report or a script cannot be written there, or at all
+    ├── BundleError (ValueError)       a bundle of cached files is refused, or cannot be written
     ├── DoubleBackward                create_graph=True, but the graph cannot be rerun
     └── OutdatedBackward              a backward needs its forward again; inputs were overwritten
 
@@ -38,8 +39,10 @@ import difflib
 import linecache
 import re
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, NamedTuple
@@ -50,6 +53,7 @@ __all__ = [
     "ASSERTION",
     "RUN_NAME",
     "ArtifactRefused",
+    "BundleError",
     "BytecodeError",
     "CallNotSaved",
     "CannotKeep",
@@ -83,6 +87,7 @@ __all__ = [
     "notebook_shell",
     "plain_title",
     "warn",
+    "warnings_deferred",
 ]
 
 
@@ -365,6 +370,13 @@ class ReportError(JitmagicError, OSError):
         super().__init__(f"{what}{_hinted(remedy)}")
 
 
+class BundleError(JitmagicError, ValueError):
+    """Says why a bundle of cached files is refused, or cannot be written. No file was changed."""
+
+    def __init__(self, path: Path, why: str, remedy: str) -> None:
+        super().__init__(f"{path}: {why}{_hinted(remedy)}")
+
+
 class JitmagicWarning(UserWarning):
     """Base class of all warnings of jitmagic."""
 
@@ -410,6 +422,23 @@ def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
     return made
 
 
+class _Deferred(threading.local):
+    warnings: list[Any] | None = None
+
+
+_deferred = _Deferred()
+
+
+@contextmanager
+def warnings_deferred() -> Iterator[list[Any]]:
+    """Collect the arguments of the block's calls of `warn`, on a thread that runs no user code."""
+    before, _deferred.warnings = _deferred.warnings, []
+    try:
+        yield _deferred.warnings
+    finally:
+        _deferred.warnings = before
+
+
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
@@ -417,6 +446,9 @@ def warn(
 
     If that is a call stub, the line is the first one of its function.
     """
+    if _deferred.warnings is not None:
+        _deferred.warnings.append((text, category, where))
+        return
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return

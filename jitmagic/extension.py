@@ -1,7 +1,8 @@
-"""Loads the native extension jitmagic._runtime, which executes plans, and checks both extensions.
+"""Loads the native extensions _runtime and _lazy at their first use, and checks all extensions.
 
-It is loaded for the first compiled graph, not when jitmagic is imported. If that fails, or if an
-extension was built for another torch, NativeMissing names the command that builds it again.
+jitmagic._runtime executes plans: the first compiled graph needs it. jitmagic._lazy records
+operations: the first block of `jitmagic.lazy()` needs it. If loading one fails, or if it was built
+for another torch, NativeMissing names the command that builds it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 
 from .errors import NativeMissing
 
-__all__ = ["check_build", "native_missing", "runtime_module"]
+__all__ = ["check_build", "lazy_module", "native_missing", "runtime_module"]
 
 
 def runtime_module() -> Any:
@@ -30,6 +31,17 @@ def runtime_module() -> Any:
         raise native_missing("jitmagic._runtime", str(error)) from error
     module: Any = _runtime
     check_build("jitmagic._runtime", module.TORCH_VERSION)
+    return module
+
+
+def lazy_module() -> Any:
+    """Return the native module that records operations. Raises NativeMissing with the remedy."""
+    try:
+        from . import _lazy  # type: ignore[attr-defined]  # noqa: PLC0415 - absent until built
+    except ImportError as error:
+        raise native_missing("jitmagic._lazy", str(error)) from error
+    module: Any = _lazy
+    check_build("jitmagic._lazy", module.TORCH_VERSION)
     return module
 
 

@@ -14,7 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-__all__ = ["collector_paused", "importing", "is_loaded", "load"]
+__all__ = ["collector_paused", "importing", "is_loaded", "load", "short_turns"]
+
+# Seconds for which one thread keeps the interpreter while another waits for it. With Python's own
+# 5 ms, a training step of short operations took 2.7 times as long beside a compile, with this 1.3.
+_TURN = 0.0005
 
 
 @contextmanager
@@ -30,6 +34,21 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let threads take turns more often during the block, in which this one works for others. If
+    the program sets the interval meanwhile, that stays.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _TURN))
+    short = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == short:
+            sys.setswitchinterval(before)
 
 
 @contextmanager

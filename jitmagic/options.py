@@ -6,7 +6,9 @@ into a frozen, hashable `Options`. Unknown names and values raise `OptionError`,
 known ones. The environment is read then, not at import, so a notebook may set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: use none
-    JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
+    JITMAGIC_CACHE_DIR  folder of the cache on disk (default: the platform's user cache folder)
+    JITMAGIC_CACHE_SIZE  the default of `cache_size`
+    JITMAGIC_SHARED_CACHES  the default of `shared_caches`, separated by os.pathsep
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_PERSIST    0: compiled entries are not kept for later processes (tests set it)
     JITMAGIC_KEEP       the default of `keep`: "faster", or "compiled" (tests set it)
@@ -55,6 +57,7 @@ Bounds = tuple[int, tuple[int, int]]  # a dimension, its lowest and its highest 
 Dimensions = tuple[tuple[str, tuple[Bounds, ...] | EllipsisType], ...]  # by argument; `...`: all
 """Maps an argument's name to its dynamic dimensions and their bounds."""
 _ANY_SIZE = (2, 2**31)
+Buckets = tuple[tuple[str, tuple[int, ...]], ...]  # by argument: batch sizes to compile for
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Options:
     mode: str = "default"
     fullgraph: bool = False
     dynamic: bool | Dimensions | None = None  # see frame/declared_dynamic.py
+    buckets: Buckets | None = None  # see compile/buckets.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
@@ -78,24 +82,29 @@ class Options:
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
     activation_memory_budget: float = 1.0  # 0: a backward recomputes what can be, to save memory
-    freeze: bool = False  # inference treats weights as constants, until they change
+    freeze: bool | str = False  # inference treats weights as constants, until they change
     verify: bool = False
     cxx: str | None = None  # None: search for a compiler; "": use none
     cache_dir: str | None = None
+    cache_size: int | str = "2 GiB"  # limit of the folder; least recently used files go; 0: none
+    shared_caches: tuple[str, ...] = ()  # further folders, which are only read
     persist: bool = True  # compiled entries are kept in the cache folder for later processes
-    background: bool | float = False  # True: eager until kernels are built; number: wait first
+    # "auto": what takes long is compiled once it pays; True: eager until kernels are built; number:
+    # seconds to wait for them first
+    background: bool | float | str = "auto"
     compile_seconds: float | None = None  # limit for one compile; None: see `budget`
 
     def __post_init__(self) -> None:
         named = self.backend
         if isinstance(named, str) and named not in (*BACKENDS, *ALIASES):
             object.__setattr__(self, "backend", find_backend(named) or named)
+        object.__setattr__(self, "shared_caches", _folders(self.shared_caches))
         _check(self)
 
     @property
     def patience(self) -> float:
         """Return the seconds that a call waits for kernels which are built in the background."""
-        return 0.0 if isinstance(self.background, bool) else float(self.background)
+        return 0.0 if isinstance(self.background, bool | str) else float(self.background)
 
     @property
     def budget(self) -> float:
@@ -105,6 +114,11 @@ class Options:
         if self.compile_seconds is not None:
             return float(self.compile_seconds)
         return _TUNING_SECONDS if self.tunes else _COMPILE_SECONDS
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the limit of the cache folder in bytes, 0 for none."""
+        return _bytes(self.cache_size)
 
     @property
     def tunes(self) -> bool:
@@ -138,6 +152,10 @@ def _from_environment() -> dict[str, Any]:
         values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
         values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_CACHE_SIZE"):
+        values["cache_size"] = os.environ["JITMAGIC_CACHE_SIZE"]
+    if folders := os.environ.get("JITMAGIC_SHARED_CACHES"):
+        values["shared_caches"] = tuple(filter(None, folders.split(os.pathsep)))
     if os.environ.get("JITMAGIC_PERSIST", "") == "0":
         values["persist"] = False
     if os.environ.get("JITMAGIC_KEEP"):
@@ -179,6 +197,8 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     """
     if "dynamic" in given:
         given["dynamic"] = _dimensions(given["dynamic"])
+    if "buckets" in given:
+        given["buckets"] = _buckets(given["buckets"])
     if isinstance(extra, Options):
         given |= _of_torch_compile(given)
         defaults = {f.name: f.default for f in fields(Options)}
@@ -189,6 +209,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
     merged["dynamic"] = _dimensions(merged.get("dynamic"))
+    merged["buckets"] = _buckets(merged.get("buckets"))
     unknown = [name for name in merged if name not in known and name not in _TORCH_NAMES]
     if unknown:
         raise OptionError("option", unknown[0], known, tuple(unknown[1:]))
@@ -215,6 +236,11 @@ def _complete(options: Options) -> Options:
     """Set the options that others imply."""
     if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
+    if options.buckets and options.dynamic is not True:
+        named = {name: {0: (2, max(sizes[-1], 2))} for name, sizes in options.buckets}
+        others = options.dynamic if isinstance(options.dynamic, tuple) else ()
+        rows: Any = _dimensions(named)
+        options = replace(options, dynamic=tuple(dict.fromkeys((*others, *rows))))
     if options.freeze and options.dynamic is None:
         options = replace(options, dynamic=False)  # constant folding needs concrete sizes
     return options
@@ -231,21 +257,29 @@ def _check(options: Options) -> None:
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
-    for name in ("fullgraph", "cuda_graphs", "fuse", "freeze", "persist", "verify"):
+    for name in ("fullgraph", "cuda_graphs", "fuse", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
+    if options.freeze != "dequantise":
+        _of_type("freeze", options.freeze, bool, ("True", "False", "dequantise"))
     if options.dynamic is not None and not isinstance(options.dynamic, tuple):
         _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))
     for name in ("cxx", "cache_dir"):
         if getattr(options, name) is not None:
             _of_type(name, getattr(options, name), str, ("None", "a path as a string"))
+    if not all(isinstance(folder, str) for folder in options.shared_caches):
+        raise OptionError("value for shared_caches", options.shared_caches, _FOLDERS)
+    _bytes(options.cache_size)
     for name in ("recompile_limit", "inline_depth", "unroll_limit"):
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
 
     background = options.background
-    if not isinstance(background, (bool, int, float)) or not background >= 0:
-        raise OptionError("value for background", background, ("True", "False", "seconds to wait"))
+    is_number = isinstance(background, (bool, int, float)) and background >= 0
+    if background != "auto" and not is_number:
+        raise OptionError(
+            "value for background", background, ("auto", "True", "False", "seconds to wait")
+        )
     seconds = options.compile_seconds
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
@@ -253,6 +287,40 @@ def _check(options: Options) -> None:
     share = options.activation_memory_budget
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
         raise OptionError("value for activation_memory_budget", share, ("a number from 0 to 1",))
+
+
+_FOLDERS = ("a list of paths",)
+_SIZES = ('bytes, or text such as "2 GiB" and "500 MB"', "0 for no limit")
+_UNITS = {"": 1} | {
+    prefix + binary: (1024 if binary else 1000) ** power
+    for power, prefix in enumerate("kmgt", 1)
+    for binary in ("", "i")
+}
+
+
+def _folders(value: object) -> object:
+    """Return the paths as a hashable tuple; another value unchanged, for `_check` to refuse."""
+    if isinstance(value, str | os.PathLike):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return (value,)
+    found = (os.fspath(path) if isinstance(path, os.PathLike) else path for path in value)
+    return tuple(path for path in found if path != "")
+
+
+def _bytes(value: object) -> int:
+    """Return a size in bytes. Raises OptionError; GB are 1000 and GiB 1024 to the third power."""
+    size = value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        number = text.rstrip("kmgtib ")
+        try:
+            size = int(float(number) * _UNITS[text.removeprefix(number).strip().removesuffix("b")])
+        except (ValueError, OverflowError, KeyError):
+            size = None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise OptionError("value for cache_size", value, _SIZES)
+    return size
 
 
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}, "n": ...}',)
@@ -283,6 +351,24 @@ def _bounds(item: tuple[Any, Any]) -> Bounds:
     if not all(type(n) is int for n in (dim, low, high)) or low > high or dim < 0:
         raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)
     return dim, (low, high)
+
+
+_BUCKETS = ('a mapping like {"x": (1, 2, 4, 8)}, of arguments to batch sizes',)
+
+
+def _buckets(value: object) -> object:
+    """Return buckets={...} in a hashable form, sizes in rising order."""
+    if isinstance(value, tuple):
+        value = dict(value) if all(isinstance(part, tuple) for part in value) else value
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not value:
+        raise OptionError("value for buckets", value, _BUCKETS)
+    for name, sizes in value.items():
+        listed = isinstance(sizes, tuple | list | range) and len(sizes) > 0
+        if not (listed and isinstance(name, str) and all(type(n) is int and n > 0 for n in sizes)):
+            raise OptionError("value for buckets", {name: sizes}, _BUCKETS)
+    return tuple((name, tuple(sorted({*sizes}))) for name, sizes in value.items())
 
 
 def _of_type(name: str, value: object, wanted: type, known: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import sys
 from functools import lru_cache
@@ -19,6 +20,7 @@ __all__ = [
     "build_advice",
     "builds_native",
     "compiler_names",
+    "instruction_sets",
     "is_arm",
     "is_clang",
     "l2_bytes",
@@ -30,6 +32,11 @@ __all__ = [
 ]
 
 LINUX_PROCESSOR = "/proc/cpuinfo"
+# Other flags are about the machine: its caches, power, virtualisation.
+_IS_INSTRUCTIONS = re.compile(
+    r"sse|ssse|avx|amx|fma|f16c|bmi|adx|v?aes|v?pclmul|sha|gfni|movbe|popcnt|abm|"
+    r"fp(hp)?$|asimd|sve|sme(?!p)|i8mm|bf16|atomics|crc32|pmull|dotprod"
+)
 _L2_SIZE = "/sys/devices/system/cpu/cpu0/cache/index2/size"
 
 
@@ -99,6 +106,15 @@ def processor_features() -> list[str]:
             return sorted({line for line in file if line.startswith(facts)})
     except OSError:
         return [" ".join(os.uname())]
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Return the extensions of the instruction set that the compiler may use here, by Linux's
+    names; () if the system does not say.
+    """
+    lines = [line for line in processor_features() if line.startswith(("flags", "Features"))]
+    names = {name for line in lines[:1] for name in line.partition(":")[2].split()}
+    return tuple(sorted(name for name in names if _IS_INSTRUCTIONS.match(name)))
 
 
 def l2_bytes(default: int) -> int:

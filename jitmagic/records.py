@@ -24,6 +24,7 @@ __all__ = [
     "AT_LIMIT",
     "BUILDING",
     "COMPILED",
+    "FOUND",
     "USERS_BACKEND",
     "USERS_PASS",
     "CompileRecord",
@@ -38,6 +39,7 @@ __all__ = [
     "Occasion",
     "Outcome",
     "PendingBuild",
+    "Postponed",
     "Recording",
     "RunningStage",
     "StageRecord",
@@ -182,11 +184,23 @@ class TookTooLong(Failed):
 
 
 @dataclass(frozen=True, slots=True)
-class PendingBuild:
-    """Says that the compile waits for kernels which are being built in the background."""
+class Postponed:
+    """Says that the compile would take longer than its calls are known to be worth."""
 
-    wait: Callable[[float | None], bool]  # waits at most that long; returns whether they are built
+
+@dataclass(frozen=True, slots=True)
+class PendingBuild:
+    """Says that the compile, or the build of its kernels alone, goes on in the background.
+
+    finish: makes the entry on the calling thread, None if the compile has to start over, as it does
+        if `finish` itself is None
+    call: what the compile was begun for, once it is known
+    """
+
+    wait: Callable[[float | None], bool]  # waits at most that long; returns whether it is done
     stages: list[StageRecord]  # those of the compile, and once it has ended of the build
+    finish: Callable[[], Any] | None = None
+    call: tuple[Any, ...] = ()
 
     @property
     def building(self) -> tuple[StageRecord, ...]:
@@ -198,7 +212,9 @@ class PendingBuild:
 
 Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
+_OF_THE_CALL = ("import", "trace", "emit")  # stages that never leave the calling thread
 BUILDING = "load"  # the stage in which kernels are built in the background
+FOUND = "find"  # the stage that looks for an entry that another process has left on disk
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
 USERS_PASS = "pass "  # begins the name of a stage in which a registered pass runs
 AT_LIMIT = Eager(
@@ -284,6 +300,12 @@ class CompileRecord:
         """Return the wall time of all stages, in seconds."""
         return sum(stage.seconds for stage in self.stages)
 
+    @property
+    def loaded(self) -> float | None:
+        """Return when another process compiled it (seconds since the epoch); None: this one did."""
+        header = self.result(FOUND)
+        return header["at"] if isinstance(header, dict) else None
+
     def result(self, stage: str) -> Any:
         """Return the result of the last stage of that name, or None."""
         return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
@@ -330,6 +352,9 @@ class Recording:
     cache_hits: int = 0
     asked: list[Any] = field(default_factory=list)  # what was learnt by trying
     wanted: list[Any] | None = None  # to build in the background; None: build in this compile
+    affordable: float = float("inf")  # seconds that the stages after the trace may take
+    leaves_thread: bool = False  # the stages after the trace run in the background
+    notes_numbers: bool = False  # the trace only finds the numbers that the next call may change
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost stage that the last error came from
 
@@ -346,7 +371,8 @@ class Recording:
     @contextmanager
     def stage(self, name: str) -> Iterator[RunningStage]:
         """Time a stage and store its record, also when it raises."""
-        stage, self.failed_in = RunningStage(name), ""
+        where = "in the background" if self.leaves_thread and name not in _OF_THE_CALL else ""
+        stage, self.failed_in = RunningStage(name, detail=where), ""
         started = time.perf_counter()
         try:
             check()

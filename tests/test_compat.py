@@ -24,7 +24,8 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "compat"]
-READ_VERSION = {"extension.py", "runtime/tune.py"}  # a build, a key on disk: no comparison
+# A build, keys on disk, what a bundle or a saved program was made by: no comparison.
+READ_VERSION = {"extension.py", "packaging/cxx.py", "runtime/bundles.py", "runtime/tune.py"}
 
 
 # ---------------------------------------------------------------------------- where names are bound

@@ -11,7 +11,8 @@ STAGES = "autograd codegen compile loops operators runtime schedule trace"
 
 # What runs an entry that another process has compiled, and the compiler, which must not come along.
 STORED = (
-    "api autograd.autograd_function autograd.replay autograd.result bytecode codegen.plan errors "
+    "api artifact.library autograd.autograd_function autograd.replay autograd.result bytecode "
+    "codegen.plan errors "
     "frame.handle frame.native frame.tag graph.autocast_mode guards.guard guards.kinds "
     "guards.source options records runtime.load runtime.native runtime.store spec symbols.size "
     "trace.residual.template trace.result"

@@ -21,7 +21,9 @@
 namespace jitmagic {
 namespace {
 
-constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch});
+// Fake: jitmagic.lazy() records the operations of this thread (extensions/lazy/).
+constexpr c10::DispatchKeySet kWatching(
+    {c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch, c10::DispatchKey::Fake});
 PyObject* fx_globals = nullptr;  // globals of torch.fx._symbolic_trace
 PyObject* fx_flag = nullptr;     // name of its global that is True during a trace
 Lookup fx_lookup;

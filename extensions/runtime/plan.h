@@ -1,115 +1,49 @@
-// The executor's form of a Plan: the steps of one call, on numbered slots.
+// Programs that Python describes, and Executables of them.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/utils/object_ptr.h>
 
+#include "program_reader.h"
 #include "runtime.h"
 #include "sizes.h"
 
 namespace jitmagic {
 
-using Kernel = int (*)(void* const*);
+// Reads the tuples from runtime/native.py (program_reader.h says what each member does). Throws with Python's error
+// state set.
+struct PythonSource {
+  using Value = PyObject*;
+  using Kept = THPObjectPtr;
 
-enum class Kind : uint8_t { Alloc, Reuse, Pool, Launch, LaunchCuda, Call, View, Address, Free };
-
-// One argument of an ATen call: a constant, a slot, the number in a slot, or a list of slots and None.
-struct CallArgument {
-  enum class From : uint8_t { Constant, Slot, Number, List, OptionalList } from = From::Constant;
-  c10::IValue constant;
-  std::vector<int> slots;  // -1: None
-  bool is_tensor = false;  // Number: passed as a 0-dim tensor that promotes like a Python number
+  PyObject* item(PyObject* tuple, Py_ssize_t index) const { return jitmagic::item(tuple, index); }
+  std::span<PyObject* const> items(PyObject* tuple) const { return jitmagic::items(tuple); }
+  int64_t integer(PyObject* object) const { return jitmagic::integer(object); }
+  bool truth(PyObject* object) const { return jitmagic::truth(object); }
+  const char* text(PyObject* object) const { return jitmagic::text(object); }
+  Number number(PyObject* object) const;
+  at::ScalarType dtype(PyObject* object) const;
+  c10::Device device(PyObject* object) const;
+  bool is_none(PyObject* object) const { return object == Py_None; }
+  bool is_tuple(PyObject* object) const { return PyTuple_Check(object); }
+  at::Tensor tensor(PyObject* object) const;
+  Kernel kernel(PyObject* address) const;
+  uint64_t cuda_function(PyObject* address) const;
+  std::shared_ptr<NativeLaunch> native_launch(PyObject* tuple) const;  // user_kernels.cpp
+  std::shared_ptr<const SizeFunction> size_function(PyObject* function) const;
+  int register_of(PyObject* object) const { return jitmagic::register_of(object); }
+  bool has_registers(PyObject* object) const { return jitmagic::has_registers(object); }
+  THPObjectPtr keep(PyObject* object) const { return THPObjectPtr(Py_NewRef(object)); }
+  c10::IValue constant_of(PyObject* object, const c10::Argument& declared) const;
+  c10::IValue filled_constant(
+      const THPObjectPtr& structure, const Registers& registers, const c10::Argument& declared) const;
+  std::vector<int64_t> filled_integers(const THPObjectPtr& structure, const Registers& registers) const;
+  void check(bool holds, const char* message) const { jitmagic::check(PyExc_ValueError, holds, "%s", message); }
 };
 
-// The layout that later steps expect of an ATen result.
-struct Expected {
-  bool known = false;
-  bool required = false;  // a kernel or a view reads it: another shape or dtype is an error
-  TensorLayout layout;
-};
-
-struct UserKernel;
-
-struct Call {
-  c10::OperatorHandle op;
-  std::vector<CallArgument> arguments;
-  std::vector<int> results;  // -1: dropped
-  bool out = false;
-  std::vector<Expected> expected;  // per result; empty: any result is accepted
-  bool foreign = false;  // an operator outside torch: its results are checked
-  std::shared_ptr<UserKernel> kernel;  // the operator launches a Triton kernel of the user
-  std::string file;  // its position in the user's source
-  int line = 0;  // 0: unknown
-};
-
-struct Step {
-  Kind kind;
-  int slot = -1;
-  int base = -1;
-  int64_t offset = 0;  // Pool, Address: bytes; View: elements from the base's first element
-  bool as_tensor = false;  // Pool: an ATen call or view needs a tensor, not only a pointer
-  TensorLayout layout;
-  Kernel kernel = nullptr;
-  std::vector<int> args;
-  int number = 0;  // Launch, LaunchCuda: index among the program's launches
-  CudaLaunch cuda;
-  std::vector<int> by_value;  // LaunchCuda: CPU scalars, of which the kernel takes the value
-  std::shared_ptr<Call> call;
-};
-
-struct Program {
-  int inputs = 0;
-  int slots = 0;
-  size_t pool_bytes = 0;
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  bool heavy = false;
-  std::vector<at::Tensor> constants;
-  std::vector<Step> steps;
-  std::vector<int> outputs;  // -1: None
-  std::shared_ptr<const std::vector<std::string>> titles;  // for profilers: of the graph and its launches; may be empty
-  std::vector<int> aligned;  // inputs that kernels assume on 16-byte boundaries
-};
-
-// A number in a template's program that is filled in from a register.
-struct SizedField {
-  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } kind;
-  int step;
-  int result;  // of an ATen call; -1: of the step itself
-  int dim;
-  int index;  // of the register
-};
-
-// The places to fill in when sizes are known.
-struct SizedFields {
-  struct Argument {
-    int step, number;  // of an ATen call
-    PyObject* structure;
-  };
-  struct Vector {
-    int constant;
-    PyObject* structure;  // of an int64 tensor
-  };
-  std::vector<SizedField> fields;
-  std::vector<Argument> arguments;
-  std::vector<Vector> vectors;
-};
-
-// plan_read.cpp: reads the tuple from runtime/native.py, its constants, and the inputs that must be aligned (may be
-// null). `sizing` is given if the tuple may contain Registers.
-std::unique_ptr<Program> read_program(
-    PyObject* tuple, PyObject* constants, PyObject* aligned, SizedFields* sizing = nullptr);
-void set_nbytes(TensorLayout& layout);
-c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
-
-// user_kernels.cpp: `specialise` is called once the numbers among the arguments of a Call are known.
-std::shared_ptr<UserKernel> read_user_kernel(PyObject* tuple);
-void specialise(Call& call);
-// Returns false if the caller has to call the operator. `given` has the tensor of each argument that is one, or a
-// number that varies.
-bool launch_user_kernel(const Call& call, c10::ArrayRef<const at::Tensor*> given);
+// Returns inputs of a program that must be aligned; `aligned` may be null.
+std::vector<int> aligned_inputs(PyObject* aligned, const Program& program);
 
 // plan.cpp: the Executable, a new reference. `otherwise` is called for unaligned inputs; may be null if none must be
 // aligned.

@@ -1,13 +1,7 @@
 // SizeProgram, Register and the base of Templates (sizes.h).
-//
-// Operators of sizes' normal forms are computed here; any other operation calls Python's function, so that its
-// meaning is defined once (symbols/symbolic_numbers.py, OPERATIONS).
-
-#include "sizes.h"
 
 #include "constructed.h"
-
-#include <string_view>
+#include "plan.h"
 
 #include <torch/csrc/Exceptions.h>
 
@@ -23,120 +17,6 @@ PyTypeObject register_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject program_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject template_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-PyObject* object_of(const Number& number) {
-  return number.is_real ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.whole);
-}
-
-// Returns whether the object is a number of at most 64 bits.
-bool read_number(PyObject* object, Number& number) {
-  if (PyFloat_Check(object)) {
-    number = {0, PyFloat_AS_DOUBLE(object), true};
-    return true;
-  }
-  check(PyExc_TypeError, PyLong_Check(object), "a size program computes numbers");
-  int overflow = 0;
-  number = {PyLong_AsLongLongAndOverflow(object, &overflow), 0, false};
-  return overflow == 0;
-}
-
-bool call(const Instruction& step, const Registers& known, Number& made) {
-  c10::SmallVector<THPObjectPtr, 2> held;
-  c10::SmallVector<PyObject*, 2> arguments;
-  for (int index : step.arguments) {
-    held.emplace_back(object_of(known[size_t(index)]));
-    if (!held.back()) raise_python_error();
-    arguments.push_back(held.back().get());
-  }
-  THPObjectPtr result(PyObject_Vectorcall(step.function, arguments.data(), arguments.size(), nullptr));
-  if (result) return read_number(result.get(), made);
-  if (!PyErr_ExceptionMatches(PyExc_ArithmeticError) && !PyErr_ExceptionMatches(PyExc_ValueError)) raise_python_error();
-  PyErr_Clear();  // a division by size zero
-  return false;
-}
-
-// Rounds towards -infinity, as Python does.
-int64_t quotient(int64_t a, int64_t b) { return a / b - (a % b < 0); }
-
-bool holds(int compare, int64_t a, int64_t b) {
-  switch (compare) {
-    case Py_LT: return a < b;
-    case Py_LE: return a <= b;
-    case Py_GT: return a > b;
-    case Py_GE: return a >= b;
-    case Py_EQ: return a == b;
-    default: return a != b;
-  }
-}
-
-bool run(const Instruction& step, Registers& known) {
-  Number made;
-  const auto whole = [&](int index) { return known[size_t(index)].whole; };
-  switch (step.op) {
-    case Instruction::Constant: made = step.number; break;
-    case Instruction::Add:
-      if (__builtin_add_overflow(whole(step.a), whole(step.b), &made.whole)) return false;
-      break;
-    case Instruction::Multiply:
-      if (__builtin_mul_overflow(whole(step.a), whole(step.b), &made.whole)) return false;
-      break;
-    case Instruction::Quotient: made.whole = quotient(whole(step.a), step.number.whole); break;
-    case Instruction::Remainder:
-      made.whole = whole(step.a) - quotient(whole(step.a), step.number.whole) * step.number.whole;
-      break;
-    case Instruction::PythonCall:
-      if (!call(step, known, made)) return false;
-      break;
-    case Instruction::Check: return holds(step.compare, whole(step.a), whole(step.b));
-  }
-  known.push_back(made);
-  return true;
-}
-
-int comparison(std::string_view name) {
-  constexpr std::string_view names[] = {"<", "<=", "==", "!=", ">", ">="};  // in the order of Py_LT ..
-  for (int n = 0; n < 6; n++) {
-    if (names[n] == name) return n;
-  }
-  check(PyExc_ValueError, false, "malformed size program: comparison");
-  return 0;
-}
-
-int register_number(PyObject* object, size_t known) {
-  const int64_t index = integer(object);
-  check(PyExc_ValueError, index >= 0 && index < int64_t(known), "malformed size program: register");
-  return int(index);
-}
-
-// ("const", number) | ("+" or "*", a, b) | ("//" or "%", a, divisor) | ("call", function, (a, ..)) | ("check", op, a, b)
-Instruction read_instruction(PyObject* tuple, size_t known) {
-  const std::string_view tag = text(item(tuple, 0));
-  Instruction step{};
-  if (tag == "const") {
-    step.op = Instruction::Constant;
-    check(PyExc_OverflowError, read_number(item(tuple, 1), step.number), "a constant of more than 64 bits");
-  } else if (tag == "+" || tag == "*") {
-    step.op = tag == "+" ? Instruction::Add : Instruction::Multiply;
-    step.a = register_number(item(tuple, 1), known);
-    step.b = register_number(item(tuple, 2), known);
-  } else if (tag == "//" || tag == "%") {
-    step.op = tag == "//" ? Instruction::Quotient : Instruction::Remainder;
-    step.a = register_number(item(tuple, 1), known);
-    step.number.whole = integer(item(tuple, 2));
-    check(PyExc_ValueError, step.number.whole > 0, "malformed size program: divisor");
-  } else if (tag == "call") {
-    step.op = Instruction::PythonCall;
-    for (PyObject* index : items(item(tuple, 2))) step.arguments.push_back(register_number(index, known));
-    step.function = Py_NewRef(item(tuple, 1));
-  } else {
-    check(PyExc_ValueError, tag == "check", "malformed size program: %s", tag.data());
-    step.op = Instruction::Check;
-    step.compare = comparison(text(item(tuple, 1)));
-    step.a = register_number(item(tuple, 2), known);
-    step.b = register_number(item(tuple, 3), known);
-  }
-  return step;
-}
-
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   Py_ssize_t inputs;
@@ -146,22 +26,14 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
   THPObjectPtr made(type->tp_alloc(type, 0));
   if (!made) return nullptr;
   auto* self = reinterpret_cast<SizeProgram*>(made.get());
-  self->inputs = self->registers = size_t(inputs);
-  self->code = new std::vector<Instruction>();
-  for (PyObject* step : items(code)) {
-    self->code->push_back(read_instruction(step, self->registers));
-    self->registers += self->code->back().op != Instruction::Check;
-  }
+  const PythonSource from;
+  self->code = new SizeCode(SizeCodeReader<PythonSource>(from).read(size_t(inputs), code));
   return made.release();
   END_HANDLE_TH_ERRORS
 }
 
 void program_dealloc(PyObject* object) {
-  auto* self = reinterpret_cast<SizeProgram*>(object);
-  if (self->code) {
-    for (Instruction& step : *self->code) Py_XDECREF(step.function);
-  }
-  delete self->code;
+  delete reinterpret_cast<SizeProgram*>(object)->code;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -218,16 +90,14 @@ SizeProgram* size_program(PyObject* object) {
   return reinterpret_cast<SizeProgram*>(object);
 }
 
+PyObject* object_of(const Number& number) {
+  return number.is_real ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.whole);
+}
+
 bool evaluate(const SizeProgram& program, Values values, Registers& registers) {
-  check(PyExc_ValueError, values.size() == program.inputs, "%zu values are given, not %zu", values.size(),
-        program.inputs);
-  registers.clear();
-  registers.reserve(program.registers);
-  for (int64_t value : values) registers.push_back({value});
-  for (const Instruction& step : *program.code) {
-    if (!run(step, registers)) return false;
-  }
-  return true;
+  const SizeCode& code = *program.code;
+  check(PyExc_ValueError, values.size() == code.inputs, "%zu values are given, not %zu", values.size(), code.inputs);
+  return code.evaluate(values, registers);
 }
 
 Registers computed(const SizeProgram& program, Values values) {

@@ -198,8 +198,8 @@ PyObject* sized_add_template(PyObject* object, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OOO:add_template", &predicates, &made, &checked)) return nullptr;
   const SizeProgram& program = *size_program(predicates);
   const auto* self = reinterpret_cast<BySizes*>(object);
-  check(PyExc_ValueError, self->places->empty() || program.inputs == self->places->size(),
-        "predicates of %zu sizes, not %zu", program.inputs, self->places->size());
+  check(PyExc_ValueError, self->places->empty() || program.code->inputs == self->places->size(),
+        "predicates of %zu sizes, not %zu", program.code->inputs, self->places->size());
   self->templates->push_back({Py_NewRef(predicates), Py_NewRef(made), Py_NewRef(checked)});
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

@@ -1,47 +1,24 @@
 // Sizes that differ from call to call: specialises compiled graphs for the values of their symbols.
 //
-// SizeProgram computes numbers from the values and checks the assumptions on them (symbols/size_programs.py).
+// SizeProgram computes numbers from the values and checks the assumptions on them (executor/size_code.h).
 // Register is a placeholder in a description for a number that a SizeProgram computes. Template builds an
 // executable, `at(values)`: of a plan (plan_template.cpp), of an autograd function (autograd_template.cpp), of
 // subgraphs (split_graph.cpp).
 #pragma once
 
 #include "reading.h"
+#include "size_code.h"
 
 #include <optional>
-#include <span>
 #include <vector>
 
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 namespace jitmagic {
 
-using Values = std::span<const int64_t>;
-
-// An int, as sizes are, or a float computed from them.
-struct Number {
-  int64_t whole = 0;
-  double real = 0;
-  bool is_real = false;
-};
-
-using Registers = c10::SmallVector<Number, 64>;
-
-struct Instruction {
-  enum Op : uint8_t { Constant, Add, Multiply, Quotient, Remainder, PythonCall, Check } op;
-  int compare = 0;  // Check: Py_LT ..
-  int a = 0, b = 0;
-  Number number;                 // Constant; the divisor of Quotient and Remainder
-  PyObject* function = nullptr;  // PythonCall: Python's function
-  std::vector<int> arguments;
-};
-
 struct SizeProgram {
   PyObject_HEAD
-  size_t inputs;
-  std::vector<Instruction>* code;
-  size_t registers;
+  SizeCode* code;
   PyObject* construction;  // see constructed.h
 };
 
@@ -53,6 +30,8 @@ bool evaluate(const SizeProgram& program, Values values, Registers& registers);
 
 // Returns the registers; throws if `evaluate` is false.
 Registers computed(const SizeProgram& program, Values values);
+
+PyObject* object_of(const Number& number);  // a new reference; nullptr with a Python error set
 
 // Returns the index of a Register, or -1 for another object.
 int register_of(PyObject* object);

@@ -90,7 +90,7 @@ struct Address {
 
 }  // namespace user_kernels
 
-struct UserKernel {
+struct UserKernel final : NativeLaunch {
   std::shared_ptr<user_kernels::Shared> shared;
   std::vector<user_kernels::Address> addresses;
   user_kernels::Key numbers;
@@ -98,6 +98,8 @@ struct UserKernel {
   std::vector<std::unique_ptr<const user_kernels::Prepared>> prepared;  // read and written with the GIL
 
   explicit UserKernel(std::shared_ptr<user_kernels::Shared> shared) : shared(std::move(shared)) {}
+  std::shared_ptr<NativeLaunch> specialised(const Call& call) const override;
+  bool launch(const Call& call, user_kernels::Tensors given) override;
 };
 
 namespace user_kernels {
@@ -268,49 +270,46 @@ bool has_hooks(const Shared& shared) {
 using namespace user_kernels;
 
 // (launch, exact, hooks, pointers), see runtime/user_kernels.py
-std::shared_ptr<UserKernel> read_user_kernel(PyObject* tuple) {
+std::shared_ptr<NativeLaunch> PythonSource::native_launch(PyObject* tuple) const {
   auto shared = std::make_shared<Shared>();
   shared->launch = Py_NewRef(item(tuple, 0));
   shared->exact = truth(item(tuple, 1));
   shared->hooks = Py_NewRef(item(tuple, 2));
-  for (PyObject* list : items(shared->hooks)) check(PyExc_TypeError, PyList_Check(list), "hooks are no list");
+  for (PyObject* list : items(shared->hooks)) jitmagic::check(PyExc_TypeError, PyList_Check(list), "hooks are no list");
   for (PyObject* pointer : items(item(tuple, 3))) {
     const std::vector<int> parts = integers<int>(pointer);
-    check(PyExc_ValueError, parts.size() == 3, "malformed pointer of a kernel");
+    jitmagic::check(PyExc_ValueError, parts.size() == 3, "malformed pointer of a kernel");
     shared->pointers.push_back({parts[0], parts[1], parts[2]});
   }
   return std::make_shared<UserKernel>(std::move(shared));
 }
 
-void specialise(Call& call) {
-  auto made = std::make_shared<UserKernel>(call.kernel->shared);
-  const Shared& shared = *made->shared;
+std::shared_ptr<NativeLaunch> UserKernel::specialised(const Call& call) const {
+  auto made = std::make_shared<UserKernel>(shared);
   const std::vector<int64_t> views = whole_numbers(views_of(call));
-  for (const Pointer& pointer : shared.pointers) made->addresses.push_back(address_of(pointer, views));
+  for (const Pointer& pointer : shared->pointers) made->addresses.push_back(address_of(pointer, views));
   for (size_t i = 0; i + 2 < call.arguments.size(); ++i) {
     const CallArgument& argument = call.arguments[i];
-    if (argument.from == CallArgument::From::Number && shared.exact) {
-      call.kernel = nullptr;  // tuning or heuristics may choose by a float that varies
-      return;
+    if (argument.from == CallArgument::From::Number && shared->exact) {
+      return nullptr;  // tuning or heuristics may choose by a float that varies
     }
     if (argument.constant.isInt()) {
       const int64_t number = argument.constant.toInt();
-      made->numbers.push_back(shared.exact ? number : specialisation(number));
-    } else if (argument.constant.isDouble() && shared.exact) {
+      made->numbers.push_back(shared->exact ? number : specialisation(number));
+    } else if (argument.constant.isDouble() && shared->exact) {
       made->numbers.push_back(std::bit_cast<int64_t>(argument.constant.toDouble()));
     }
   }
-  call.kernel = std::move(made);
+  return made;
 }
 
-bool launch_user_kernel(const Call& call, Tensors given) {
-  UserKernel& kernel = *call.kernel;
-  if (has_hooks(*kernel.shared)) return false;
+bool UserKernel::launch(const Call& call, Tensors given) {
+  if (has_hooks(*shared)) return false;
   uint64_t unaligned = 0;
-  const Pointers pointers = pointers_of(kernel, given, unaligned);
-  const Prepared* last = kernel.last;
-  if (last && last->unaligned == unaligned) return launch_by(*last, call, given, pointers);
-  return launch_first(kernel, call, given, pointers, unaligned);
+  const Pointers pointers = pointers_of(*this, given, unaligned);
+  const Prepared* known = last;
+  if (known && known->unaligned == unaligned) return launch_by(*known, call, given, pointers);
+  return launch_first(*this, call, given, pointers, unaligned);
 }
 
 }  // namespace jitmagic

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from ..errors import CannotKeep
+from ..graph.operators.operator_library import has_number
 from ..torch_types import OpOverload
 
 __all__ = ["Json", "Reader", "Writer"]
@@ -138,6 +139,8 @@ class Writer:
         if kind is torch.memory_format:
             return {"$": "memory_format", "name": str(value).removeprefix("torch.")}
         if isinstance(value, OpOverload):
+            if has_number(value):
+                raise CannotKeep(f"{value}, an operator of this process")
             return {"$": "op", "name": value.name()}
         if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
             return self._tensor(value)

@@ -159,6 +159,7 @@ def _read(
     caches = tuple(map(weakref.ref, reader.caches))
     constants = dict(reader.read(document["constants"]))
     entry.notes = Variant(guards, form=form, later=caches, constants=constants, **notes)
+    entry.notes.files = reader.files  # grows when a backward is read
     return entry, reader.growing
 
 

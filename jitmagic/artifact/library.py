@@ -30,34 +30,36 @@ from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
-from ..records import Recording
-from ..runtime.store import content_key, open_store
+from ..records import FOUND, Recording
+from ..runtime.store import ENTRY, content_key, store_of
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
 from .fingerprint import fingerprint
 from .guards import Mismatch
 from .later import LaterBuilds
 
-__all__ = ["find_entry", "keep_entry"]
+__all__ = ["find_entry", "keep_entry", "stored_files"]
 
-SUFFIX = ".entry"
 _PLACES = 32  # entries of one function
 # Options that change neither the code nor when it is used.
-_IGNORED = frozenset({"notices", "cache_dir", "background", "compile_seconds", "on_error"})
+_IGNORED = frozenset(
+    {
+        *("notices", "cache_dir", "cache_size", "shared_caches"),
+        *("background", "compile_seconds", "on_error"),
+    }
+)
 
 
 def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | None:
     """Return an entry of an earlier process that fits the call, or None."""
     if (key := _key(handle)) is None:
         return None
-    store = open_store(handle.options.cache_dir)
+    store = store_of(handle.options)
     used = {entry.notes.place for entry in handle.dispatcher.entries}
     for place in range(_PLACES):
-        data = store.get(_name(key, place), SUFFIX)
-        if data is None:
-            return None
-        if place in used:
+        data = store.get(_name(key, place), ENTRY)
+        if data is None or place in used:  # absent: none is left, or it was evicted
             continue
-        with record.stage("find") as stage:
+        with record.stage(FOUND) as stage:
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
@@ -66,7 +68,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
                 stage.keep(str(why))
                 continue
             stage.keep(stored.header)
-        entry.notes.place = place
+        entry.notes.place, entry.notes.is_loaded = place, True
         _watch(handle, snapshot, entry, growing)
         return entry
     return None
@@ -91,14 +93,14 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
         data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
-    store = open_store(handle.options.cache_dir)
+    store = store_of(handle.options)
     if notes.place is None:
         taken = {other.notes.place for other in handle.dispatcher.entries}
         free = (n for n in range(_PLACES) if n not in taken)
         notes.place = next(
-            (n for n in free if store.read_here(_name(key, n), SUFFIX) is None), _PLACES - 1
+            (n for n in free if store.peek(_name(key, n), ENTRY) is None), _PLACES - 1
         )
-    store.put(_name(key, notes.place), SUFFIX, data)
+    store.put(_name(key, notes.place), ENTRY, data)
     _watch(handle, snapshot, entry, growing)
     return ""
 
@@ -123,6 +125,20 @@ def _watch(handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Seque
     entry.notes.changed = write
     for part in growing:
         part.on_change = write_again
+
+
+def stored_files(handle: Handle) -> list[str]:
+    """Return the names in the cache of the entries of a handle and its resume functions, and of the
+    kernels of entries that an earlier process wrote.
+    """
+    names: list[str] = []
+    for part in dict.fromkeys((handle, *handle.family.members)):
+        key = _key(part)
+        for entry in part.dispatcher.entries:
+            names += entry.notes.files
+            if key is not None and entry.notes.place is not None:
+                names.append(_name(key, entry.notes.place) + ENTRY)
+    return names
 
 
 # -------------------------------------------------------------------------------------------- keys

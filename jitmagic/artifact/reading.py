@@ -59,6 +59,7 @@ class ArtifactReader(FrameReader):
         self.later, self.caches = later, list[BackwardCache]()
         self.growing: list[Any] = []  # as ArtifactWriter's
         self.retries: list[RetryEager] = []
+        self.files: list[str] = []  # of the kernels, in the cache
 
     def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
         """Load a plan, and its kernels from the cache."""
@@ -66,7 +67,9 @@ class ArtifactReader(FrameReader):
         here = find_target(plan.device, options)
         if here != target and source is not None:
             raise Mismatch(f"its kernels are for {target}, this machine is {here}")
-        return load(plan, source, target, options).run
+        loaded = load(plan, source, target, options)
+        self.files += loaded.files
+        return loaded.run
 
     def load_plans(
         self, plan: Plan, source: KernelSource | None, symbols: tuple[Symbol, ...], target: Target
@@ -76,7 +79,9 @@ class ArtifactReader(FrameReader):
         here = find_target(plan.device, options)
         if here != target and source is not None:
             raise Mismatch(f"its kernels are for {target}, this machine is {here}")
-        return load_template(plan, source, symbols, target, options).plan
+        loaded = load_template(plan, source, symbols, target, options)
+        self.files += loaded.files
+        return loaded.plan
 
     def retry(self, is_locked: bool) -> RetryEager:
         """Return what a residual calls when its graph has raised."""

@@ -13,7 +13,7 @@ from ..codegen import plan as plans
 from ..devices import Target
 from ..errors import ModulePath, UserLine
 from ..frame.ledger import Comparable
-from ..graph.operators.autocast import Autocast
+from ..graph.autocast_mode import Autocast
 from ..guards.guard import AutocastDetails, ClassFact, Guard, NameFact, StateFacts
 from ..guards.source import Source
 from ..records import Compiled, Eager

@@ -83,7 +83,7 @@ class ArtifactWriter(FrameWriter):
             "$": "backward",
             "tangents": cache.tangents,
             "graph": self.write(graph),
-            "made": [[list(missing), self.write(run)] for missing, run in cache.made.items()],
+            "made": [[list(missing), self.write(run)] for missing, run in cache.known().items()],
         }
 
     def _sized_backwards(self, backwards: Any) -> Json:

@@ -195,7 +195,7 @@ class BackwardCache:
     at the same time.
 
     graph: returns the whole backward graph, or None     tangents: how many it takes
-    made: the executables so far     on_change: called after each, e.g. to write it to disk
+    made: the executables so far     on_change: called after each new one, e.g. to write it
     stored: functions that make executables which another process has compiled
     """
 
@@ -234,8 +234,14 @@ class BackwardCache:
             if found is None:
                 stored = self.stored.get(missing)
                 found = self.made[missing] = self.make(missing) if stored is None else stored()
-                self.on_change()
+                if stored is None:
+                    self.on_change()
         return found
+
+    def known(self) -> dict[tuple[int, ...], Executable]:
+        """Return the executables, with those that only another process has used so far."""
+        rest = self.stored.keys() - self.made.keys()
+        return {**self.made, **{missing: self.stored[missing]() for missing in rest}}
 
     def make(self, missing: tuple[int, ...]) -> Executable:
         """Return a new executable."""

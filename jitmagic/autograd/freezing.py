@@ -4,12 +4,14 @@ In: an ATen forward graph and the positions of the inputs that are module weight
 two graphs: `folded` computes values from the weights; `rest` takes the inputs, then those values. A
 scale and shift per channel after a convolution (a batch norm in eval mode) is first folded into the
 convolution's weight and bias, as torch.nn.utils.fusion does. Results then differ from eager's by
-rounding. Weights that the graph writes to are not frozen.
+rounding. Weights that the graph writes to are not frozen. Weights of 8-bit numbers stay as they
+are: the products that dequantise them read less memory (schedule/dequantised_products.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -42,8 +44,12 @@ class Frozen:
     inputs: tuple[int, ...]
 
 
-def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
-    """Return the two graphs, or None if only views depend on weights alone."""
+def frozen_parts(
+    forward: GraphModule, places: Container[int], dequantise: bool = False
+) -> Frozen | None:
+    """Return the two graphs, or None if only views depend on weights alone. `dequantise`: quantised
+    weights too are computed once, as floats.
+    """
     known: dict[Node, Node] = {}
     graph = copy_graph(forward.graph, known)
     for old, new in known.items():
@@ -52,7 +58,7 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     written = {node.args[0] for node in graph.nodes if node.target is aten.copy_.default}
     weights = [n for n, node in enumerate(holders) if n in places and node not in written]
     # A result that is computed from weights alone must be new memory at each call.
-    frozen = _frozen_nodes(graph, {holders[n] for n in weights}) - _results(graph)
+    frozen = _frozen_nodes(graph, {holders[n] for n in weights}, dequantise) - _results(graph)
     for node in list(graph.nodes):
         _fold_scale(graph, node, frozen)
     # Folding a scale leaves its addcmul without users; calls that may raise stay, as eager runs
@@ -76,7 +82,7 @@ def frozen_parts(forward: GraphModule, places: Container[int]) -> Frozen | None:
     return Frozen(first, second, weights=tuple(taken), inputs=tuple(left))
 
 
-def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
+def _frozen_nodes(graph: Graph, weights: set[Node], dequantise: bool) -> set[Node]:
     """Return the weights and the pure calls of weights and constants, equal in every call."""
     frozen, constant = set(weights), set[Node]()
     for node in graph.nodes:
@@ -89,9 +95,24 @@ def _frozen_nodes(graph: Graph, weights: set[Node]) -> set[Node]:
             inputs = set(node.all_input_nodes)
             if inputs <= constant:
                 constant.add(node)
-            elif inputs <= frozen | constant:
+            elif inputs <= frozen | constant and (dequantise or not _dequantises(node)):
                 frozen.add(node)
     return frozen
+
+
+def _dequantises(node: Node) -> bool:
+    """Return whether the call makes wider numbers of as many 8-bit numbers, or more."""
+    spec = node.meta.get("spec")
+    if not isinstance(spec, TensorSpec) or spec.dtype.itemsize == 1:
+        return False
+    read = [part.meta.get("spec") for part in node.all_input_nodes]
+    return any(
+        isinstance(part, TensorSpec)
+        and part.dtype.itemsize == 1
+        and part.dtype is not torch.bool
+        and prod(part.shape) <= prod(spec.shape)
+        for part in read
+    )
 
 
 def _results(graph: Graph) -> set[Node]:

@@ -68,6 +68,8 @@ def partition(joint: Joint, memory_budget: float = 1.0) -> Partition:
     memory_budget: from 1, which recomputes only what is cheap, to 0, which saves least
     """
     if not joint.grad_inputs:
+        for node in joint.module.graph.nodes:
+            node.meta.pop("checkpoint", None)
         return Partition(
             joint.module,
             None,
@@ -412,6 +414,7 @@ def _is_work(node: Node, used: set[Node]) -> bool:
 
 def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
     copied = copy_node(graph, node, env.__getitem__)
+    copied.meta.pop("checkpoint", None)  # its live objects could not be stored; the cut is made
     env[node] = copied
     return copied
 

@@ -7,9 +7,9 @@
     loop_structure    the loops and passes of a nest, from which every renderer starts
     scoped_text       values as text in nested scopes: what the three renderers share
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_ops, cpp_text   C++, from the file to the text;
-                      vector_lanes, cpp_blocks, cpp_reduce and cpp_product decide and write parts
+                      vector_lanes, cpp_blocks and cpp_reduce decide and write parts
     triton/           Triton, likewise
-    attention/        kernels of flex_attention
+    attention/, products/   kernels of flex_attention; matrix products
     scalar_loops      scalar loops in any language; numba and numba_ops have that of numba
     config            what tuning may override
 

@@ -25,11 +25,11 @@ from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_ops import functions_in
 from .cpp_passes import PassWriter
-from .cpp_product import products_in
 from .cpp_text import is_reserved, renamed
 from .cpp_values import CppBody
 from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit
+from .products.cpp import products_in
 from .scoped_text import argument_names
 from .vector_lanes import Lanes, choose_lanes
 
@@ -40,8 +40,8 @@ __all__ = ["CppRenderer"]
 # once. Split into units, a graph of 1,000 operations compiles in 2.5 s and one of 5,000 in 12.5 s;
 # in a single unit they took 35 s and 224 s.
 UNIT = 10_000  # target characters of a translation unit; a kernel is never split
-# in gemm.h, chain.h, attention.h
-_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?|attend)[<(]")
+# in gemm.h, chain.h, attention.h, dequantised.h
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?|attend|dequantised)[<(]")
 _HEADERS = {"attend": "attention"}
 
 

@@ -26,11 +26,11 @@ from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from .cpp_blocks import spans_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter, tested_blocks_text
-from .cpp_product import write_products
 from .cpp_reduce import LANES
 from .cpp_text import CTYPES, blocks_text, closed, count_text, name_sizes, step_text
 from .cpp_values import CppBody
 from .loop_structure import Structure
+from .products.cpp import write_products
 from .scoped_text import comment_lines
 from .vector_lanes import Lanes, lane_step, likely_extent
 

@@ -22,7 +22,9 @@ from ..loops.expr import (
     Mod,
     Symbol,
     ValueIndex,
+    axes_of,
     bounds,
+    substitute,
 )
 from ..symbols.size import Dimension, Size
 from .scoped_text import sum_text
@@ -39,6 +41,7 @@ __all__ = [
     "literal",
     "name_sizes",
     "renamed",
+    "start_text",
     "step_text",
 ]
 
@@ -56,6 +59,7 @@ CTYPES: Mapping[torch.dtype, str] = {
     torch.uint32: "uint32_t",
     torch.uint64: "uint64_t",
     torch.bool: "bool",
+    torch.float8_e4m3fn: "jm::f8",
 }
 # User arguments may have any of these names: g++ refused kernels with one called nullptr.
 _KEYWORDS = """
@@ -168,6 +172,12 @@ def blocks_text(width: int, extent: Dimension) -> str:
 def step_text(step: int | Expr) -> str:
     """Return a stride (structure.coefficient) in int64 arithmetic."""
     return index_text(step, _no_values) if isinstance(step, Expr) else str(step)
+
+
+def start_text(pointer: str, offset: Expr) -> str:
+    """Return the address of an access where all axes are 0."""
+    first = substitute(offset, dict.fromkeys(axes_of(offset), Integer(0)))
+    return pointer if first == Integer(0) else f"{pointer} + {step_text(first)}"
 
 
 def _no_values(index: ValueIndex) -> str:

@@ -1,6 +1,6 @@
 """Defines the plan: the steps of one call of a compiled graph, as data.
 
-The native executor (extensions/runtime/plan.cpp) and its reference implementation
+The native executor (extensions/executor/execute.cpp) and its reference implementation
 (runtime/plan_interpreter.py) run it, and must agree. Slots are numbered tensors: the graph inputs
 first (0 .. inputs-1), then constants, then the results of steps. Strides and offsets are in
 elements, pool offsets in bytes. The plan of a PlanTemplate has Sizes, filled in for each call.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,8 @@ __all__ = [
     "pop_function_mode",
     "push_dispatch_mode",
     "push_function_mode",
+    "recording_off",
+    "records_operations",
     "switch_grad_mode",
     "switch_multithreading",
     "tracing_state",
@@ -77,6 +80,10 @@ tracing_state: Callable[[], Any] = private("torch._C._get_tracing_state")
 AutocastOff: Callable[[], Mode] = private("torch._C._DisableAutocast")
 BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd")
 _set_excluded: Callable[[DispatchKey, bool], Mode] = private("torch._C._SetExcludeDispatchKeyGuard")
+_is_included: Callable[[DispatchKey], bool] = private(
+    "torch._C._dispatch_tls_is_dispatch_key_included"
+)
+_key_named: Callable[[str], DispatchKey] = private("torch._C._parse_dispatch_key")
 BelowViewTracking: Callable[[], Mode] = private("torch._C._AutoDispatchBelowADInplaceOrView")
 DispatchModesOff: Callable[[], Mode] = private("torch._C._DisableTorchDispatch")
 InferenceMode: Callable[[bool], Mode] = private("torch._C._InferenceMode")
@@ -97,3 +104,19 @@ device_constructors: Callable[[], set[Callable[..., torch.Tensor]]] = private(
 def above_autograd() -> Mode:
     """Return a block in which autograd records, although a caller is below it."""
     return _set_excluded(DispatchKey.AutogradFunctionality, False)
+
+
+@cache
+def _recording() -> DispatchKey:
+    """Return the key of extensions/lazy/, which torch's enumeration for Python leaves out."""
+    return _key_named("Fake")
+
+
+def records_operations() -> bool:
+    """Return whether `jitmagic.lazy()` records the operations of this thread."""
+    return _is_included(_recording())
+
+
+def recording_off() -> Mode:
+    """Return a block in which operations run although `jitmagic.lazy()` records."""
+    return _set_excluded(_recording(), True)

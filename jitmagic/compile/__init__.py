@@ -19,12 +19,14 @@ eager, with a warning.
     sized_joint      one joint graph for all sizes, traced with SymInts
     template         one set of kernels for all sizes, with the predicates they rely on
     sized_backend    one graph for all sizes, for a user's backend
+    buckets          batches run at a few sizes, where rows do not depend on each other
     data_partitions  partitions of graphs with data-dependent sizes
     subgraphs        one autograd node per result that other results are computed from
     lazy_backwards   backwards, compiled at their first use
     func_transforms  graphs that are called under torch.func's vmap, grad or jvp
     frozen_weights   inference with weights as constants
-    background       eager until C++ kernels are built in the background
+    background       compiles or builds C++ kernels while calls run as eager
+    thread_state     the torch state of the calling thread, for the thread that compiles
     tuning           measurements of mode="max-autotune"
     profiler_names   names of graphs and kernels in profilers
 """

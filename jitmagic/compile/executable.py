@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.fx import GraphModule
@@ -18,8 +19,10 @@ from torch.fx import GraphModule
 from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
 from ..codegen import render
+from ..codegen.plan import KernelSource, Plan
 from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, PassFailed, warn
+from ..loops.ir import LoopProgram
 from ..loops.lower import device_of_kernels, lower
 from ..loops.verify import verify
 from ..options import Options
@@ -34,7 +37,7 @@ from .profiler_names import call_places, titles_of
 from .sized_backwards import Builders
 from .tuning import best_kernels, best_products
 
-__all__ = ["build_executable", "build_native", "builders_for_sizes"]
+__all__ = ["Rendered", "build_executable", "build_native", "builders_for_sizes", "render_graph"]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 
@@ -86,6 +89,47 @@ def _warn_weaker_tier(name: str, target: Target, weaker: Target, error: Exceptio
     )
 
 
+class Rendered(NamedTuple):
+    """The plan and the kernels of one graph, and its program before and after the schedule."""
+
+    plan: Plan
+    source: KernelSource | None
+    lowered: LoopProgram
+    scheduled: LoopProgram
+
+
+def render_graph(
+    gm: GraphModule,
+    name: str,
+    target: Target,
+    options: Options,
+    record: Recording,
+    make_inputs: Examples,
+    loose: int = 0,
+    training: bool = False,
+) -> Rendered:
+    """Run the stages from lower to render. The kernels may choose the strides of the last `loose`
+    outputs.
+    """
+    with record.stage(f"{name}: lower") as stage:
+        program = stage.keep(edit_loops(lower(gm, name), training, record))
+        if options.verify:
+            verify(program)
+    ours = best_products(program, target, options, record, make_inputs) if options.tunes else {}
+    with record.stage(f"{name}: schedule") as stage:
+        scheduled = stage.keep(schedule(program, target, options, ours, loose))
+        if options.verify:
+            verify(scheduled.program)
+    configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
+    with record.stage(f"{name}: render") as stage:
+        plan, source = render(scheduled, target, configs)
+        titles = titles_of(scheduled.program, plan, gm, record.title)
+        places = call_places(scheduled.program, plan, gm)
+        plan = replace(plan, titles=titles, call_lines=places)
+        stage.keep((plan, source))
+    return Rendered(plan, source, program, scheduled.program)
+
+
 def build_native(
     gm: GraphModule,
     name: str,
@@ -97,31 +141,15 @@ def build_native(
     training: bool = False,
 ) -> Executable:
     """Run the stages with kernels of one tier."""
-    with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(edit_loops(lower(gm, name), training, record))
-        if options.verify:
-            verify(program)
-    ours = best_products(program, target, options, record, make_inputs) if options.tunes else {}
-    with record.stage(f"{name}: schedule") as stage:
-        scheduled = stage.keep(
-            schedule(program, target, options, ours, saved.count if saved else 0)
-        )
-        if options.verify:
-            verify(scheduled.program)
-    configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
-    with record.stage(f"{name}: render") as stage:
-        plan, source = render(scheduled, target, configs)
-        titles = titles_of(scheduled.program, plan, gm, record.title)
-        places = call_places(scheduled.program, plan, gm)
-        plan = replace(plan, titles=titles, call_lines=places)
-        stage.keep((plan, source))
-    if left_to_background(source, target, options, record):
+    loose = saved.count if saved else 0
+    made = render_graph(gm, name, target, options, record, make_inputs, loose, training)
+    if left_to_background(made.source, target, options, record):
         return _not_loaded
     with record.stage(f"{name}: load") as stage:
-        loaded = load(plan, source, target, options, report=stage.say)
+        loaded = load(made.plan, made.source, target, options, report=stage.say)
         stage.keep(replace(loaded, run=_not_loaded))  # the record outlives the entry
     if saved is not None:
-        saved.set_strides(turned_outputs(program, scheduled.program))
+        saved.set_strides(turned_outputs(made.lowered, made.scheduled))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run

@@ -51,6 +51,8 @@ def prepare_backward(
         build(parts.backward, "backward", options, record, make_inputs, training=True)
     backward = BackwardCache.of(lambda gm: build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # for status(), which must not keep it alive
+    if record.leaves_thread:
+        backward()  # no call waits for it
     return backward
 
 

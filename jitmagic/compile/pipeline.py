@@ -1,6 +1,7 @@
 """Runs the stages of a compile in order; reads as a table of contents.
 
-    compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild
+    compile_frame       snapshot -> Entry (guards, executable or residual) | Eager | PendingBuild |
+                        Postponed
       trace               tracing.py: which sizes and numbers are symbols, where the frame ends
       (passes)            graph_passes.py: registered passes edit the graph of each stage
       compile_graph       torch-level graph -> executable; backends.py: "eager", the user's
@@ -8,6 +9,7 @@
           forward             executable.py: lower, schedule, render, load
           backward            lazy_backwards.py: the same stages, at its first use
       emit                entries.py: guards and result, or an entry that runs eager
+                          background.py: emit waits, while compile_graph runs on another thread
 
 Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
 updates the progress line. If a stage fails, the frame runs in eager with a FallbackWarning;
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -30,7 +33,7 @@ from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
 from ..autograd.result import Partition, output_specs
-from ..budget import OutOfTime, within
+from ..budget import OutOfTime, TooCostly, affordable, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
 from ..frame.eager import eager_entry, reason_not_to_trace
@@ -44,7 +47,7 @@ from ..graph.symbolic.data_split import split_at_data
 from ..graph.verify import verify
 from ..guards.state import is_transformed_call
 from ..options import Options
-from ..records import Eager, Failed, PendingBuild, Recording, TookTooLong
+from ..records import Eager, Failed, PendingBuild, Postponed, Recording, TookTooLong
 from ..spec import TensorSpec
 from ..symbols.probe import noting
 from ..torch_types import Executable
@@ -54,7 +57,8 @@ from ..trace.restarts import Stop
 from ..trace.result import Constant, Return, Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
-from .background import build_in_background, may_wait
+from .background import build_in_background, compile_on_worker, may_wait
+from .buckets import compile_buckets
 from .data_partitions import compile_partitions
 from .entries import (
     check_backwards,
@@ -72,7 +76,8 @@ from .retracing import has_chosen_symbols
 from .sized_backwards import SizedBackwards, SizedGraphs
 from .sizes import CompiledGraph, SizeCompiler, SizedState, compile_sizes
 from .subgraphs import compile_subgraphs
-from .tracing import stop_before, trace_frame, trace_statically
+from .thread_state import has_observers
+from .tracing import note_numbers, stop_before, trace_frame, trace_statically
 
 __all__ = [
     "compile_backward",
@@ -85,6 +90,7 @@ __all__ = [
 ]
 
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
+Made = Callable[[], Any]
 flatten = FlatCode.of
 _ATTEMPTS = 4  # traces of a frame; each failed one names an operation to break the graph before
 # Python functions of jitmagic that compiled graphs call: hidden from torch.compile.
@@ -99,18 +105,26 @@ for _called_in_graph in (
 
 def compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile one call's frame for every later call that passes the same guards.
 
-    Returns a PendingBuild if kernels have to be built in the background first.
+    Returns a PendingBuild if something has to be built in the background first.
     """
+    record.leaves_thread &= not has_observers()
     if may_wait(handle.options):
         record.wanted = []
+    compile_ = partial(_compile_frame, handle, snapshot, record)
+    return _in_sandbox(handle, snapshot, record, compile_)  # type: ignore[no-any-return]
+
+
+def _in_sandbox(handle: Handle, snapshot: FrameSnapshot, record: Recording, compile_: Made) -> Any:
+    """Run a part of a compile on the calling thread, unseen by modes, hooks and observers."""
     options, earlier = handle.options, len(record.stages)
     try:
-        # No mode, hook or observer of the user sees the compile.
         with sandbox(), within(options.budget), noting(record.asked):
-            return _compile_frame(handle, snapshot, record)
+            return compile_()
+    except TooCostly:
+        return Postponed()
     except OutOfTime as over:
         failed = TookTooLong.after(options.budget, record.stages[earlier:])
         if options.fullgraph or options.on_error == "raise":
@@ -120,7 +134,7 @@ def compile_frame(
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile a frame, ending its graph before an operation that a stage refuses."""
     if (refused := reason_not_to_trace(snapshot)) is not None:
         if handle.options.fullgraph:
@@ -144,11 +158,13 @@ def _compile_frame(
 
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile with symbolic sizes; if a stage then fails, with the sizes of this call."""
-    with record.stage("trace") as stage:
+    with record.stage("trace") as stage, affordable(record.affordable):
         traced, assumed = trace_frame(handle, snapshot, stop)
         stage.keep(traced)
+    if record.notes_numbers and note_numbers(handle, traced):
+        return Postponed()
     if not has_chosen_symbols(traced, assumed):
         return _compile_trace(handle, snapshot, record, traced)
     try:
@@ -162,7 +178,7 @@ def _attempt(
 
 def _compile_trace(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
-) -> Entry | Eager | PendingBuild:
+) -> Entry | Eager | PendingBuild | Postponed:
     """Compile one trace. `is_last`: no other trace of this frame will be tried."""
     if (eager := left_to_eager(handle, snapshot, traced)) is not None:
         return eager
@@ -171,11 +187,42 @@ def _compile_trace(
     if handle.options.verify:
         verify(traced.graph)
     check_backwards(snapshot, traced)
+    build = partial(_build, handle, snapshot, record, traced)
+    if record.leaves_thread and has_operations(traced):
+        finish = partial(_finish, handle, snapshot, record, traced)
+        return compile_on_worker(build, finish, record, handle.options)
+    return _entry_of(handle, snapshot, record, traced, build, is_last=is_last)
+
+
+def _finish(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, built: Made
+) -> Any:
+    """Make the entry of what another thread has built; `built` returns or raises that."""
+    made = partial(_entry_of, handle, snapshot, record, traced, built)
+    return _in_sandbox(handle, snapshot, record, made)
+
+
+def _build(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace
+) -> Executable | None:
+    """Run the stages between the trace and the entry."""
+    if not has_operations(traced):
+        return None
+    return wrap_executable(compile_graph(handle, traced, snapshot, record), traced, handle.options)
+
+
+def _entry_of(
+    handle: Handle,
+    snapshot: FrameSnapshot,
+    record: Recording,
+    traced: Trace,
+    build: Callable[[], Executable | None],
+    *,
+    is_last: bool = True,
+) -> Entry | Eager | PendingBuild | Postponed:
+    """Return the entry of a trace, after `build` has returned the executable of its graph."""
     try:
-        run: Executable | None = None
-        if has_operations(traced):
-            compiled = compile_graph(handle, traced, snapshot, record)
-            run = wrap_executable(compiled, traced, handle.options)
+        run = build()
         if record.wanted:
             return build_in_background(record)
         with record.stage("emit"):
@@ -217,13 +264,16 @@ def compile_graph(
         return CompiledGraph(run, interpreted=True)
     # `static` compiles a graph of ints. `compile_sizes` makes one joint graph for all sizes, or
     # calls `static` for each size tuple.
-    frozen = frozen_places(traced.inputs) if options.freeze else frozenset()
-    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options, frozen=frozen)
+    static: Callable[..., CompiledGraph] = partial(_compile_static, options=options)
     builders = builders_for_sizes(options, record)
     make_inputs = partial(example_inputs, traced.inputs, snapshot)
     if (partitions := split_at_data(traced.graph)) is not None:
         return compile_partitions(traced, partitions, static, builders, options, record)
     if places_of(traced):
+        if options.buckets and (
+            in_buckets := compile_buckets(traced, make_inputs(), static, options, record)
+        ):
+            return in_buckets
         # A user's backend gets one graph for all sizes; native kernels of static variants are
         # faster at their own sizes and stay in use for them.
         known = [] if callable(options.backend) else handle.ledger.static_shapes(snapshot)
@@ -238,15 +288,14 @@ def _compile_static(
     asked: Container[int] | None = None,
     *,
     options: Options,
-    frozen: frozenset[int] = frozenset(),
 ) -> CompiledGraph:
     """Compile a graph of fixed sizes. `asked`: indices of the results that may be differentiated
-    (None: all). `frozen`: positions of the inputs that are constant weights.
+    (None: all).
     """
     if callable(options.backend):
         return CompiledGraph(call_backend(options.backend, traced.graph, make_inputs, record))
     specs = tuple(entry.spec for entry in traced.inputs)
-    whole = (traced.graph, frozen)
+    whole = (traced.graph, frozen_places(traced.inputs) if options.freeze else frozenset[int]())
     ahead = partial(_compile_ahead, options=options, record=record, frozen=whole)
     return compile_subgraphs(traced.graph, specs, make_inputs, asked, ahead, options, record)
 
@@ -318,7 +367,9 @@ def _of_frozen_weights(
     """Return an executable with cached weights; None if weights are differentiated, or nothing
     depends on them alone.
     """
-    halves = frozen_parts(parts.forward, places) if places and parts.backward is None else None
+    if not places or parts.backward is not None:
+        return None
+    halves = frozen_parts(parts.forward, places, options.freeze == "dequantise")
     if halves is None:
         return None
     rest = build(halves.rest, "forward", options, record, partial(stand_in_inputs, halves.rest))

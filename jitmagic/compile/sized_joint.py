@@ -49,7 +49,7 @@ from .graph_passes import edit_joint, edit_parts
 from .sized_backwards import Builders, SizedBackwards, SizedGraphs
 from .template import SizeTuple, Template, Templates
 
-__all__ = ["BuiltExecutable", "SizedJoint", "places_among"]
+__all__ = ["BuiltExecutable", "SizedJoint", "check_results", "places_among"]
 
 
 class BuiltExecutable(NamedTuple):
@@ -120,7 +120,7 @@ class SizedJoint:
         with record.stage("joint") as stage:
             joint = trace_sized_joint(gm, specs)
             stage.keep(LazyPayload(partial(_shown_joint, joint, self._known(self._hints))))
-            _check_results(gm, joint)
+            check_results(gm, joint)
         joint = edit_joint(joint, record)
         with record.stage("partition") as stage:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
@@ -240,7 +240,7 @@ def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable
     return template.plan if template.is_native else template.instantiate(values)
 
 
-def _check_results(gm: GraphModule, joint: Joint) -> None:
+def check_results(gm: GraphModule, joint: Joint) -> None:
     """Raise CompileFailed if a result of the joint graph has another dtype, device or rank than in
     the trace: a decomposition may take a SymInt for another kind of number.
     """

@@ -61,7 +61,10 @@ from .sized_backwards import KEPT, Builders
 from .sized_joint import BuiltExecutable, SizedJoint, places_among
 from .template import SizeTuple, for_all_sizes
 
-__all__ = ["CompiledGraph", "SizeCompiler", "SizedState", "compile_sizes"]
+__all__ = [
+    "Compile", "CompiledGraph", "SizeCompiler", "SizedState", "compile_at", "compile_sizes",
+    "op_by_op",
+]  # fmt: skip
 
 Shapes = Mapping[Source, tuple[int, ...]]
 Inputs = Callable[[], Sequence[torch.Tensor]]
@@ -113,7 +116,27 @@ def compile_sizes(
     return CompiledGraph(made.run, in_parts=made.in_parts)
 
 
-def _op_by_op(traced: Trace) -> Executable:
+def compile_at(
+    traced: Trace,
+    known: Mapping[Expr, object],
+    inputs: Sequence[torch.Tensor],
+    compile_static: Compile,
+    record: Recording,
+) -> CompiledGraph:
+    """Compile for these values of the symbols alone, like a static graph."""
+    concrete, taken = with_sizes(traced, known)
+    numbers = tuple(one.make(known) for one in taken if isinstance(one, ScalarInput))
+    places, given = places_among(len(inputs), taken), (*inputs, *numbers)
+    made = compile_static(concrete, lambda: [given[place] for place in places], record)
+    if places == tuple(range(len(inputs))):
+        return made
+    results = results_of(concrete.graph)
+    outputs = tuple(range(len(given), len(given) + results))
+    run = split_graph(len(inputs), [Step(made.run, places, results)], outputs, numbers)
+    return CompiledGraph(run, in_parts=made.in_parts)
+
+
+def op_by_op(traced: Trace) -> Executable:
     """Return the graph as an op-by-op executable, for sizes without compiled code.
 
     Unlike compiled code, it may have written to inputs when it raises; it then restores them if
@@ -246,22 +269,15 @@ class SizeCompiler:
         """Compile the graph for these sizes alone, like a static one."""
         self._compiled += 1
         known = dict[Expr, object](zip(self._symbols, values, strict=True))
-        concrete, taken = with_sizes(self._traced, known)
-        numbers = tuple(one.make(known) for one in taken if isinstance(one, ScalarInput))
-        places, given = places_among(len(inputs), taken), (*inputs, *numbers)
-        made = self._compile(concrete, lambda: [given[place] for place in places], record)
+        made = compile_at(self._traced, known, inputs, self._compile, record)
         self.in_parts = self.in_parts or made.in_parts
-        if places == tuple(range(len(inputs))):
-            return made.run
-        results = results_of(concrete.graph)
-        outputs = tuple(range(len(given), len(given) + results))
-        return split_graph(len(inputs), [Step(made.run, places, results)], outputs, numbers)
+        return made.run
 
     @property
     def _graph(self) -> Executable:
         """Return the graph op by op; built when needed, as generating its code is slow."""
         if not self._op_by_op:
-            self._op_by_op.append(_op_by_op(self._traced))
+            self._op_by_op.append(op_by_op(self._traced))
         return self._op_by_op[0]
 
     def missed(self, values: SizeTuple, inputs: Sequence[torch.Tensor]) -> Executable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from threading import RLock
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
@@ -35,7 +35,15 @@ from ..torch_types import Executable
 from .graph_passes import edit_loops
 from .profiler_names import call_places, titles_of
 
-__all__ = ["SizeTuple", "Template", "Templates", "compile_template", "for_all_sizes"]
+__all__ = [
+    "RenderedTemplate",
+    "SizeTuple",
+    "Template",
+    "Templates",
+    "compile_template",
+    "for_all_sizes",
+    "render_sized",
+]
 
 SizeTuple = tuple[int, ...]
 
@@ -163,7 +171,15 @@ class Templates:
         return template
 
 
-def compile_template(
+class RenderedTemplate(NamedTuple):
+    """The plan and the kernels of one graph for all sizes that pass `predicates`."""
+
+    predicates: Predicates
+    plan: Plan
+    source: KernelSource | None
+
+
+def render_sized(
     gm: GraphModule,
     name: str,
     within: Predicates,
@@ -175,14 +191,8 @@ def compile_template(
     *,
     excludes_sizes: bool = True,
     training: bool = False,
-) -> Template:
-    """Compile the graph for as many values of its symbols as possible, all of which pass `within`;
-    those in `fixed` are constants.
-
-    `excludes_sizes`: stages may exclude sizes unlike these where that gives faster kernels
-    (`Context.may_assume`). `training` is for passes. Raises Specialize if a stage needs more
-    symbols as ints, and CompileFailed if the tier's kernels are for one size.
-    """
+) -> RenderedTemplate:
+    """Run the stages from lower to render, see `compile_template`."""
     predicates, known = fresh_sizes(
         within.ranges,
         values,
@@ -205,13 +215,40 @@ def compile_template(
     titles = titles_of(fused.program, plans.sized, gm, record.title)
     places = call_places(fused.program, plans.sized, gm)
     plan = replace(plans.sized, titles=titles, call_lines=places)
+    return RenderedTemplate(predicates, plan, source)
+
+
+def compile_template(
+    gm: GraphModule,
+    name: str,
+    within: Predicates,
+    values: SizeTuple,
+    target: Target,
+    options: Options,
+    record: Recording,
+    fixed: Collection[Symbol] = (),
+    *,
+    excludes_sizes: bool = True,
+    training: bool = False,
+) -> Template:
+    """Compile the graph for as many values of its symbols as possible, all of which pass `within`;
+    those in `fixed` are constants.
+
+    `excludes_sizes`: stages may exclude sizes unlike these where that gives faster kernels
+    (`Context.may_assume`). `training` is for passes. Raises Specialize if a stage needs more
+    symbols as ints, and CompileFailed if the tier's kernels are for one size.
+    """
+    given = gm, name, within, values, target, options, record, fixed
+    predicates, plan, source = render_sized(
+        *given, excludes_sizes=excludes_sizes, training=training
+    )
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:
-            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels))
+            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, files=loaded.files))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
-    graph_pool = loaded.graph_pool
+    graph_pool, plans = loaded.graph_pool, PlanTemplate(plan, predicates.symbols)
 
     def replays(run: Executable, values: SizeTuple) -> Executable:
         return with_cuda_graphs(run, plans.plan(values), graph_pool)

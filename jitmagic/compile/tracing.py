@@ -20,6 +20,7 @@ from ..frame.declared_dynamic import declared_numbers, dynamic_dims, marked_stat
 from ..frame.handle import Handle
 from ..frame.never_hooked import is_library_file
 from ..graph.node_meta import lines_of
+from ..guards.guard import InRange, ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source
 from ..trace.assumptions import Assumptions
@@ -32,7 +33,7 @@ from ..trace.result import Trace
 from ..trace.varying.varying_sizes import VaryingSizes
 from .retracing import constant_sizes, settle
 
-__all__ = ["stop_before", "trace_frame", "trace_statically"]
+__all__ = ["note_numbers", "stop_before", "trace_frame", "trace_statically"]
 
 _PARAMETERS = 4  # factor on `unroll_limit` in library code: optimizers loop over all parameters
 
@@ -51,6 +52,17 @@ def trace_frame(
     handle.family.never_hook(traced.loops.plain_callees)
     learn(handle.flat, traced, assumed, snapshot)
     return replace(traced, retraced=tried), assumed
+
+
+def note_numbers(handle: Handle, traced: Trace) -> bool:
+    """Note the numbers that a trace has read, so that the next one knows which of them a scheduler
+    changes; return whether that is worth the wait: not if there are none, nor a second time.
+    """
+    if handle.ledger.noted:
+        return False
+    numbers = (guard for guard in traced.guards if isinstance(guard, ValueEquals | InRange))
+    handle.ledger.noted = tuple(numbers)
+    return bool(handle.ledger.noted)
 
 
 def trace_statically(

@@ -10,6 +10,7 @@ arranges it once (`Page`), and lays it out as text, by rich or as HTML. Every sp
     builds         the executables of a compile, and frames that can be measured again
     issue_report   jitmagic.report: one page or a folder with a capsule for each graph
     folder         writes the files of a report, all of them or none
+    cache          jitmagic.cache: what the cache on disk holds, to list, clear and send
     status         the table of tagged functions, and the recompile ledger of one
     why            jitmagic.why: the variant that a call would run, or the guard that fails
     lowered        jitmagic.lower: the intermediate forms of one call, with flops and bytes

@@ -55,6 +55,7 @@ class VariantReport:
     missed: (number of an earlier variant, the guard that its first call failed)
     changing: dynamic sizes and numbers, and those that were specialised
     inlined: names of tagged functions that were inlined into it
+    loaded: when another process compiled it (seconds since the epoch); None: this one did
     """
 
     number: int
@@ -68,6 +69,7 @@ class VariantReport:
     measured: Measured | None
     changing: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
+    loaded: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,9 @@ def _state(handle: Handle) -> str:
     if handle.given_up is not None and not handle.ledger.is_compiled:
         return f"plain Python, because {handle.given_up.why}"
     if handle.building is not None and not handle.ledger.is_compiled:
-        return "plain Python, while its kernels are being built"
+        return "plain Python, while it is being compiled"
+    if handle.pay_back.is_costly and not handle.dispatcher.entries:
+        return "plain Python, until a compile pays"
     if not handle.dispatcher.entries:
         # A compiled caller may have inlined it; then only the caller's counter increases.
         whole = ", ".join(
@@ -259,6 +263,7 @@ def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> 
         measured=first.measured,
         changing=() if traced is None else tuple(dict.fromkeys(changing(traced))),
         inlined=() if entry is None else entry.notes.inlined,
+        loaded=first.loaded,
     )
 
 
@@ -333,7 +338,11 @@ def _headline(variant: VariantReport, of: str) -> str:
     used = "not in use any more" if variant.hits is None else count(variant.hits, "call")
     state = "" if isinstance(variant.outcome, Compiled) else f" ({variant.outcome})"
     timed = f", {variant.measured}" if variant.measured else ""
+    made = "compiled"
+    if variant.loaded is not None:
+        when = time.strftime("%d %b %H:%M", time.localtime(variant.loaded))
+        made = f"loaded (compiled {when} by another run)"
     return (
-        f"variant {variant.number}{of}{state}: compiled in {duration(variant.seconds)} at {at}"
+        f"variant {variant.number}{of}{state}: {made} in {duration(variant.seconds)} at {at}"
         f"{caller}; {used}{timed}"
     )

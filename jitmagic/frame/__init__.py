@@ -27,7 +27,8 @@ injected (`family.Compiler`).
     patched_builtins      detects replaced builtins
     user_tracebacks       tracebacks without frames of jitmagic
     recompile_warnings    the texts of warnings about the recompile limit
-    timing/               times compiled code against eager and keeps the faster
+    eager_reports         reports that a function runs as plain Python
+    timing/               whether a compile pays; compiled code against eager
 """
 
 from __future__ import annotations

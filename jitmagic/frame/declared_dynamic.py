@@ -122,6 +122,7 @@ def dynamic_dims(
     `is_constant(source, index)` excludes dimensions from dynamic=True.
     """
     requested = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
+    largest = {name: sizes[-1] for name, sizes in options.buckets or ()}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
@@ -133,11 +134,23 @@ def dynamic_dims(
             found |= {index: INT64 for index in indices if not is_constant(source, index)}
         else:
             _update(found, tensor, {d: Interval(*limits) for d, limits in named})
+        if isinstance(source, Argument) and source.name in largest and tensor.dim():
+            _keep_apart(found, tensor.shape[0], largest[source.name])
         if tensor.__dict__:
             _add_marks(tensor, found)
         return found
 
     return dims
+
+
+def _keep_apart(found: Dims, rows: int, most: int) -> None:
+    """Give batches of one row, and those beyond the largest bucket, variants of their own: one that
+    served them together with others would take the place of the buckets.
+    """
+    if rows > most:
+        found[0] = Interval(most + 1, INT64.high)
+    elif rows < 2:
+        found.pop(0, None)
 
 
 def declared_numbers(

@@ -10,6 +10,7 @@ import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
+from ..compat.modes import records_operations
 from ..compat.tensors import transforms_of_thread
 from ..devices import all_rows
 from ..errors import UserLine
@@ -75,6 +76,8 @@ def reason_for_eager() -> Eager | None:
         return Eager("a debugger or another tracer (sys.settrace) traces its lines")
     if (name := replaced_builtin()) is not None:
         return Eager(f"builtins.{name} is replaced")
+    if records_operations():
+        return Eager("it is called inside jitmagic.lazy(), which records its operations")
     state = read_state()
     if _records():
         return Eager("it is called under torch.func.functionalize", users_line())

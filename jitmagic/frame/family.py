@@ -15,7 +15,7 @@ from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..lazy_dataclass import dataclass, field
 from ..options import Options
-from ..records import Eager, Failed, Journal, PendingBuild, Recording
+from ..records import Eager, Failed, Journal, PendingBuild, Postponed, Recording
 from ..torch_types import AnyFunction
 from .native import Entry
 
@@ -26,12 +26,14 @@ __all__ = ["Compiler", "Family"]
 class Compiler:
     """The compile function and related callables, injected because `frame` imports no later stage.
 
-    `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, Eager or
-    Failed if the frame runs as plain Python from now on, or PendingBuild if its kernels are still
-    being built in the background.
+    `compile(handle, snapshot, recording)` returns an Entry whose `notes` are a Variant, or Eager or
+    Failed if the frame runs as plain Python from now on. It returns PendingBuild if something is
+    still being built in the background, and Postponed if a compile does not pay yet.
     """
 
-    compile: Callable[[Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild]
+    compile: Callable[
+        [Any, FrameSnapshot, Recording], Entry | Eager | Failed | PendingBuild | Postponed
+    ]
     flatten: Callable[[CodeType], Any] = lambda code: code  # makes `handle.flat` for the tracer
     # rewrite(code, make_piece, on_error): the code of a generator that calls its pieces; None if
     # there is nothing to compile

@@ -10,26 +10,39 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
 
-from .. import _frame, notice
+from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
 from ..options import Options
-from ..records import AT_LIMIT, Eager, Failed, Journal, Missed, Outcome, PendingBuild, Recording
+from ..records import (
+    AT_LIMIT,
+    Eager,
+    Failed,
+    Journal,
+    Missed,
+    Outcome,
+    PendingBuild,
+    Postponed,
+    Recording,
+)
 from ..torch_types import Namespace, Values
 from .eager import entry_like, is_observed, reason_for_eager
+from .eager_reports import refused_by_stance, report_once
 from .family import Compiler, Family
 from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
-from .never_hooked import in_library, is_of_library, users_line
+from .never_hooked import users_line
 from .original import Original, PieceOriginal
-from .recompile_warnings import growth_warning, limit_warning
+from .recompile_warnings import growth_warning, limit_refusal, limit_warning, named_for_user
 from .retries import FOREVER, Retries
 from .stance import OnMiss, on_miss
 from .timing.comparison import Comparison
+from .timing.pay_back import AT_ONCE, PayBack, Terms
 
 __all__ = ["Handle", "all_handles"]
 
@@ -72,7 +85,8 @@ class Handle:
         # the family for which callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
-        self.building: PendingBuild | None = None  # while kernels are being built in the background
+        self.building: PendingBuild | None = None  # while it is compiled in the background
+        self.pay_back = PayBack()
         self._is_piece = isinstance(original, PieceOriginal)
         self._began_as_eager = not (root or self._is_piece)  # under the stance eager_then_compile
         self._lock = threading.RLock()
@@ -213,26 +227,19 @@ class Handle:
             asked = OnMiss.COMPILE if self._began_as_eager else OnMiss.EAGER
             self._began_as_eager = True
         if self.given_up is None and asked is OnMiss.RAISE:
-            raise self._refused_by_stance(values)
+            raise refused_by_stance(self, self.why_missed(values))
         if asked is not OnMiss.COMPILE:
             return self.original.run(values)
         is_open = self.given_up is None or (self._retries is not None and self._retries.count())
-        if is_open and self.compile_for(values):
+        if is_open and self.compile_for(values, at_once=False):
             return continue_with(self.dispatcher, *values)
-        waits = self.given_up is None  # a later call may compile the frame and inline its callees
-        return self.original.run(values, None if waits else self._hooked)
+        if self.given_up is not None:
+            return self.original.run(values, self._hooked)
+        # A later call may compile the frame and inline its callees.
+        return self.pay_back.run(lambda: self.original.run(values), values)
 
-    def _refused_by_stance(self, values: Values) -> Unsupported:
-        missed = self.why_missed(values)
-        return Unsupported(
-            f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
-            f"fail_on_recompile: {missed[0][1].what if missed else 'it is the first'}",
-            "",
-            self.resume_line,
-        )
-
-    def compile_for(self, values: Values) -> bool:
-        """Return whether an entry fits these values now, after compiling one if allowed."""
+    def compile_for(self, values: Values, *, at_once: bool = True) -> bool:
+        """Return whether an entry fits now, after compiling one if allowed, `at_once` or later."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread has compiled it
@@ -240,9 +247,11 @@ class Handle:
             if self.given_up is not None and (retries is None or not retries.is_due):
                 return False
             begun = self.building
-            if begun is not None and not begun.wait(0):
+            if begun is not None and not begun.wait(None if at_once else 0):
                 return False
             self.building = None
+            if begun is not None and begun.finish is not None:
+                return self._install(begun, values)
             self.ledger.sweep()
             if retries is not None:
                 return self._retry(retries, values, begun)
@@ -251,7 +260,9 @@ class Handle:
                 return False
             if self._grows(values):
                 return False
-            return self._compile(values, begun)
+            known = self.original, self.options
+            terms = AT_ONCE if begun or at_once else self.pay_back.terms(values, *known)
+            return terms is not None and self._compile(values, begun, terms)
 
     def _retry(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
         """Compile one more variant beyond the limit; it replaces the least used one."""
@@ -263,22 +274,48 @@ class Handle:
             self._run_plainly()
         return is_made
 
-    def _compile(self, values: Values, begun: PendingBuild | None = None) -> bool:
+    def _compile(
+        self, values: Values, begun: PendingBuild | None = None, terms: Terms = AT_ONCE
+    ) -> bool:
         """Compile a variant; `begun` is an earlier compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
         recording = Recording(self.name, self.journal, self.serial, number, occasion)
         recording.reported, recording.title = self.family.reported, self.original.title
         recording.stages += () if begun is None else begun.building
+        terms.write_to(recording)
         result = self._run_compiler(snapshot, recording)
+        if isinstance(result, Postponed):
+            self.ledger.begun -= 1
+            self.pay_back.is_costly = True
+            return False
+        self.pay_back.forget()
         if isinstance(result, PendingBuild):
             self.ledger.begun -= 1
+            if result.finish is not None:
+                self.building = replace(result, call=(values, snapshot, recording))
+                return False
             self.building = None if result.wait(self.options.patience) else result
             return self.building is None and self._compile(values, result)
+        return self._accept(result, (values, snapshot, recording))
+
+    def _install(self, begun: PendingBuild, values: Values) -> bool:
+        """Use what was compiled in the background; return whether an entry fits this call."""
+        _, snapshot, recording = begun.call
+        result = self._run_compiler(snapshot, recording, begun.finish)
+        if result is None:
+            return self._compile(values)
+        self.ledger.begun += 1
+        self._accept(result, begun.call, is_late=True)
+        return any(entry.check(values) for entry in self.dispatcher.entries)
+
+    def _accept(self, result: Any, call: tuple[Any, ...], *, is_late: bool = False) -> bool:
+        """Record the result of a compile for a call, which is over if it `is_late`."""
+        values, snapshot, recording = call
         outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
             self._report_failure(outcome)
-        if isinstance(result, Entry) and not result.check(values):
+        if isinstance(result, Entry) and not is_late and not result.check(values):
             which = why_not(result, snapshot)
             result = Eager(
                 "its guards do not hold for the call they were made for"
@@ -300,13 +337,12 @@ class Handle:
             self._give_up(self.ledger.last_failure)
         return isinstance(result, Entry)
 
-    def _run_compiler(
-        self, snapshot: FrameSnapshot, recording: Recording
-    ) -> Entry | Eager | Failed | PendingBuild:
+    def _run_compiler(self, snapshot: FrameSnapshot, recording: Recording, end: Any = None) -> Any:
+        """Compile, or call `end` for what was compiled in the background."""
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
-            return self.family.compiler.compile(self, snapshot, recording)
+            return end() if end else self.family.compiler.compile(self, snapshot, recording)
         except Unsupported as error:  # fullgraph=True: the user asked for an error
             recording.end(Failed.of(error))
             raise
@@ -325,21 +361,7 @@ class Handle:
 
     def report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Report once per tagged function that it runs as plain Python."""
-        if isinstance(plain, Eager) and once not in self.family.reported:
-            self.family.reported.add(once)
-            code = self.original.code
-            first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
-            where = plain.where or first_line
-            why, where = in_library(plain.why, where, users_line())
-            if not self._callee_reports(where):
-                notice.show(self.label, why, where, partly, self.options.notices)
-
-    def _callee_reports(self, where: UserLine) -> bool:
-        """Return whether this is a cell's top level and a tagged function reports the same line."""
-        if self.family.compiler.is_listed:
-            return False
-        listed = (h for h in all_handles() if h.is_root and h.family.compiler.is_listed)
-        return any(handle.original.has_line(where) for handle in listed)
+        report_once(self, plain, all_handles(), partly=partly, once=once)
 
     def _report_failure(self, failed: Failed) -> None:
         if failed.is_new(self.family.reported, self.name):
@@ -372,10 +394,8 @@ class Handle:
 
     @property
     def _limit(self) -> int:
-        """The recompile limit; smaller for callees once the root has reached its own.
-
-        A value that varies per call varies in most callees, which are not worth the full budget
-        again.
+        """The recompile limit; smaller for callees once the root has reached its own: what varies
+        in one function varies in most.
         """
         limit = self.options.recompile_limit
         return min(limit, _AFTER_LIMIT) if self._is_below_limit else limit
@@ -388,22 +408,17 @@ class Handle:
     def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
         difference = missed[0][1].what if missed else "a guarded object is gone"
+        limit = self.options.recompile_limit
         if self.options.fullgraph:
-            raise Unsupported(
-                f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
-                f"limit, and fullgraph=True forbids running as eager: {difference}",
-                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or pass '
-                "the varying value as a tensor argument",
-                self.resume_line,
-            )
+            raise limit_refusal(self.label, self.ledger.count, limit, difference, self.resume_line)
         self._give_up(AT_LIMIT, Retries())
         if self._is_below_limit:
             return  # already reported for the root
         self.family.limit_reached |= not self.original.is_weak
-        where, limit = self.resume_line, self.options.recompile_limit
+        where = self.resume_line
         lineno = None if where is None else where.lineno
         edit = missed[0][1].edit if missed else ""
-        part, count = self._named_for_user(), self.ledger.count
+        part, count = named_for_user(self.label, self.original.code), self.ledger.count
         text = limit_warning(part, lineno, count, limit, difference, edit)
         warn(text, RecompileWarning, where or users_line())
 
@@ -425,15 +440,8 @@ class Handle:
         self._give_up(Eager(f"sizes grow with every call: {grows}"), Retries(settles=True))
         if not self._is_below_limit:
             self.family.limit_reached = True
-            text = growth_warning(self._named_for_user(), grows)
+            text = growth_warning(named_for_user(self.label, self.original.code), grows)
             warn(text, RecompileWarning, users_line())
-
-    def _named_for_user(self) -> str:
-        """Return the label; a library function's names the calling user function too."""
-        where = users_line()
-        if where is None or not is_of_library(self.original.code):
-            return self.label
-        return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
     def why_missed(self, values: Values) -> Missed:
         """Return for each entry, last used first, why it does not fit these values."""
@@ -475,6 +483,7 @@ class Handle:
             self.family.members.extend(self.pieces)
             self.ledger.forget()
             self.given_up, self.building, self._retries = self._declared, None, None
+            self.pay_back = PayBack()
             self._flat = None if self.is_root else self._flat
             self._began_as_eager = not (self.is_root or self._is_piece)
 

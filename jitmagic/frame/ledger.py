@@ -139,6 +139,8 @@ class Variant:
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
     form: EntryForm | None = None  # None: the result is made by Python code
     place: int | None = None  # in the library of entries on disk
+    files: Sequence[str] = ()  # kernels in the cache that an entry of an earlier process loaded
+    is_loaded: bool = False  # another process has compiled it: the journal has no graphs of it
     changed: Callable[[Entry], None] = field(default=lambda entry: None)
     """Called with the entry after a comparison with eager, or with the entry that replaces it."""
 
@@ -169,6 +171,7 @@ class Ledger:
         self.speculates = True  # whether new variants speculate on data-dependent branches
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries made since it was tagged
+        self.noted: tuple[Any, ...] = ()  # guards of the numbers that an eager call has read
         self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
         self._resized: WeakKeyDictionary[FrameSnapshot, list[Entry]] = WeakKeyDictionary()
@@ -212,7 +215,7 @@ class Ledger:
 
     def forget(self) -> None:
         """Reset the counters; the dispatcher owns the entries."""
-        self.wasted = self.begun = 0
+        self.wasted, self.begun, self.noted = 0, 0, ()
         self.speculates = True
         self.inlined_in.clear()
 
@@ -343,6 +346,7 @@ class Ledger:
             and self._may_vary(guard.source, entry, snapshot)
             and is_other_number(guard, snapshot)
         )
+        changed |= {guard.source for guard in self.noted if is_other_number(guard, snapshot)}
         changed |= self._symbols(snapshot)
         if self._library is None:
             return changed or None

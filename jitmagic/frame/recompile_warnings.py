@@ -6,7 +6,33 @@ happened, what runs as eager from now on, and a hint.
 
 from __future__ import annotations
 
-__all__ = ["growth_warning", "limit_warning"]
+from types import CodeType
+
+from ..errors import Unsupported, UserLine
+from .never_hooked import is_of_library, users_line
+
+__all__ = ["growth_warning", "limit_refusal", "limit_warning", "named_for_user"]
+
+
+def named_for_user(label: str, code: CodeType) -> str:
+    """Return the label; a library function's names the calling user function too."""
+    where = users_line()
+    if where is None or not is_of_library(code):
+        return label
+    return f"{label}, called in {where.function} (line {where.lineno}),"
+
+
+def limit_refusal(
+    label: str, count: int, limit: int, difference: str, line: UserLine | None
+) -> Unsupported:
+    """Return the error for a call beyond the recompile limit that must not run as eager."""
+    return Unsupported(
+        f"{label} was compiled {count} times, which is its recompile limit, and fullgraph=True "
+        f"forbids running as eager: {difference}",
+        f'options={{"recompile_limit": {2 * limit}}}, or pass the varying value as a tensor '
+        "argument",
+        line,
+    )
 
 
 def limit_warning(

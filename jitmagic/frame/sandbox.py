@@ -5,8 +5,8 @@ compile begins, inside which torch operations run unobserved. Disabled inside: d
 saved tensors (checkpointing counts what it packs); torch-function and torch-dispatch modes,
 transforms of torch.func, and `__torch_function__` of tensor subclasses (they would see jitmagic's
 operations); anomaly mode (it
-would blame a backward that the user never ran); the profiler; torch.compile's evaluator; the
-garbage collector, which would run finalizers.
+would blame a backward that the user never ran); the profiler; recording by jitmagic.lazy();
+torch.compile's evaluator; the garbage collector, which would run finalizers.
 Invariant: afterwards the thread has all of these in their order, also after an exception and
 wherever Ctrl-C struck.
 
@@ -44,6 +44,7 @@ from ..compat.modes import (
     pop_function_mode,
     push_dispatch_mode,
     push_function_mode,
+    recording_off,
     switch_grad_mode,
     without_dispatch_modes,
 )
@@ -52,17 +53,19 @@ from ..guards.state import DISABLED_MODES, FUNCTION_MODES, torch_functions_of_su
 from ..late import collector_paused
 from .torch_compile_boundary import torch_compile_disabled
 
-__all__ = ["sandbox"]
+__all__ = ["SWITCHES", "sandbox"]
 
 Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 
 @contextmanager
-def sandbox() -> Iterator[None]:
-    """Hide this thread from the user's observers inside the block."""
+def sandbox(*, whole: bool = True) -> Iterator[None]:
+    """Hide this thread from the user's observers inside the block. With `whole=False` only what is
+    this thread's own is disabled: others run user code meanwhile.
+    """
     dispatch_modes = without_dispatch_modes if dispatch_mode_depth() else nullcontext
     with (
-        collector_paused(),
+        _process_wide_disabled() if whole else nullcontext(),
         _restored(),
         torch_compile_disabled(),
         _transforms_disabled(),
@@ -70,9 +73,14 @@ def sandbox() -> Iterator[None]:
         _subclasses_disabled(),
         dispatch_modes(),
         _hooks_disabled(),
-        _anomaly_mode_disabled(),
-        _profiler_disabled(),
+        recording_off(),
     ):
+        yield
+
+
+@contextmanager
+def _process_wide_disabled() -> Iterator[None]:
+    with collector_paused(), _anomaly_mode_disabled(), _profiler_disabled():
         yield
 
 
@@ -113,7 +121,7 @@ _STACKS = (
         push_function_mode,
     ),
 )
-_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, switch_grad_mode),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     *(
@@ -135,7 +143,7 @@ def _restored() -> Iterator[None]:
     `with` has not begun, or in the middle of its exit. Nothing else would restore the state then.
     """
     stacks = [stack.modes() for stack in _STACKS]
-    switches = [read() for read, _ in _SWITCHES]
+    switches = [read() for read, _ in SWITCHES]
     disabled = FUNCTION_MODES.disabled
     try:
         yield
@@ -143,7 +151,7 @@ def _restored() -> Iterator[None]:
         FUNCTION_MODES.disabled = disabled
         for stack, modes in zip(_STACKS, stacks, strict=True):
             stack.become(modes)
-        for (read, write), before in zip(_SWITCHES, switches, strict=True):
+        for (read, write), before in zip(SWITCHES, switches, strict=True):
             if read() != before:
                 write(before)
 

@@ -25,6 +25,7 @@ call something else than a function of torch, `triton/` the launches of user-wri
     subgraphs         splits a graph so that gradients between its results exist
     default_dtype     calls under a default dtype that the program set
     lazy_module       a GraphModule that generates its code on demand; patched names in it
+    compile_cost      seconds that a call is expected to add to a compile
     passes            dead code, common subexpressions, user passes
     verify, show      checks the invariants; prints a graph as Python code
 """

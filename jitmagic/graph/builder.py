@@ -22,11 +22,12 @@ import torch
 from torch.autograd.graph import Node as AutogradNode
 from torch.fx import Graph, GraphModule, Node
 
-from ..budget import check
+from ..budget import spend
 from ..compat.modes import switch_grad_mode
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast_mode import DEVICES, OFF, Autocast, read_autocast
+from .compile_cost import expected_seconds
 from .default_dtype import spelled_out
 from .devices import CPU, kernels_on
 from .gradients import gradients, has_freed_history, history_of, reachable_leaves, refuse_sparse
@@ -167,12 +168,12 @@ class GraphBuilder:
         """Record a call of a function, or of a method by name, and return its result with nodes in
         place of tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
-        check()
         args, kwargs = self._rewritten(target, (*args,), dict(kwargs or {}), lines)
         given = tensor_nodes_in((args, kwargs))
         if any(node.graph is not self.graph for node in given):
             raise DataDependent("a number of a finished graph")
         tensors: list[torch.Tensor] = [node.meta["val"] for node in given]
+        spend(expected_seconds(target, args, tensors, self.grad_enabled))
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         line = next(iter(lines), None)
         modes = Modes(self.grad_enabled, self.autocast, self.cast_cache, self.fresh_size, line)

@@ -8,6 +8,7 @@ compiled as synthetic functions. Nothing here is imported before `%load_ext jitm
     cell           splits a cell into parts
     tagging        tags what a cell defines, and restores the originals
     timeit         %jit_timeit
+    caching        %jit_cache
     display        the lines below a cell, and cards of tagged functions
     completion     completion of options and names
     inspection     help on Shift-Tab

@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from ..options import BACKENDS, MODES
 from ..torch_types import AnyFunction
 
-__all__ = ["VALUES", "declared", "options_of", "parse"]
+__all__ = ["CACHE_COMMANDS", "VALUES", "declared", "defaults_of", "options_of", "parse"]
 
 VALUES: Mapping[str, tuple[str, ...]] = {"--mode": MODES, "--backend": BACKENDS}
 _OF_JIT = (
@@ -38,6 +38,12 @@ _OF_JIT = (
     ),
 )
 _OF_CELLS = (
+    argument(
+        "--lazy",
+        action="store_true",
+        help="tag nothing: record the cell's tensor operations, and compile and run them when a "
+        "value is needed",
+    ),
     argument(
         "--explain",
         action="store_true",
@@ -70,11 +76,31 @@ _OF_TIMING = (
     ),
     argument("expression", nargs=REMAINDER, metavar="EXPRESSION", help="what is timed"),
 )
+CACHE_COMMANDS = ("list", "clear", "bundle", "unbundle")
+_OF_CACHE = (
+    argument(
+        "command",
+        nargs="?",
+        default="",
+        metavar="COMMAND",
+        choices=("", *CACHE_COMMANDS),
+        help="list, clear, bundle FILE [NAME ...], unbundle FILE; none: a summary",
+    ),
+    argument("names", nargs="*", metavar="NAME", help="a file, and what it is to hold: all"),
+    argument("--kind", default=None, metavar="K", help="list or clear files of a kind: entry"),
+    argument(
+        "--older-than",
+        default=None,
+        metavar="AGE",
+        help="clear what was last used longer ago: 12h, 30d",
+    ),
+)
 _NAMES = argument("names", nargs="+", metavar="NAME", help="what to tag")
 _DECLARED: Mapping[str, tuple[argument, ...]] = {
     "%%compile": (*_OF_JIT, *_OF_CELLS),
     "%compile": (*_OF_JIT, _NAMES),
     "%jit_timeit": _OF_TIMING,
+    "%jit_cache": _OF_CACHE,
 }
 
 
@@ -94,6 +120,12 @@ def declared(magic: str) -> Any:
 def _parser(method: AnyFunction) -> MagicArgumentParser:
     parser: MagicArgumentParser = method.parser  # type: ignore[attr-defined]
     return parser
+
+
+def defaults_of(method: AnyFunction) -> dict[str, Any]:
+    """Return the options of a magic's method by name, as they are if the line is empty."""
+    found: dict[str, Any] = vars(_parser(method).parse_argstring(""))
+    return found
 
 
 def options_of(magic: str) -> tuple[str, ...]:

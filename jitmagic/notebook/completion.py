@@ -13,12 +13,19 @@ from typing import Any, NamedTuple
 
 from ..api import handle_of
 from ..torch_types import AnyFunction
-from .arguments import VALUES, options_of
+from .arguments import CACHE_COMMANDS, VALUES, options_of
 
 __all__ = ["complete", "install_completion", "remove_completion"]
 
-_MAGICS = ("%%compile", "%compile", "%jit_timeit", "%compile_off", "%compile_status")
-_TAGGED = frozenset({"%compile_off", "%compile_status"})
+_MAGICS = (
+    "%%compile",
+    "%compile",
+    "%jit_timeit",
+    "%jit_cache",
+    "%compile_off",
+    "%compile_status",
+)
+_TAGGED = frozenset({"%compile_off", "%compile_status", "%jit_cache"})
 _IDENTIFIER = "jitmagic"
 
 
@@ -30,6 +37,8 @@ def complete(line: str, names: Mapping[str, object]) -> tuple[str, list[str]]:
         offered: Iterable[str] = VALUES[before[-1]]
     elif written.startswith("-"):
         offered = [option for option in options_of(magic) if option not in before]
+    elif magic == "%jit_cache" and not before:
+        offered = CACHE_COMMANDS
     elif magic in ("%%compile", "%jit_timeit"):
         offered = () if written else options_of(magic)
     else:

@@ -34,10 +34,12 @@ from ..errors import RUN_NAME, JitmagicError, notebook_shell
 from ..extend.backends import find_backend
 from ..late import load as load_module
 from ..lazy_dataclass import dataclass, field, fields
+from ..lazy_mode import Counts, lazy
 from ..options import ALIASES, BACKENDS, make_options
 from ..progress import new_wait
 from ..torch_types import AnyFunction
-from .arguments import declared, parse
+from .arguments import declared, defaults_of, parse
+from .caching import run_command
 from .cell import Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
 from .debugging import hint_about_locals
@@ -50,6 +52,7 @@ from .display import (
     remove_formatters,
 )
 from .inspection import install_inspection, remove_inspection
+from .recorded_cell import check_alone, plain_parts, recorded_line
 from .tagging import Mark, Tagger, tag_methods
 from .timeit import InvalidExpression, split_expression, time_expression
 from .tracebacks import restore_tracebacks, trim_traceback
@@ -84,11 +87,14 @@ class CompileMagics(Magics):
         Functions and classes that the cell defines stay compiled in later cells, until they are
         redefined or `%unload_ext jitmagic` is run. A compile that takes longer than a second
         continues in the background, and calls run as eager until it is done. Names, output, the
-        value of the last line and errors are the same as without %%compile. `jitmagic.jit` has the
+        value of the last line and errors are the same as without %%compile. With --lazy nothing is
+        tagged: operations are recorded, and compiled when a value is needed. `jitmagic.jit` has the
         same options in Python.
         """
         __tracebackhide__ = True
         options = self._options("%%compile", line)
+        if options["lazy"]:
+            check_alone(options, defaults_of(self.compile))
         wanted = _Wanted(*map(options.pop, _SHOWN))
         further: dict[str, object] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # these report on the compile
@@ -102,6 +108,8 @@ class CompileMagics(Magics):
         with contextlib.suppress(ImportError):  # IPython without stack_data shows single lines
             load_module("notebook.cell_sources").read_below_magic(filename)
         parts = _split(self.shell, source, filename)
+        if wanted.lazy:
+            parts = plain_parts(parts)
         self.shell.compile.flags |= future_flags(source)  # IPython keeps them for later cells too
         running = self._run(
             parts, Tagger(filename, options, None if wanted.quiet else display), wanted
@@ -140,7 +148,11 @@ class CompileMagics(Magics):
         __tracebackhide__ = True
         cell = _Cell()
         try:
-            return await self._run_parts(parts, tagger, cell)
+            if not wanted.lazy:
+                return await self._run_parts(parts, tagger, cell)
+            cell.recorded = lazy.counts()
+            with lazy():
+                return await self._run_parts(parts, tagger, cell)
         except BaseException:  # the cell's error, an interrupt too: only its traceback is changed
             trim_traceback(self.shell, CompileMagics._run_parts.__code__)
             raise
@@ -178,6 +190,8 @@ class CompileMagics(Magics):
         """Display what the cell's options ask for, even if the cell raised."""
         seconds = time.perf_counter() - cell.started
         line = cell_line(parts_of(cell.ran))
+        if cell.recorded is not None:
+            line = recorded_line(cell.recorded, lazy.counts())
         if line is not None and not wanted.quiet:
             display(line)
         explains = wanted.explain or wanted.annotate
@@ -248,6 +262,15 @@ class CompileMagics(Magics):
         except InvalidExpression as error:
             raise UsageError(f"%jit_timeit: {error}") from error
 
+    @line_magic
+    @declared("%jit_cache")  # type: ignore[untyped-decorator]
+    def jit_cache(self, line: str) -> object:
+        """Show what the cache on disk holds, empty it, or pack it into one file.
+
+        `%jit_cache bundle x.jmz step` packs what is compiled of `step`; without a name, everything.
+        """
+        return run_command(parse("%jit_cache", self.jit_cache, line), self.shell.user_ns)
+
     def _named(self, name: str) -> Any:
         if name not in self.shell.user_ns:
             close = difflib.get_close_matches(name, self.shell.user_ns, 1)
@@ -281,8 +304,9 @@ def _may_read_frame(part: Run, namespace: dict[str, object]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The options of a cell that select what is displayed."""
+    """The options of a cell that select what is displayed, and whether it is recorded."""
 
+    lazy: bool
     explain: bool
     annotate: bool
     time: bool
@@ -294,10 +318,11 @@ _SHOWN = tuple(each.name for each in fields(_Wanted))
 
 @dataclass(eq=False, slots=True)
 class _Cell:
-    """A running cell: what it has tagged so far, and its start time."""
+    """A running cell: what it has tagged or recorded so far, and its start time."""
 
     ran: list[AnyFunction] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
+    recorded: Counts | None = None  # before the cell, if its operations are recorded
 
 
 def _raise_on_cell_line(
@@ -406,7 +431,7 @@ def _awaits(parts: list[Part]) -> bool:
 
 # --------------------------------------------------------------------------------- load and unload
 
-_LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_timeit")
+_LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_cache", "jit_timeit")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,12 @@ from ..guards.read import read_source
 from ..guards.source import Source, describe
 from ..lazy_dataclass import fields
 from ..platforms import processor_features
-from ..runtime.store import content_key, open_store
+from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
 from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
 from .archive import write_archive
+from .cxx import save_cxx
+from .examples import calls_of
 from .program import Program
 
 __all__ = ["FORMAT", "save"]
@@ -59,6 +61,7 @@ def save(
     dynamic: Any = None,
     weights: bool = True,
     options: dict[str, Any] | None = None,
+    cxx: bool = False,
 ) -> None:
     """Compile `fn` for the calls that `examples` show, and write it to a file.
 
@@ -68,24 +71,21 @@ def save(
     dynamic: as for `jitmagic.jit`
     weights: whether the values of parameters and buffers are in the file; if not, `load` takes them
     options: as for `jitmagic.jit`
+    cxx: write a file that C++ and C programs run without Python, for inference
 
     Under `torch.no_grad()` the file is for inference. Otherwise it has the backward too, if an
     argument or a parameter requires grad. Raises Unsupported at a graph break, and CannotKeep for
     what a file cannot hold, such as a write to an attribute.
     """
+    if cxx:
+        if not weights:
+            raise UsageError("a program for C++ needs its weights: leave out weights=False")
+        save_cxx(fn, path, *examples, dynamic=dynamic, options=options)
+        return
     made = _Saved(fn, dynamic, options or {})
-    for args, kwargs in _calls(examples):
+    for args, kwargs in calls_of(examples):
         made.add(args, kwargs)
     write_archive(path, made.files(weights))
-
-
-def _calls(examples: Sequence[Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return (arguments, keywords) of each call."""
-    if not examples:
-        raise UsageError("save needs the arguments of a call, for example save(f, path, x)")
-    if all(type(one) in (tuple, dict) for one in examples):
-        return [((), one) if type(one) is dict else (one, {}) for one in examples]
-    return [(tuple(examples), {})]
 
 
 class _Saved:
@@ -218,7 +218,7 @@ class _SavedWriter(ArtifactWriter):
     def _add_kernels(self, source: KernelSource | None, target: Target) -> None:
         if source is None or source.language != "cpp":
             return
-        store = open_store(self.handle.options.cache_dir)
+        store = store_of(self.handle.options)
         for unit in source.units:
             image = library_image(unit.text, target, store)
             if image is not None:

@@ -4,7 +4,9 @@
     toolchain          C++ text -> shared library; parts of it: compilers, precompiled (the header),
                        translation_units, linking, memory_loading
     triton_kernels, numba_kernels   the same for the other languages; each imports its package
-    store, private_files   the kernel cache on disk: keys -> verified bytes, for this user alone
+    store              the cache on disk: keys -> verified bytes; private_files says which files are
+                       trusted, size_limit removes the least recently used ones, bundles packs
+                       files into a zip and checks one
     user_kernels       launches of user-written Triton kernels, for the native executor to repeat
     native             plans as the native executor reads them, and native wrappers around it
     plan_interpreter   runs a plan in Python, step by step: the reference implementation

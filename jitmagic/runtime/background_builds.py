@@ -1,4 +1,4 @@
-"""Builds C++ kernels on a background thread while the user's calls run in eager.
+"""Builds C++ kernels, and runs whole compiles, on a background thread while calls run in eager.
 
 In: rendered sources. Out: a `BackgroundBuild`; when it is done, the disk cache has their libraries,
 and a later compile on the user's thread loads them. The background thread handles text alone and
@@ -14,16 +14,20 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
 from ..lazy_dataclass import dataclass, field
 from ..options import Options
-from .store import open_store
+from .store import store_of
 from .toolchain import SECONDS, is_built
 from .translation_units import build_units
 
-__all__ = ["BackgroundBuild", "MissingUnits", "build_ahead", "missing_units", "was_built_ahead"]
+__all__ = [
+    "BackgroundBuild", "MissingUnits", "build_ahead", "exiting", "missing_units", "run_later",
+    "was_built_ahead",
+]  # fmt: skip
 
 Report = Callable[[str], None]
 Wrap = Callable[[Callable[[Report], None]], None]
@@ -48,7 +52,7 @@ def missing_units(
     """
     if source is None or target.tier != "cpp":
         return None
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     units = tuple(
         unit
         for unit in source.units
@@ -92,22 +96,29 @@ class BackgroundBuild:
 
     def _build(self, report: Report) -> None:
         for part in self.wanted:
-            store = open_store(part.options.cache_dir)
+            store = store_of(part.options)
             seconds = part.options.compile_seconds or SECONDS  # no call waits for it
-            build_units(part.units, part.target, store, seconds, report, _exiting)
+            build_units(part.units, part.target, store, seconds, report, exiting)
+
+
+class Job(Protocol):
+    """Something to do on the background thread."""
+
+    def run(self) -> None:
+        """Do it; errors are handled within."""
 
 
 class _Worker:
     """Runs one thread while there is something to build."""
 
     def __init__(self) -> None:
-        self._queue: deque[BackgroundBuild] = deque()
+        self._queue: deque[Job] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, build: BackgroundBuild) -> None:
+    def add(self, job: Job) -> None:
         with self._lock:
-            self._queue.append(build)
+            self._queue.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="jitmagic-background", daemon=True
@@ -115,19 +126,20 @@ class _Worker:
                 self._thread.start()
 
     def _work(self) -> None:
-        while (build := self._next()) is not None:
-            build.run()
+        while (job := self._next()) is not None:
+            job.run()
+            del job  # and what it holds, before the wait for the next
 
-    def _next(self) -> BackgroundBuild | None:
+    def _next(self) -> Job | None:
         with self._lock:
-            if self._queue and not _exiting.is_set():
+            if self._queue and not exiting.is_set():
                 return self._queue.popleft()
             self._thread = None
             return None
 
     def stop(self) -> None:
         """Kill the compilers and start no more, as the process exits."""
-        _exiting.set()
+        exiting.set()
         if (thread := self._thread) is not None:
             thread.join(_EXIT_SECONDS)
 
@@ -144,8 +156,13 @@ def was_built_ahead(source: KernelSource, target: Target) -> bool:
 
 _tried: set[str] = set()
 _unused: set[str] = set()  # built but not yet loaded
-_exiting = threading.Event()
+exiting = threading.Event()  # set when the process exits
 _worker = _Worker()
+
+
+def run_later(job: Job) -> None:
+    """Run a job on the background thread, after those that it has already."""
+    _worker.add(job)
 
 
 def build_ahead(wanted: Sequence[MissingUnits], wrap: Wrap) -> BackgroundBuild:

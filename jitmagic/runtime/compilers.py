@@ -20,6 +20,7 @@ from ..lazy_dataclass import dataclass
 __all__ = ["CompilerProcess", "Completed", "run"]
 
 _POLL_SECONDS = 0.1  # seconds between checks of `cancel`
+_NICE = 10  # priority value of a compiler that no call waits for
 _TOO_LONG = (
     "it was stopped after {:g} seconds\n"
     "  hint: options={{'compile_seconds': ...}} sets how long a compiler may take"
@@ -36,7 +37,8 @@ class Completed:
 
 def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Completed:
     """Run one compiler to its end. It and all its children are killed after `seconds`, when
-    `cancel` is set (by another thread), and when this thread is interrupted.
+    `cancel` is set (by another thread), and when this thread is interrupted. Builds in the
+    background can be cancelled; their compilers leave the processors to the program.
 
     Thread-safe. Raises ToolchainError if the process cannot be started or was stopped; an interrupt
     passes through.
@@ -46,6 +48,8 @@ def run(command: Sequence[str], seconds: float, cancel: threading.Event | None =
     except (OSError, ValueError) as error:
         raise ToolchainError(command[0], " ".join(command), str(error)) from error
     try:
+        if cancel is not None:
+            process.lower_priority()
         output = process.wait_for_stderr(seconds, cancel)
     except BaseException:  # an interrupt too must leave no compiler running
         process.kill_group()
@@ -97,6 +101,11 @@ class CompilerProcess(subprocess.Popen[bytes]):
         os.set_blocking(self.stderr.fileno(), False)
         with self.stderr:
             return self.stderr.read() or b""
+
+    def lower_priority(self) -> None:
+        """Let other processes go first."""
+        with contextlib.suppress(OSError):  # it has exited
+            os.setpriority(os.PRIO_PGRP, self.pid, _NICE)
 
     def kill_group(self) -> None:
         """Kill it and its children, and reap it."""

@@ -1,7 +1,7 @@
 """Loads compiled kernels through the CUDA driver: ctypes on libcuda.so.1.
 
 In: the bytes of a cubin, a kernel's name, a device. Out: a CUfunction, ready to be launched with
-its dynamic shared memory. Launches are native (extensions/runtime/cuda.cpp). A module stays loaded
+its dynamic shared memory. Launches are native (extensions/executor/cuda.cpp). A module stays loaded
 until the process ends: kernels may still be queued on a stream or recorded in a CUDA graph when the
 last Python reference goes, and a cubin is a few kilobytes.
 """

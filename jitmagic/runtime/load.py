@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from ..budget import check, left
+from ..budget import check, left, stopped
 from ..codegen.plan import KernelSource, Plan
 from ..construction import made_by
 from ..devices import Target
@@ -39,7 +39,7 @@ from .native import (
 )
 from .numba_kernels import build_functions
 from .precompiled import refusals
-from .store import content_key, open_store
+from .store import content_key, store_of
 from .toolchain import Library
 from .translation_units import build_units
 from .triton_kernels import Cubin, build_cubins
@@ -50,13 +50,15 @@ __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
-    for compiling without the precompiled header, for the journal.
+    for compiling without the precompiled header, for the journal. `files`: the kernels' names in
+    the disk cache.
     """
 
     run: Executable
     cached: bool
     kernels: int
     refused: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,18 @@ class LoadedTemplate:
     cached: bool
     kernels: int
     graph_pool: GraphPool | None = None  # limits the sizes that have CUDA graphs
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """Holds the entry point of each kernel; `cached`: they came from the disk cache."""
+    """Holds the entry point of each kernel; `cached`: they came from the disk cache, where `files`
+    are their names.
+    """
 
     entries: Mapping[str, KernelEntry]
     cached: bool
+    files: tuple[str, ...] = ()
 
 
 Report = Callable[[str], None]
@@ -157,7 +163,7 @@ def _loaded_template(
         return _triton_template(plan, source, symbols, target, options, report)
     kernels = _host_kernels(source, target, options, report)
     made = executable_template(plan, kernels.entries, symbols)
-    return LoadedTemplate(made, kernels.cached, len(kernels.entries))
+    return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
 
 
 def _load_host(
@@ -171,7 +177,7 @@ def _load_host(
     kernels = _host_kernels(source, target, options, report)
     run = make_executable(plan, {**kernels.entries, **others})
     refused = refusals() if source.language == "cpp" else ()
-    return Loaded(run, kernels.cached, len(kernels.entries), refused)
+    return Loaded(run, kernels.cached, len(kernels.entries), refused, kernels.files)
 
 
 def _host_kernels(
@@ -188,9 +194,10 @@ def _host_kernels(
 def _cpp_kernels(
     source: KernelSource, target: Target, options: Options, report: Report
 ) -> _Kernels:
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     try:
-        libraries = build_units(source.units, target, store, min(left(), options.budget), report)
+        seconds = min(left(), options.budget)
+        libraries = build_units(source.units, target, store, seconds, report, stopped())
     except ToolchainError:
         check()  # the compiler was stopped because the compile's budget is used up
         raise
@@ -198,7 +205,8 @@ def _cpp_kernels(
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }
     built = was_built_ahead(source, target)
-    return _Kernels(entries, not built and all(lib.cached for lib in libraries.values()))
+    files = tuple(dict.fromkeys(library.file for library in libraries.values()))
+    return _Kernels(entries, not built and all(lib.cached for lib in libraries.values()), files)
 
 
 def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:
@@ -247,7 +255,7 @@ def _load_triton(
 
     kernels = _triton_kernels(plan, source, target, options)
     run = make_executable(plan, {**kernels.entries, **others}, inputs, fallback)
-    return Loaded(run, kernels.cached, len(kernels.entries))
+    return Loaded(run, kernels.cached, len(kernels.entries), files=kernels.files)
 
 
 def _triton_template(
@@ -272,7 +280,7 @@ def _triton_template(
     kernels = _triton_kernels(plan, source, target, options)
     fallback = partial(partial, run_unaligned)
     made = executable_template(plan, kernels.entries, symbols, inputs, fallback)
-    return LoadedTemplate(made, kernels.cached, len(kernels.entries))
+    return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
 
 
 def _triton_kernels(
@@ -280,7 +288,7 @@ def _triton_kernels(
 ) -> _Kernels:
     """Build the Triton kernels; `is_aligned` says that all inputs are on 16-byte boundaries."""
     flags = aligned_arguments(plan, inputs=is_aligned)
-    store, device = open_store(options.cache_dir), plan.device.index or 0
+    store, device = store_of(options), plan.device.index or 0
     cubins, cached = build_cubins(source, flags, target, store)
     try:
         entries = _cuda_entries(cubins, source, device)
@@ -290,7 +298,7 @@ def _triton_kernels(
         # The driver rejects the cached code, although its checksum is correct.
         cubins, cached = build_cubins(source, flags, target, store, anew=True)
         entries = _cuda_entries(cubins, source, device)
-    return _Kernels(entries, cached)
+    return _Kernels(entries, cached, tuple(file for c in cubins.values() for file in c.files))
 
 
 def _cuda_entries(

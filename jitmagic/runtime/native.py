@@ -43,6 +43,7 @@ __all__ = [
     "CpuEntry",
     "CudaEntry",
     "KernelEntry",
+    "SavedEntry",
     "SizeTemplate",
     "Step",
     "add_alone",
@@ -51,6 +52,7 @@ __all__ = [
     "executable_template",
     "freed_results",
     "lower_plan",
+    "lower_sized_plan",
     "make_executable",
     "slot_count",
     "slots_in",
@@ -86,6 +88,13 @@ class CudaEntry:
     scratch: int
     owner: object
     by_value: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEntry:
+    """Names a C function in a plan that is saved to a file."""
+
+    name: str
 
 
 KernelEntry = CpuEntry | CudaEntry
@@ -133,18 +142,31 @@ def executable_template(
     `fallback` returns the executable for unaligned inputs at given values.
     """
     code = SizeCode(len(symbols))
-    code.set_symbols(symbols)
-    program = code.with_registers(lower_plan(plan, kernels))
-    constants = tuple(
-        tuple(runtime_module().Register(code.expr(symbol)) for symbol in constant.symbols)
-        if isinstance(constant, SizeVector)
-        else constant
-        for constant in plan.constants
-    )
+    program, constants = lower_sized_plan(plan, kernels, symbols, code)
     made: SizeTemplate = runtime_module().ExecutableTemplate(
         program, constants, _owners(kernels), code.program(), aligned, fallback
     )
     return made
+
+
+def lower_sized_plan(
+    plan: Plan,
+    kernels: Mapping[str, KernelEntry | SavedEntry],
+    symbols: Sequence[Symbol],
+    code: SizeCode,
+) -> tuple[object, tuple[object, ...]]:
+    """Return `lower_plan` of a plan with Sizes, and its constants, with registers of `code` for all
+    that depends on the values of `symbols`.
+    """
+    code.set_symbols(symbols)
+    program = code.with_registers(lower_plan(plan, kernels))
+    constants = tuple(
+        tuple(code.register(symbol) for symbol in constant.symbols)
+        if isinstance(constant, SizeVector)
+        else constant
+        for constant in plan.constants
+    )
+    return program, constants
 
 
 def with_numbers(run: Executable, positions: tuple[int, ...]) -> Executable:
@@ -297,7 +319,7 @@ def add_alone(run: BySizes, values: tuple[int, ...], executable: Executable) -> 
     made.on_change()
 
 
-def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
+def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry | SavedEntry]) -> tuple[object, ...]:
     """Return (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = slots_needing_tensors(plan)
     places = _places(plan)
@@ -367,7 +389,7 @@ def _layout(step: Alloc | Reuse | Pool) -> tuple[object, ...]:
 
 def _lower_step(
     step: PlanStep,
-    kernels: Mapping[str, KernelEntry],
+    kernels: Mapping[str, KernelEntry | SavedEntry],
     as_tensor: frozenset[int],
     device: torch.device,
     places: Iterator[tuple[str, int]],
@@ -392,9 +414,13 @@ def _lower_step(
     raise TypeError(f"not a plan step: {step!r}")
 
 
-def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tuple[object, ...]:
+def _lower_launch(
+    step: Launch, entry: KernelEntry | SavedEntry, device: torch.device
+) -> tuple[object, ...]:
     if isinstance(entry, CpuEntry):
         return ("launch", entry.address, step.args)
+    if isinstance(entry, SavedEntry):
+        return ("launch", entry.name, step.args)
     grid = entry.grid
     index = device.index or 0
     return (

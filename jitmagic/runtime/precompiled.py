@@ -23,7 +23,7 @@ from pathlib import Path
 from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass, field
 from .compilers import CompilerProcess
-from .private_files import make_private
+from .private_files import is_use_old, make_private
 from .store import BUILD_PREFIX, Store
 
 __all__ = ["Header", "refusals"]
@@ -31,7 +31,6 @@ __all__ = ["Header", "refusals"]
 _BREAK_EVEN = 4  # kernels compiled without it: building takes as long as five of them save
 _SUFFIX = ".gch"
 _MAGIC = (b"gpch", b"CPCH")  # of GCC and clang, which both read FILE.gch for `-include FILE`
-_NICE = 10
 
 
 @dataclass(eq=False)
@@ -115,7 +114,7 @@ class Header:
             folder = Path(tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=self.store.folder))
             out = folder / "header"
             state.build = _Build(CompilerProcess([*self.command, str(out)]), folder, out)
-            os.setpriority(os.PRIO_PGRP, state.build.process.pid, _NICE)
+            state.build.process.lower_priority()
         except (OSError, ToolchainError) as error:
             if state.build is None:  # a read-only or full disk, or no compiler
                 state.refusal = str(error)
@@ -130,26 +129,29 @@ class Header:
 
     def _checked(self, state: _State) -> Path | None:
         """Check folder and file each time, since the compiler opens a path. The bytes are verified
-        only when they change: 6 MB take 8 ms.
+        only when they change, and once a minute to record the use: 6 MB take 8 ms.
         """
         path = self.store.folder / f"{self.key}{_SUFFIX}"
         try:
             facts = path.lstat()
             if make_private(self.store.folder):
                 return None
+            if _identity(facts) != state.checked or is_use_old(facts):
+                state.checked = _identity(path.lstat()) if self._verified(state) else None
         except OSError:
             return None
-        file = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-        if file != state.checked:
-            data = self.store.read_here(self.key, _SUFFIX)
-            if data is None:
-                return None
-            if not data.startswith(_MAGIC):
-                words = data[:2000].decode(errors="replace") if data.isascii() else ""
-                state.refusal = words or "its format is unknown"
-                return None
-            state.checked = file
-        return path.with_suffix("")
+        return path.with_suffix("") if state.checked else None
+
+    def _verified(self, state: _State) -> bool:
+        data = self.store.read_here(self.key, _SUFFIX)
+        if data is not None and not data.startswith(_MAGIC):
+            words = data[:2000].decode(errors="replace") if data.isascii() else ""
+            state.refusal = words or "its format is unknown"
+        return data is not None and not state.refusal
+
+
+def _identity(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 _lock = threading.Lock()

@@ -5,20 +5,29 @@ trusted: a folder is private if it and each parent belong to one of them and oth
 write there. A parent may be sticky (/tmp): only owners can rename in it, and the next folder's
 owner is checked too. A file is checked through the descriptor that it is read from, so the checked
 file is the one read.
+
+A shared folder has the same rule, except that its owner is trusted too, whoever that is: the user
+named the folder, as one names a folder to import modules from. A path through a sticky parent or a
+symbolic link does not say who is meant, and gives no such trust: other users may have made it. In a
+shared folder jitmagic changes nothing, not even a file's time of use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
 import stat
+import time
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["make_private", "read_private", "write_private"]
+__all__ = ["is_use_old", "make_private", "read_private", "shared_owner", "write_private"]
 
 _MAX_BYTES = 1 << 30  # bytes, far above the size of any cache file
+_USE_SECONDS = 60.0  # how far a recorded time of use may be behind
+_NO_USE = getattr(os, "O_NOATIME", 0)  # else a listing counts as a use, at most once a day
 
 
 def make_private(folder: Path) -> str:
@@ -38,19 +47,36 @@ def make_private(folder: Path) -> str:
     return _distrust(folder, is_last=True)
 
 
-def _distrust(folder: Path, is_last: bool) -> str:
-    """Return why another user could change files in `folder`, or "". `is_last` says that files will
-    be loaded from it; otherwise a subfolder will be created in it.
+def shared_owner(folder: Path) -> tuple[int, str]:
+    """Return the owner of an absolute path, and why files in it must not be used or "". Raises
+    OSError if it cannot be read.
     """
+    owner = os.stat(folder).st_uid
+    os.scandir(os.path.join(folder, ".")).close()  # it may be listed and entered
+    real = Path(os.path.realpath(folder))
+    if owner not in (0, os.geteuid()) and real != folder:
+        return owner, f"it belongs to another user and is a link to {real}; name that"
+    return owner, _distrust(real, is_last=True, owner=owner)
+
+
+def _distrust(folder: Path, is_last: bool, owner: int | None = None) -> str:
+    """Return why another user could change files in `folder`, or "". `is_last` says that files will
+    be loaded from it; otherwise a subfolder will be created in it. `owner` is trusted too.
+    """
+    sticky = None  # the folder above, if anybody may have created what is in it
     for place in (*reversed(folder.parents), folder):
         facts = os.lstat(place)
         if not stat.S_ISDIR(facts.st_mode):
             return f"{place} is not a folder"
-        if facts.st_uid not in (0, os.geteuid()):
+        if facts.st_uid not in (0, os.geteuid(), owner):
             return f"{place} belongs to another user"
-        is_sticky = bool(facts.st_mode & stat.S_ISVTX) and not (is_last and place == folder)
-        if not is_sticky and _others_may_write(facts, place):
-            return f"others may write to {place}"
+        if sticky is not None and facts.st_uid not in (0, os.geteuid()):
+            return f"{place} belongs to another user, and others may write to {sticky}"
+        sticky = None
+        if _others_may_write(facts, place):
+            if not facts.st_mode & stat.S_ISVTX or (is_last and place == folder):
+                return f"others may write to {place}"
+            sticky = place
     return ""
 
 
@@ -85,19 +111,49 @@ def _has_access_list(path: Path | int) -> bool:
         return False
 
 
-def read_private(path: Path) -> bytes | None:
-    """Return the bytes of a regular file that only this user or root can write, else None. Raises
-    OSError if it cannot be opened.
+def read_private(path: str, owner: int | None = None, marks: bool = True) -> bytes | None:
+    """Return the bytes of a regular file that only this user, root and `owner` can write, else
+    None. `marks`: record that it was used. Raises OSError if it cannot be opened.
     """
-    # Do not follow a link, and do not block on a pipe in its place.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MAX_BYTES:
+    fd = _open(path)
+    with open(fd, "rb", buffering=0) as file:
+        if (facts := _trusted(fd, owner)) is None:
             return None
-        if facts.st_uid not in (0, os.geteuid()) or _others_may_write(facts, fd):
-            return None
+        if marks and is_use_old(facts):
+            _mark_used(fd, facts)
         return file.read()
+
+
+def _open(path: str) -> int:
+    # Do not follow a link, and do not block on a pipe in its place.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | _NO_USE)
+    except PermissionError:  # only the owner may leave the time of use as it is
+        return os.open(path, flags)
+
+
+def _trusted(fd: int, owner: int | None) -> os.stat_result | None:
+    """Return the facts of an open file, None if it is not trusted or not a regular file."""
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MAX_BYTES:
+        return None
+    if facts.st_uid not in (0, os.geteuid(), owner) or _others_may_write(facts, fd):
+        return None
+    return facts
+
+
+def is_use_old(facts: os.stat_result) -> bool:
+    """Return whether the recorded time of a file's last use is more than a minute from now."""
+    return abs(time.time() - facts.st_atime) > _USE_SECONDS
+
+
+def _mark_used(fd: int, facts: os.stat_result) -> None:
+    """Record now as the time of a file's last use: that is its access time, which file systems keep
+    seldom or not at all by themselves. The time of writing stays.
+    """
+    with contextlib.suppress(OSError):  # the file is root's, or the disk is read-only
+        os.utime(fd, ns=(time.time_ns(), facts.st_mtime_ns))
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -1,12 +1,16 @@
-"""Implements the kernel cache on disk, which maps keys to bytes.
+"""Implements the cache on disk, which maps keys to bytes.
 
 In: a key (hash of everything the bytes depend on) and the bytes. Out: the bytes, if a private file
 has them undamaged. A file ends with a checksum of its name and contents, and appears by an atomic
 rename, so concurrent processes see a complete file or none. Any damage counts as absence, and the
 file is replaced. Callers get bytes instead of a path: the checked bytes are loaded.
 
+Shared folders are looked up after the own one, in their order, and are never written to. The own
+folder is bounded by `size_limit`; `private_files` says which files are trusted.
+
 No damage or missing permission raises an error. A folder that is not trusted or not writable is
 replaced by a private temporary one, with one warning; valid files of a read-only folder are used.
+A shared folder that is not trusted is left out, with one warning.
 """
 
 from __future__ import annotations
@@ -21,19 +25,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ..errors import warn
-from .private_files import make_private, read_private, write_private
+from ..lazy_dataclass import dataclass
+from ..options import Options
+from .private_files import make_private, read_private, shared_owner, write_private
+from .size_limit import File, SizeLimit, files_of
 
-__all__ = ["BUILD_PREFIX", "Store", "content_key", "open_store", "temporary_folder"]
+__all__ = [
+    "BUILD_PREFIX",
+    "ENTRY",
+    "SharedFolder",
+    "Store",
+    "content_key",
+    "open_store",
+    "store_of",
+    "temporary_folder",
+]
 
 _SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders ignore it
 _SEAL_BYTES = len(_SEAL) + 64 + 1
+ENTRY = ".entry"  # suffix of compiled entries; the suffixes of kernels are those of their files
 BUILD_PREFIX = "build-"  # prefix of folders in which something is being built
 _LOCK = "lock"
+_SUBFOLDER = "kernels"  # of a folder that an option names
 _UNLOCKED_SECONDS = 3600.0  # age at which an unlocked build folder is abandoned
 
 
@@ -52,13 +70,32 @@ def _seal(name: str, data: bytes) -> bytes:
     return _SEAL + content_key(name, data).encode() + b"\n"
 
 
-class Store:
-    """Represents one cache folder. `hits` and `misses` count this process's requests. Safe for
-    threads and processes.
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """Represents a further folder that is only read. `owner` is the user who may change its files,
+    `problem` why they are not used, or "".
     """
 
-    def __init__(self, folder: Path) -> None:
+    folder: Path
+    owner: int
+    problem: str = ""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the verified bytes of a file, or None."""
+        return _read(self.folder, name, self.owner, marks=False)
+
+
+class Store:
+    """Represents one cache folder and shared ones. `hits` and `misses` count this process's
+    requests. Safe for threads and processes.
+    """
+
+    def __init__(
+        self, folder: Path, limit: SizeLimit | None = None, shared: Sequence[SharedFolder] = ()
+    ) -> None:
         self.folder = folder
+        self.shared = tuple(shared)
+        self.size_limit = limit or SizeLimit(0)
         self.hits = 0
         self.misses = 0
         self._fallback: Path | None = None  # used when `folder` takes no files
@@ -67,17 +104,28 @@ class Store:
 
     def get(self, key: str, suffix: str) -> bytes | None:
         """Return the verified bytes of `key`, or None if they are absent or damaged."""
-        name = f"{key}{suffix}"
-        for folder in (self.folder, self._fallback):
-            if folder is not None and (data := _read(folder / name)) is not None:
-                self.hits += 1
-                return data
-        self.misses += 1
-        return None
+        data = self._find(f"{key}{suffix}", marks=True)
+        self.hits += data is not None
+        self.misses += data is None
+        return data
+
+    def peek(self, key: str, suffix: str) -> bytes | None:
+        """Return the bytes as `get` does, but neither count the request nor record a use."""
+        return self._find(f"{key}{suffix}", marks=False)
+
+    def _find(self, name: str, marks: bool) -> bytes | None:
+        data = _read(self.folder, name, marks=marks)
+        if data is None and self._fallback is not None:
+            data = _read(self._fallback, name)
+        if data is None:
+            for shared in self.shared:
+                if not shared.problem and (data := shared.read(name)) is not None:
+                    break
+        return data
 
     def read_here(self, key: str, suffix: str) -> bytes | None:
         """Return the bytes from this folder alone, without counting the request."""
-        return _read(self.folder / f"{key}{suffix}")
+        return _read(self.folder, f"{key}{suffix}")
 
     def put(self, key: str, suffix: str, data: bytes) -> Path | None:
         """Store the bytes under `key`, replacing any present. Returns the file's path, or None if
@@ -85,7 +133,9 @@ class Store:
         """
         name = f"{key}{suffix}"
         try:
-            return _place(self.folder, name, data)
+            path = _place(self.folder, name, data)
+            self.size_limit.added(self.folder, len(data) + _SEAL_BYTES)
+            return path
         except OSError as error:
             fallback = self._fallback_folder(error)
         try:
@@ -106,6 +156,17 @@ class Store:
         with _build_folder(self.folder) as folder:
             yield folder
 
+    def files(self) -> list[File]:
+        """Return the files of this folder, the least recently used first."""
+        try:
+            return sorted(files_of(self.folder), key=lambda file: file.used)
+        except OSError:  # removed meanwhile
+            return []
+
+    def remove(self, name: str) -> None:
+        """Remove a file of this folder."""
+        _remove(self.folder / name)
+
     def clear(self) -> None:
         """Remove every cached file of this folder, except running builds."""
         for path in self.folder.iterdir():
@@ -124,15 +185,19 @@ class Store:
             return self._fallback
 
 
-def _read(path: Path) -> bytes | None:
+def _read(folder: Path, name: str, owner: int | None = None, marks: bool = True) -> bytes | None:
     try:
-        data = read_private(path)
+        return _unsealed(name, read_private(f"{folder}/{name}", owner, marks))
     except OSError:
         return None
+
+
+def _unsealed(name: str, data: bytes | None) -> bytes | None:
+    """Return the bytes without the trailer, None if they are not those that were stored."""
     if data is None or len(data) < _SEAL_BYTES:
         return None
     body = data[:-_SEAL_BYTES]
-    return body if data[-_SEAL_BYTES:] == _seal(path.name, body) else None
+    return body if data[-_SEAL_BYTES:] == _seal(name, body) else None
 
 
 def _check(folder: Path) -> None:
@@ -233,22 +298,46 @@ def _user_cache() -> Path:
     return user_cache_path("jitmagic")
 
 
+def store_of(options: Options) -> Store:
+    """Return the store that a function's options name."""
+    return open_store(options.cache_dir, options.cache_bytes, options.shared_caches)
+
+
 @lru_cache(maxsize=8)
-def open_store(cache_dir: str | None) -> Store:
+def open_store(cache_dir: str | None, size: int = 0, shared: tuple[str, ...] = ()) -> Store:
     """Return the store in `cache_dir` (default: the user's cache folder), else a temporary one with
-    a warning.
+    a warning. `size`: its limit in bytes, 0 for none; `shared`: further folders of the same form.
     """
-    named = (Path(cache_dir) if cache_dir else _user_cache()) / "kernels"
+    named = (Path(cache_dir) if cache_dir else _user_cache()) / _SUBFOLDER
+    layers = tuple(map(_shared_folder, shared))
     try:
         folder = Path(os.path.realpath(named))
         problem = make_private(folder)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        problem = getattr(error, "strerror", None) or str(error)
+        problem = _reason(error)
     if not problem:
-        return Store(folder)
-    store = Store(_temporary_store())
+        return Store(folder, SizeLimit(size), layers)
+    store = Store(_temporary_store(), shared=layers)
     _warn_unusable(named, problem)
     return store
+
+
+def _shared_folder(named: str) -> SharedFolder:
+    folder, owner = Path(os.path.abspath(named)) / _SUBFOLDER, -1
+    try:
+        owner, problem = shared_owner(folder)
+    except (OSError, ValueError) as error:
+        problem = _reason(error)
+    if problem:
+        warn(
+            f"the shared cache {folder} cannot be used ({problem}); what it holds is compiled "
+            "again. Correct the folder, or its name in JITMAGIC_SHARED_CACHES or shared_caches."
+        )
+    return SharedFolder(folder, owner, problem)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _temporary_store() -> Path:

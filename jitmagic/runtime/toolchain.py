@@ -55,7 +55,9 @@ _FLAGS = (
     "-w",
 )
 _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
-_PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain|attention)\.h>$", re.MULTILINE)
+_PRODUCTS = re.compile(
+    r"^#include <jitmagic/(?:gemm|chain|attention|dequantised)\.h>$", re.MULTILINE
+)
 SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes, more than a library takes
 
@@ -106,14 +108,15 @@ def linked_with(text: str) -> tuple[str, ...]:
 
 
 class Library:
-    """Represents a loaded shared object; its kernels are valid while it lives. Raises
-    ImageError.
+    """Represents a loaded shared object; its kernels are valid while it lives. `file` is its name
+    in the cache. Raises ImageError.
     """
 
     def __init__(
         self, data: bytes, key: str, symbols: Iterable[str], cached: bool, folder: Path
     ) -> None:
         self.cached = cached
+        self.file = f"{key}.so"
         self._image = load_image(data, key[:16], (folder,))
         for symbol in symbols:
             self._image.address(symbol)

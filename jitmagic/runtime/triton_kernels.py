@@ -31,7 +31,7 @@ from ..budget import check
 from ..codegen.plan import KernelSource
 from ..devices import Target
 from ..errors import ToolchainError
-from ..lazy_dataclass import dataclass
+from ..lazy_dataclass import dataclass, replace
 from .store import Store, content_key
 
 __all__ = ["Cubin", "build_cubins", "import_triton", "read_cubin"]
@@ -47,14 +47,16 @@ POINTERS: Mapping[torch.dtype, str] = {
     torch.int64: "*i64",
     torch.uint8: "*u8",
     torch.bool: "*i1",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
 _THREADS = 8
+_SUFFIXES = (".cubin", ".json", ".py")  # of a kernel's files: code, launch facts, text
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """Holds a kernel's machine code and launch facts. `scratch` counts the null pointers that
-    Triton's calling convention appends.
+    Triton's calling convention appends; `files` are its names in the cache.
     """
 
     image: bytes
@@ -62,6 +64,7 @@ class Cubin:
     warps: int
     shared_bytes: int
     scratch: int
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,9 @@ def build_cubins(
     missing = [request for request in requests if cubins[request.symbol] is None]
     if missing:
         cubins.update(_compile_all(missing, store))
-    return {name: cubin for name, cubin in cubins.items() if cubin is not None}, not missing
+    files = {r.symbol: tuple(f"{r.key()}{suffix}" for suffix in _SUFFIXES) for r in requests}
+    found = {name: cubin for name, cubin in cubins.items() if cubin is not None}
+    return {name: replace(c, files=files[name]) for name, c in found.items()}, not missing
 
 
 def _requests(

@@ -34,7 +34,7 @@ from ..torch_types import Executable
 from .load import load
 from .native import slots_in
 from .plan_interpreter import PlanRunner
-from .store import Store, content_key, open_store
+from .store import Store, content_key, store_of
 
 __all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "pick", "tune", "tune_products"]
 
@@ -121,7 +121,7 @@ def tune(
     build: Build | None = None,
 ) -> Tuned:
     """Return the best config of every kernel; `inputs` is called if something must be measured."""
-    store = open_store(options.cache_dir)
+    store = store_of(options)
     open_ones = [choice for choice in choices if len(choice.configs) > 1]
     known = {c.kernel: _recall(_key_of(c, target), store, _configs_of(c)) for c in open_ones}
     trials_of = {name: trials for name, trials in known.items() if trials is not None}
@@ -308,7 +308,7 @@ def tune_products(
     deviations from the default -> the plan and its executable; facts: the program, as text.
     """
     asked = dict(list(products.items())[:MAX_PRODUCTS])
-    store, key = open_store(options.cache_dir), decision_key(target, facts, repr(asked))
+    store, key = store_of(options), decision_key(target, facts, repr(asked))
     ways = {(f"{_PRODUCT}{label}", kernel) for label in asked for kernel in _KERNEL_OF.values()}
     trials = _recall(key, store, ways) if asked else ()
     reason = ""

@@ -7,6 +7,7 @@ made or refused has its reason in words.
     schedule, below   the order of the steps
     convolution_biases, layouts, aligned_products   rewrites for the libraries of GPUs
     products, product_chains   small matrix products as loop nests, which fuse
+    dequantised_products   products with quantised weights as loop nests
     dependencies      which step reads and writes what
     fuse              the search; groups and open_nests are its state, legality and score its judges
     order, tile       the final order of the nests, and their canonical form
@@ -30,6 +31,7 @@ from ..options import Options
 from .aligned_products import with_aligned_rows
 from .convolution_biases import with_separate_biases
 from .dependencies import analyse
+from .dequantised_products import has_dequantised_products, with_dequantised_products
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
@@ -68,8 +70,11 @@ def schedule(
     """
     products: list[Decision] = []
     # Before fusion: a product that is written as a nest can fuse with its readers.
+    if options.fuse and has_dequantised_products(target):
+        program, products = with_dequantised_products(program, target)
     if _makes_products(target, options):
-        program, products = with_small_products(program, generated)
+        program, small = with_small_products(program, generated)
+        products += small
     program = _prepared(program, saved, options.precision == "fast")
     graph = analyse(program)
     fusion = Fusion(program, graph, target, Groups(program, graph), products)

@@ -177,7 +177,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         if lost is not None:
             fusion.say(group, target, False, lost)
             return ()
-        if target.product and any(load in (target.product.a, target.product.b) for load in links):
+        if target.product and any(load in target.product.loads for load in links):
             fusion.say(group, target, False, PLAIN_OPERANDS)
             return ()
         if not _cheap_enough(group, target, cost, links):

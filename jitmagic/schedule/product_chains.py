@@ -31,14 +31,16 @@ def join_chains(fusion: Fusion) -> None:
     for key in list(groups.alive):
         group = groups.alive[key]
         products = group.products
-        if not products:
+        if not products or products[0].is_dequantised:
             continue
         load = products[0].a
         assert isinstance(load, Load)
         first = groups.producer.get(load.buffer)
-        if first is None or not groups.alive[first].products:
+        before = None if first is None else groups.alive[first]
+        if first is None or before is None or not before.products:
             continue
-        before = groups.alive[first]
+        if before.products[0].is_dequantised:
+            continue
         refusal, joined = _refusal(fusion, before, group, load), list[Store]()
         if refusal is None:  # last, because rebuilding both nests takes most of the time
             joined = _joined(before, group, load)

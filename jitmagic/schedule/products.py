@@ -8,7 +8,8 @@ nests:
 `product_of` recognises such a nest, before and after pointwise readers have joined it: its operands
 must stay plain loads, and its loops (m, n) with n contiguous in memory, so that renderers recognise
 it too. `products_of` also recognises a chain of them (product_chains.py), where `a` is the result
-of the previous product.
+of the previous product, and a product with a weight that is dequantised where it is multiplied
+(dequantised_products.py): there `b` is a computed value.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..loops.free_axes import value_axes
 from ..loops.ir import (
     Buffer,
     BufferRef,
+    Cast,
     Compute,
     Extern,
     IndexValue,
@@ -42,11 +44,14 @@ from .result import Decision
 __all__ = [
     "SMALL",
     "Product",
+    "broadcast",
     "contiguous_stores",
     "has_contiguous_axis",
+    "is_narrow",
     "open_products",
     "product_of",
     "products_of",
+    "reads_narrow",
     "with_small_products",
 ]
 
@@ -62,14 +67,28 @@ aten = torch.ops.aten
 class Product:
     """Describes a product: `total` is the reduction; `a` varies along m and k, `b` along k
     and n.
+
+    A dequantised weight is a `b` that is no load. Its reduction may have two axes, a `group` and
+    the position `k` inside it, and `m` is an axis of extent 1 that the nest lacks if there is only
+    one row.
     """
 
     m: Axis
     n: Axis
     k: Axis
     a: Value
-    b: Load
+    b: Value
     total: Reduction
+    group: Axis | None = None
+
+    @property
+    def is_dequantised(self) -> bool:
+        return not isinstance(self.b, Load)
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """Return the loads of both operands."""
+        return tuple(node for node in walk((self.a, self.b)) if isinstance(node, Load))
 
 
 def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None:
@@ -83,14 +102,19 @@ def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None
 def products_of(outer: Sequence[Axis], values: Iterable[Value]) -> tuple[Product, ...]:
     """Return the products that the values consist of, each an operand of the next, or ().
 
-    The `a` of the first is a plain load. The arithmetic between two of them depends on the row m
-    through the sum alone, so that a column of sums needs no other operand that varies by row.
+    One with a dequantised weight is alone. The `a` of the first is a plain load. The arithmetic
+    between two of them depends on the row m through the sum alone, so that a column of sums needs
+    no other operand that varies by row.
     """
     nodes = walk(tuple(values))
     totals = [node for node in nodes if isinstance(node, Reduction)]
-    if not totals or len(outer) != 2 or any(total.op != "sum" for total in totals):
+    if not totals or any(total.op != "sum" for total in totals):
         return ()
     free = value_axes(nodes)
+    if len(totals) == 1 and (single := _dequantised(outer, totals[0], free)) is not None:
+        return (single,)
+    if len(outer) != 2:
+        return ()
     m, n = outer
     found: list[Product] = []
     for total in reversed(totals):
@@ -125,6 +149,40 @@ def _product(
     return Product(m, n, k, a, b, total)
 
 
+def _dequantised(
+    outer: Sequence[Axis], total: Reduction, free: Mapping[Value, frozenset[Axis]]
+) -> Product | None:
+    """Return the product of rows and a weight that is computed from 8-bit numbers, or None."""
+    match total:
+        case Reduction(
+            axes=(*groups, k), value=Compute(op="mul", args=(left, right)), dtype=torch.float32
+        ) if len(groups) <= 1 and 1 <= len(outer) <= 2:
+            pass
+        case _:
+            return None
+    for n, (a, b) in itertools.product(outer, ((left, right), (right, left))):
+        rows = [axis for axis in outer if axis != n] or [Axis(f"{n.name}_row", 1)]
+        along = {*total.axes}
+        plain = a.value if isinstance(a, Cast) else a
+        if not isinstance(plain, Load) or plain.mask is not None or not reads_narrow(b):
+            continue
+        if free[a] | {*rows} == along | {*rows} and free[b] == along | {n}:
+            return Product(rows[0], n, k, a, b, total, *groups)
+    return None
+
+
+def reads_narrow(value: Value) -> bool:
+    """Return whether a value is computed from elements of 8 bits that are numbers."""
+    return not isinstance(value, Load) and any(
+        isinstance(node, Load) and is_narrow(node.dtype) for node in walk((value,))
+    )
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Return whether weights of this dtype are quantised."""
+    return dtype.itemsize == 1 and dtype != torch.bool
+
+
 def _follows(product: Product, before: Reduction, free: Mapping[Value, frozenset[Axis]]) -> bool:
     """Return whether the row of `product.a` is a function of the sums before it."""
     known = {*walk((before.value,)), before}
@@ -137,7 +195,11 @@ def _follows(product: Product, before: Reduction, free: Mapping[Value, frozenset
 def contiguous_stores(
     product: Product, stores: Sequence[Store], buffers: Mapping[str, Buffer]
 ) -> bool:
-    """Return whether all stores run along n, and a float32 one takes the product's result."""
+    """Return whether all stores run along n, and a float32 one takes the product's result, as
+    gemm.h needs.
+    """
+    if product.is_dequantised:  # its epilogue performs all stores
+        return all(not store.inner and store.mode == "set" for store in stores)
     for store in stores:
         strides = zip(store.index, buffers[store.buffer].stride, strict=True)
         if store.inner or (AxisVar(product.n), 1) not in strides or store.mode != "set":
@@ -224,12 +286,13 @@ def _nest(name: str, a: Buffer, b: Buffer, bias: Buffer | None, out: Buffer) -> 
     product = Compute("mul", (left, right), out.dtype)
     value: Value = Reduction("sum", (k,), product, out.dtype)
     if bias is not None:
-        index = _broadcast(bias.shape, (AxisVar(m), AxisVar(n)))
+        index = broadcast(bias.shape, (AxisVar(m), AxisVar(n)))
         value = Compute("add", (value, Load(bias.name, index, bias.dtype)), out.dtype)
     store = Store(out.name, (), (AxisVar(m), AxisVar(n)), value)
     return Nest(name, (m, n), (store,), (name,))
 
 
-def _broadcast(shape: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
+def broadcast(shape: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return the index of an operand of `shape` at a point of the result."""
     last = point[len(point) - len(shape) :]
     return tuple(Integer(0) if n == 1 else p for n, p in zip(shape, last, strict=True))

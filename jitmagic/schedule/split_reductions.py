@@ -43,6 +43,7 @@ from ..loops.values import compute, constant, identity, where
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, may_assume
 from .dependencies import loads_of, storages, store_values
 from .legality import overwrites_reads
+from .products import products_of
 from .score import ROW, extent_of, extent_product
 from .substitution import Rebuilder, free_axes, fresh_axis
 from .tile import final_nest
@@ -111,6 +112,8 @@ class _Splitter:
     def split(self, nest: Nest) -> list[Step]:
         """Return the nests that replace this one, in order."""
         check()
+        if len(nest.outer) > 1 and products_of(nest.outer, store_values(nest.stores)):
+            return [nest]  # tensor cores take it in tiles
         nests: list[Nest] = []
         while (chosen := self._next(nest)) is not None:
             nodes, cut = chosen

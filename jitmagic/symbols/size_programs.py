@@ -1,4 +1,4 @@
-"""Compiles expressions of sizes to a natively evaluated program (extensions/runtime/sizes.h).
+"""Compiles expressions of sizes to a natively evaluated program (extensions/executor/size_code.h).
 
 In: nested tuples and lists with Sizes in them, ranges and relations. Out: the structure with a
 Register for each Size, and a SizeProgram. Given values for the symbols, the program computes the
@@ -52,9 +52,11 @@ def size_program(count: int, code: tuple[tuple[object, ...], ...]) -> SizeProgra
 class SizeCode:
     """A program under construction. Each number is computed once and has an index."""
 
-    def __init__(self, count: int) -> None:
-        """`count` is the number of values that the program will be called with."""
-        self._count = count
+    def __init__(self, count: int, register: Callable[[int], object] | None = None) -> None:
+        """`count` is the number of values that the program will be called with. `register` makes
+        the placeholder for the number of an index, by default the native one.
+        """
+        self._count, self._register = count, register or runtime_module().Register
         self._known: dict[Expr, int] = {}
         self._code: list[tuple[object, ...]] = []
         self._numbers = count
@@ -63,14 +65,27 @@ class SizeCode:
         """Set the symbols of the values, in order. A value may have several symbols."""
         self._known.update(zip(symbols, range(self._count), strict=True))
 
+    def define(self, symbol: Symbol, expr: Expr) -> None:
+        """Let a symbol stand for an expression of the others."""
+        self._known[symbol] = self.expr(expr)
+
     def program(self) -> SizeProgram:
         return size_program(self._count, tuple(self._code))
+
+    @property
+    def instructions(self) -> tuple[tuple[object, ...], ...]:
+        """Return the steps of the program so far, as extensions/executor/size_code.h reads them."""
+        return tuple(self._code)
 
     def expr(self, expr: Expr) -> int:
         """Return the index of the expression's number."""
         if expr not in self._known:
             self._known[expr] = self._add(*self._operation(expr))
         return self._known[expr]
+
+    def register(self, expr: Expr) -> object:
+        """Return the placeholder for the expression's number."""
+        return self._register(self.expr(expr))
 
     def _add(self, *step: object) -> int:
         self._code.append(step)
@@ -113,7 +128,7 @@ class SizeCode:
     def with_registers(self, part: object) -> object:
         """Return the structure with a Register for each Size; without any, the object itself."""
         if isinstance(part, Size):
-            return runtime_module().Register(self.expr(part.expr))
+            return self.register(part.expr)
         if not isinstance(part, tuple | list):  # fx has list subclasses of its own
             return part
         made = [one if type(one) in _PLAIN else self.with_registers(one) for one in part]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.autograd.autograd_function import fx_executable, make_callable
+from jitmagic.autograd.autograd_function import BackwardCache, fx_executable, make_callable
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.errors import CompileFailed, DoubleBackward
@@ -481,3 +481,13 @@ def test_equal_gradients_are_tensors_of_their_own_where_they_are_in_eager():
     for program in (two_biases, shared):
         call = compile_like(program, (t(5, 7), t(5, 7), t(5, 7)))[0]
         torch.testing.assert_close(clipped(lambda *xs, f=call: f(*xs)[0]), clipped(program))
+
+
+def test_only_backwards_that_this_process_compiles_are_changes():
+    graph, inputs = lift(program, (t(3, 4), t(4, 4)))
+    parts = partition(trace_joint(graph, [spec_of(x) for x in inputs]))
+    cache, changes = BackwardCache.of(lambda graph: "compiled", parts), []
+    cache.on_change = lambda: changes.append(cache.known())
+    cache.stored = {(): lambda: "stored"}  # by another process
+    assert (cache(), cache.known(), changes) == ("stored", {(): "stored"}, [])
+    assert (cache((0,)), changes) == ("compiled", [{(): "stored", (0,): "compiled"}])

@@ -110,3 +110,50 @@ def test_a_buffer_that_the_program_counts_in_is_not_frozen() -> None:
 
 def test_torch_compile_calls_it_freezing() -> None:
     assert make_options({"freezing": True}).freeze
+
+
+class _Quantised(nn.Module):
+    """A linear layer of int8 numbers with a scale per row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("weight", torch.randint(-127, 128, (32, 64), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(32) / 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight * self.scale[:, None])
+
+
+@pytest.mark.parametrize(("freeze", "written"), [(True, 0), ("dequantise", 1)])
+def test_quantised_weights_stay_small_by_default(freeze: bool | str, written: int) -> None:
+    module, x = _Quantised(), torch.randn(4, 64)
+    run = jitmagic.jit(
+        lambda x: module(x), options={"freeze": freeze, "on_error": "raise", "keep": "compiled"}
+    )
+    with torch.no_grad():
+        for _ in range(2):
+            _close(run, module, x)
+            module.weight.neg_()
+    (record,) = handle_of(run).journal.records
+    program = record.result("forward: lower")
+    shapes = [program.buffers[name].dtype for name in program.inputs]
+    assert shapes.count(torch.int8) == 1 - written
+
+
+def test_casts_of_autocast_run_once() -> None:
+    module, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)), torch.randn(4, 64)
+
+    def cast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x)
+
+    run = jitmagic.jit(cast, options={"freeze": True, "on_error": "raise", "keep": "compiled"})
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(run(x), cast(x), rtol=2e-2, atol=2e-2)
+            module[0].weight.mul_(1.5)
+    (record,) = handle_of(run).journal.records
+    program = record.result("forward: lower")
+    (own,) = [b for b in map(program.buffers.get, program.inputs) if b.dtype == torch.float32]
+    assert own.shape == x.shape, "weights and biases come as bfloat16"

@@ -6,30 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention as flex
 from torch.utils.checkpoint import checkpoint
 
+from tests.fuzz.generate import generate
+from tests.fuzz.program import load
 from tests.programs.control_flow.plain import TORCH
 from tests.programs.modules import operators_defined
 
 __all__ = ["PROGRAMS", "Case"]
 
 OPS = getattr(torch.ops, operators_defined.NAMESPACE)
-Make = Callable[[], Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """`build` returns what is compiled; `make` the arguments of a call."""
+    """`build` returns what is compiled; `calls` the arguments of each call."""
 
     name: str
     build: Callable[[], Callable[..., Any]]
-    make: Make
+    calls: Callable[[], Sequence[Sequence[Any]]]
     dynamic: bool = False
     checks: bool = False  # whether a function of the program runs again if guards of it fail
+    raises: tuple[type[BaseException], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}{'-sized' if self.dynamic else ''}"
@@ -57,11 +60,11 @@ def program(
             torch.manual_seed(3)
             return function() if isinstance(function, type) else function
 
-        def make() -> Sequence[Any]:
-            return [leaf(*shape) for shape in shapes]
+        def calls() -> Sequence[Sequence[Any]]:
+            return [[leaf(*shape) for shape in shapes]]
 
         for dynamic in (False, True) if sized else (False,):
-            PROGRAMS.append(Case(function.__name__, build, make, dynamic, checks))
+            PROGRAMS.append(Case(function.__name__, build, calls, dynamic, checks))
         return function
 
     return register
@@ -195,6 +198,21 @@ def gradient_inside(a: Tensor) -> Tensor:
     return a * g
 
 
+@program((4, 6), sized=False)
+def numpy_inside(a: Tensor) -> Tensor:
+    return a * torch.from_numpy(np.fft.fft(a.detach().numpy()).real.astype("float32"))
+
+
+@program((4, 6), checks=True)
+class CheckpointedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, a: Tensor) -> Tensor:
+        return checkpoint(self.layer, a, use_reentrant=False).sin()
+
+
 @program((4, 6))
 def checkpointed(a: Tensor) -> Tensor:
     return checkpoint(torch.sin, a * 2, use_reentrant=False).exp()
@@ -277,9 +295,25 @@ def results_of_results(a: Tensor) -> tuple[Tensor, Tensor]:
     return b, (b * 2).exp()
 
 
+def generated(seed: int) -> Case:
+    """Return a random program of the fuzzer."""
+    space: dict[str, Any] = {}
+
+    def build() -> Any:
+        space.update(load(generate(seed).source()))
+        return space["build"]()
+
+    return Case(
+        f"seed {seed}", build, lambda: [one() for one in space["CALLS"]], raises=(Exception,)
+    )
+
+
 @program((4, 6), (4, 6))
 def optimizer_step(a: Tensor, b: Tensor) -> Tensor:
     with torch.no_grad():
         b.mul_(0.9).add_(a, alpha=0.1)
         a.addcdiv_(b, b.abs().sqrt() + 1e-8, value=-1e-3)
     return b
+
+
+PROGRAMS += [generated(seed) for seed in range(40)]

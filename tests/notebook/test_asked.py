@@ -81,6 +81,7 @@ ROWS = {
     "on": Row("%compile early", ("early: not called yet",)),
     "status": Row("%compile_status", ("step: compiled: not measured yet, 2 variants",),
                   ("<th>speed</th>",)),
+    "cache": Row("%jit_cache", (r"jitmagic cache: [\d,]+ files?, ",), ("<th>last used</th>",)),
     "logs": Row(
         "jitmagic.logs('graph_breaks, recompiles, guards, graph_code, aot_graphs, kernels')\n"
         "early(x)\njitmagic.logs(trace=folder);",

@@ -12,7 +12,10 @@ from IPython.core.completer import provisionalcompleter
 
 import jitmagic
 
-OPTIONS = "--annotate --backend --dynamic --explain --fullgraph --mode --quiet --time".split()
+OPTIONS = [
+    *("--annotate", "--backend", "--dynamic", "--explain", "--fullgraph", "--lazy", "--mode"),
+    *("--quiet", "--time"),
+]
 MODES = ["default", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead"]
 CASES = {
     "%%compile --mo": ["--mode"],
@@ -28,6 +31,9 @@ CASES = {
     "%compile_off ": ["tagged"],
     "%compile_status plain tag": ["tagged"],
     "%jit_timeit --s": ["--seconds"],
+    "%jit_cache ": ["bundle", "clear", "list", "unbundle"],
+    "%jit_cache bundle x.jmz ": ["tagged"],
+    "%jit_cache clear --old": ["--older-than"],
 }
 
 

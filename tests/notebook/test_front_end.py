@@ -87,6 +87,7 @@ HELP = {
     "%%compile\nprint|(1)": ["Prints the values"],
     "y = 2\n%com|pile plain": ["%compile [--mode M] [--backend B] [--fullgraph] [--dynamic]"],
     "%jit_timeit| plain(1)": ["--seconds S", "--vs"],
+    "%jit_cache| clear": ["--older-than AGE", "bundle FILE"],
     "%compile_off plain|": ["%compile_off NAME"],
     "%timeit| 1": ["Time execution of a Python statement"],
     "tag|ged(1)": ["Signature", "tagged(x)"],

@@ -153,3 +153,22 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(UsageError, match="arguments of a call"):
         jitmagic.save(breaks, tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_aot_compiles_without_a_call(tmp_path):
+    called = []
+
+    def f(x, y):
+        called.append(1)
+        return (x * y).sum()
+
+    compiled = jitmagic.jit(f)
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    assert compiled.aot(x, y) is compiled
+    assert not called
+    handle = jitmagic.api.handle_of(compiled)
+    before = len(handle.journal)
+    compiled(x, y).backward()
+    assert len(handle.journal) == before  # nothing more is compiled, the backward neither
+    model = jitmagic.jit(nn.Linear(2, 2))
+    assert jitmagic.aot(model)((torch.ones(1, 2),), (torch.ones(4, 2),)) is model

@@ -283,7 +283,8 @@ def a_full_disk(place: Place) -> None:
 
 @kind(says="No space left on device")
 def a_disk_without_room_for_a_folder(place: Place) -> None:
-    place.library.unlink()
+    for path in place.kernels.iterdir():
+        path.unlink()
     _mount(place, "nr_inodes=1")
 
 

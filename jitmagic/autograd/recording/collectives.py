@@ -18,7 +18,7 @@ import torch
 from torch.fx import Node
 
 from ...errors import CompileFailed
-from ...graph.operators.operator_library import DEFINED, LIBRARY, is_registered
+from ...graph.operators.operator_library import DEFINED, LIBRARY, defines_operators, is_registered
 from ...graph.operators.shapes import infer
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
@@ -60,6 +60,7 @@ def _is_waited(node: Node) -> bool:
     return isinstance(parent, Node) and parent.target in _FORMS
 
 
+@defines_operators
 def _operator_of(op: OpOverload | None) -> OpOverload:
     """Return the operator for a collective, or the one that copies (None)."""
     return _waiting_copy() if op is None else _waited(op)

@@ -19,7 +19,13 @@ import torch
 from ...errors import CompileFailed
 from ...graph.nested import map_tensors
 from ...graph.node_meta import tensors_in
-from ...graph.operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
+from ...graph.operators.operator_library import (
+    DEFINED,
+    IN_PLACE,
+    LIBRARY,
+    defines_operators,
+    is_registered,
+)
 from ...graph.operators.registered import written_names
 from ...graph.operators.shapes import infer
 from ...graph.operators.without_meta import only_writes
@@ -59,6 +65,7 @@ def functional_form(func: OpOverload) -> Functional:
     return _functional_form(func, written_names(func))
 
 
+@defines_operators
 def _operator_of(func: OpOverload) -> OpOverload:
     return functional_form(func).op
 

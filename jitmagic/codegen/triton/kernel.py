@@ -17,10 +17,12 @@ import torch
 from ...loops.expr import Axis, AxisVar
 from ...loops.ir import Buffer, Load, Reduction, Store
 from ...loops.values import identity
+from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder
 from ...symbols.size import Dimension, is_same, upper_bound
 from ..loop_structure import Pass, Structure
+from ..products.dequantised_triton import dot_operands
 from .ops import WIDE, cast_text, closed, spread, typed
 from .tile import Tile, TileBlock
 from .values import TritonValues
@@ -47,19 +49,29 @@ _FOLD: Mapping[str, str] = {
 
 
 def kernel_lines(
-    kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    kernel: Structure,
+    tile: Tile,
+    names: Mapping[str, str],
+    buffers: Mapping[str, Buffer],
+    product: Product | None = None,
 ) -> list[str]:
-    """Return the body of the kernel, not indented."""
-    return _Kernel(kernel, tile, names, buffers).lines()
+    """Return the body of the kernel, not indented. `product`: tensor cores compute its sum."""
+    return _Kernel(kernel, tile, names, buffers, product).lines()
 
 
 class _Kernel(TritonValues):
     """Opens blocks and loops, accumulates reductions, performs stores."""
 
     def __init__(
-        self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self,
+        kernel: Structure,
+        tile: Tile,
+        names: Mapping[str, str],
+        buffers: Mapping[str, Buffer],
+        product: Product | None,
     ) -> None:
         super().__init__(kernel, tile, names, buffers)
+        self._product = product
         self._numbers = count()
         self._fence = _needs_fence(kernel, buffers)
 
@@ -125,6 +137,9 @@ class _Kernel(TritonValues):
             self._stores(part.stores)
             return
         block = self.tile.inner[part.axes]
+        if self._product is not None:
+            self._multiplied(self._product, block)
+            return
         if not block.single:
             self._looped(part, block)
             return
@@ -194,6 +209,32 @@ class _Kernel(TritonValues):
         self.close()
         for node, (held, extra) in zip(part.reductions, started, strict=True):
             self._fold(node, block, self._compensated(node, held, extra), extra)
+
+    def _multiplied(self, product: Product, block: TileBlock) -> None:
+        """Sum the products of two operands in steps, by tensor cores."""
+        rows, columns = self.tile.outer
+        held = self._name("acc")
+        self.line(f"{held} = tl.zeros([{rows.size}, {columns.size}], tl.float32)")
+        at = f"{block.name}_at"
+        self.open(
+            f"for {at} in tl.range(0, {self.size_text(block.extent)}, {block.size}, "
+            f"num_stages={self.tile.stages}):"
+        )
+        self.open_block(block, at, 1)
+        a, b = dot_operands(product)
+        for value in (a, b):
+            self.learn(value)
+        left, right = self._broadcast(self.use(a), {rows, block}), self.use(b)
+        right = self._broadcast(right, {columns, block})
+        if block.ragged:  # a scale that is not finite makes NaN of the zeros beyond the end
+            zero = typed(0, b.dtype)
+            right = f"tl.where({self.mask_of(block)}, {right}, {zero})"
+        left = self.name_of(f"tl.reshape({left}, [{rows.size}, {block.size}])")
+        right = self.name_of(f"tl.reshape({right}, [{columns.size}, {block.size}])")
+        exact = ', input_precision="ieee"' if a.dtype == torch.float32 else ""
+        self.line(f"{held} = tl.dot({left}, tl.trans({right}), {held}{exact})")
+        self.close()
+        self.define(product.total, f"tl.reshape({held}, [{rows.size}, {columns.size}, 1])")
 
     def _start(self, node: Reduction, block: TileBlock | None, steps: Dimension) -> tuple[str, str]:
         """Define the accumulators; return the values and their positions or rounding errors,

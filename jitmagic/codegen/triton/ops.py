@@ -46,6 +46,7 @@ TL_DTYPES: Mapping[torch.dtype, str] = {
     torch.int64: "tl.int64",
     torch.uint8: "tl.uint8",
     torch.bool: "tl.int1",
+    torch.float8_e4m3fn: "tl.float8e4nv",
 }
 HALVES = frozenset({torch.float16, torch.bfloat16})
 _INTEGERS = {16: torch.int16, 32: torch.int32, 64: torch.int64}

@@ -27,6 +27,7 @@ from ..attention.triton import attention_text
 from ..config import TritonConfig
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
+from ..products.dequantised_triton import dot_candidates, dot_product_in, dot_tile
 from ..scoped_text import argument_names, comment_lines
 from .kernel import kernel_lines
 from .ops import HELPERS, TL_DTYPES
@@ -58,7 +59,10 @@ class TritonRenderer:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
             return attention_candidates(nest)
-        return tile_candidates(structure(nest, buffers), target)
+        kernel = structure(nest, buffers)
+        if (product := dot_product_in(kernel)) is not None:
+            return dot_candidates(dot_tile(kernel, product, target, TritonConfig()))
+        return tile_candidates(kernel, target)
 
     def render(
         self,
@@ -109,12 +113,17 @@ def _function(
                 "triton", kernel.name, f"no Triton for {buffers[name].dtype} tensors"
             )
     overrides = config if isinstance(config, TritonConfig) else TritonConfig()
-    tile = choose_tile(kernel, target, overrides)
+    product = dot_product_in(kernel)
+    tile = (
+        choose_tile(kernel, target, overrides)
+        if product is None
+        else dot_tile(kernel, product, target, overrides)
+    )
     sizes = [symbol.name for symbol in kernel.symbols]
     names = argument_names(kernel.arguments, sizes, is_reserved)
     lines = [
         *comment_lines(kernel.origins, "#", _WIDTH),
-        *kernel_lines(kernel, tile, names, buffers),
+        *kernel_lines(kernel, tile, names, buffers, product),
     ]
     head = f"@triton.jit\ndef {kernel.name}({', '.join([*names.values(), *sizes])}):\n"
     grid = LaunchGrid((tile.programs, 1, 1), tile.warps)

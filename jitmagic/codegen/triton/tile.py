@@ -27,7 +27,7 @@ from ...symbols.size import Dimension, Size, hint_of, is_same, may_assume
 from ..config import TritonConfig
 from ..loop_structure import Structure, coefficient, offsets_in
 
-__all__ = ["FAR", "Tile", "TileBlock", "choose_tile", "tile_candidates"]
+__all__ = ["FAR", "Tile", "TileBlock", "choose_tile", "has_far_offsets", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
@@ -102,7 +102,7 @@ _DEFAULTS = TritonConfig()
 def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DEFAULTS) -> Tile:
     """Choose the tile of a program; non-zero overrides win."""
     inner = tuple(dict.fromkeys(part.axes for part in kernel.passes if part.axes))
-    wide = _sizes_reach_far(kernel) if kernel.symbols else _reaches_far(kernel)
+    wide = has_far_offsets(kernel)
     if not inner:
         tile = _points(kernel, target, wide, overrides)
     else:
@@ -146,6 +146,11 @@ def _row_candidates(tile: Tile) -> list[TritonConfig]:
 def _positions(kernel: Structure) -> list[Expr]:
     """Return all index arithmetic over axes: offsets, and indexes used as data."""
     return offsets_in(kernel) + [node.expr for node in kernel.free if isinstance(node, IndexValue)]
+
+
+def has_far_offsets(kernel: Structure) -> bool:
+    """Return whether element offsets need 64 bits."""
+    return _sizes_reach_far(kernel) if kernel.symbols else _reaches_far(kernel)
 
 
 def _reaches_far(kernel: Structure) -> bool:

@@ -63,7 +63,15 @@ __all__ = [
 AFTERWARDS = ", after the call"  # suffix of the name for the value of an input after the call
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 # Options that depend on the machine and are left out of scripts.
-_MACHINE_OPTIONS = ("background", "cache_dir", "compile_seconds", "cxx", "verify")
+_MACHINE_OPTIONS = (
+    "background",
+    "cache_dir",
+    "cache_size",
+    "compile_seconds",
+    "cxx",
+    "shared_caches",
+    "verify",
+)
 
 
 def changed_options(options: Options) -> dict[str, object]:

@@ -7,6 +7,7 @@ counts, which are collected here.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -120,7 +121,9 @@ class Explainer:
         if known is None:
             return found
         # Only calls of the tagged function itself were counted and timed, not those of the copy.
-        return replace(found, **_worth(known), ledger=ledger_of(known) or found.ledger)
+        notes = (*_loaded_notes(known), *found.notes)
+        own_ledger = ledger_of(known) or found.ledger
+        return replace(found, **_worth(known), ledger=own_ledger, notes=notes)
 
     @property
     def now(self) -> Explanation | None:
@@ -178,7 +181,9 @@ def _worth(handle: Handle) -> dict[str, Any]:
 def _matching_entry(
     target: object, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Entry | None:
-    """Return the compiled variant that a call would run; None if there is none."""
+    """Return the compiled variant that a call would run; None if there is none, or if another
+    process has compiled it, so that there are no graphs to report.
+    """
     if handle_of(target) is None:
         return None
     try:
@@ -186,8 +191,20 @@ def _matching_entry(
     except TypeError:  # the call itself raises it later, with Python's message
         return None
     entry = next((entry for entry in handle.dispatcher.entries if entry.check(values)), None)
-    is_compiled = entry is not None and isinstance(entry.notes.outcome, Compiled)
-    return entry if is_compiled else None
+    if entry is None or entry.notes.is_loaded or not isinstance(entry.notes.outcome, Compiled):
+        return None
+    return entry
+
+
+def _loaded_notes(handle: Handle) -> tuple[str, ...]:
+    """Return a sentence for each variant in use that another process has compiled."""
+    times = [record.loaded for record in handle.journal if record.frame == handle.serial]
+    at = [time.strftime("%d %b %H:%M", time.localtime(one)) for one in times if one is not None]
+    return tuple(
+        f"the tagged function runs code that was loaded, compiled {one} by another run; this "
+        "report is of a copy that was compiled now"
+        for one in dict.fromkeys(at)
+    )
 
 
 def _run_variant(

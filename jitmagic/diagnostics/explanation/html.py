@@ -20,7 +20,7 @@ from .footprint import Footprint
 from .highlight import Piece, highlighted
 from .page import page_of
 
-__all__ = ["STYLE", "card_body", "html_body", "html_report", "table_html"]
+__all__ = ["STYLE", "card_body", "grid_html", "html_body", "html_report", "table_html"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _COLOURS = 7  # style.css has the colours .k0 to .k6 for kernels
@@ -72,6 +72,11 @@ def card_body(card: object) -> str:
 def table_html(table: object) -> str:
     """Return the table of `status` as HTML, with STYLE."""
     return STYLE + _rendered("status.html", table=table)
+
+
+def grid_html(grid: object) -> str:
+    """Return a table with a title, columns, rows of texts and notes as HTML, with STYLE."""
+    return STYLE + _rendered("grid.html", grid=grid)
 
 
 def _rendered(name: str, **values: object) -> str:

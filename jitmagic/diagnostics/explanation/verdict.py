@@ -134,7 +134,7 @@ def _unmeasured(handle: Handle, is_compiled: bool) -> Verdict:
     if is_compiled:
         return UNMEASURED
     if handle.building is not None:
-        return Verdict(UNKNOWN, "not measured yet", "its kernels are being built")
+        return Verdict(UNKNOWN, "not measured yet", "it is being compiled")
     if handle.given_up is not None:
         return Verdict(PLAIN, "runs as plain Python", handle.given_up.why)
     entries = handle.dispatcher.entries

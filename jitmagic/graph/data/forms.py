@@ -15,12 +15,15 @@ from collections.abc import Callable
 import torch
 
 from ...lazy_dataclass import dataclass
+from ...symbols.context_facts import ContextFacts
 from ...symbols.expr import Expr
 from ...torch_types import OpOverload
 
 __all__ = [
+    "ContextFacts",
     "FormData",
     "GraphData",
+    "LiveData",
     "MetaTensor",
     "NamedObject",
     "NodeData",
@@ -69,9 +72,14 @@ class MetaTensor:
     memory: int
 
 
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.view(-1).view(torch.uint8)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorData:
-    """Holds a tensor that is a constant of the graph. Equal ones have equal elements."""
+    """Holds a tensor that is a constant of the graph. Equal ones have the same bytes."""
 
     tensor: torch.Tensor
 
@@ -79,8 +87,8 @@ class TensorData:
         if not isinstance(other, TensorData):
             return NotImplemented
         one, two = self.tensor, other.tensor
-        alike = (one.dtype, one.device, one.stride()) == (two.dtype, two.device, two.stride())
-        return one is two or (alike and torch.equal(one, two))
+        alike = (one.dtype, one.device, one.shape) == (two.dtype, two.device, two.shape)
+        return one is two or (alike and torch.equal(_bytes_of(one), _bytes_of(two)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -114,6 +122,15 @@ class FormData:
     """Stands for the number, in this process, of a form of flex_attention."""
 
     form: object
+
+
+@dataclass(frozen=True, slots=True)
+class LiveData:
+    """Stands for a live object that the caller of `graph_data` has turned into data: the guards of
+    a function that runs again if one fails, its code, an object of the program.
+    """
+
+    data: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,20 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...compat.pytree import tree_flatten, tree_unflatten
 from ...errors import CannotKeep
+from ...lazy_dataclass import dataclass
 from ...symbols.context import Context
 from ...symbols.predicates import Predicates
 from ..targets.attention_kernels import WithKernels
 from ..targets.control_flow import Body, ControlFlow
 from ..targets.flex_attention import FlexAttention
+from ..targets.object_makers import Function, Make
 from ..targets.recomputed import Recomputed, Rerun
 from ..targets.regions import FunctionCall, HookCall, ProgramBackward
 from ..targets.transforms import Pattern, Pull, PythonCall, Transformed
 from ..triton.launches import Launch
 from ..wrappers.wrapping import WithTorchFunctions
 
-__all__ = ["CLASSES", "Row"]
+__all__ = ["CLASSES", "Live", "Row", "is_made_of_parts", "maker_of"]
 
 
 class Row(NamedTuple):
@@ -61,17 +63,26 @@ def _function_call(
     return Row(parts, make)
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Marks a live part of an object: guards, code, a namespace."""
+
+    value: Any
+
+
+def _with_guards(make: Make, guards: tuple[object, ...]) -> tuple[Make, object]:
+    """Return what to store of a recipe that is used if one of the guards fails."""
+    return (make, Live(guards)) if guards else (_never, ())
+
+
 def _program_backward(original: ProgramBackward) -> tuple[Any, ...]:
-    if original.guards:
-        raise CannotKeep("the backward of an autograd function relies on Python's state")
-    return ()
+    return _with_guards(original.make, original.guards)
 
 
 def _rerun(rerun: Rerun) -> tuple[Any, ...]:
-    if rerun.guards:
-        raise CannotKeep("a checkpointed function relies on Python's state")
-    last = rerun.keeps_draws, rerun.has_policy, rerun.is_reentrant
-    return rerun.entering, rerun.names, *last
+    make, guards = _with_guards(rerun.make, rerun.guards)
+    settings = rerun.keeps_draws, rerun.has_policy, rerun.is_reentrant
+    return make, rerun.entering, rerun.names, guards, *settings
 
 
 def _recomputed(region: Recomputed) -> tuple[Any, ...]:
@@ -81,7 +92,7 @@ def _recomputed(region: Recomputed) -> tuple[Any, ...]:
 
 
 def _never(*unused: object) -> NoReturn:
-    """Stand in for a function that runs if a guard fails, where there are no guards."""
+    """Stand in for a recipe that is used if a guard fails, where there are no guards."""
     raise AssertionError("a function without guards was asked to run again")
 
 
@@ -102,6 +113,7 @@ def _with_result(made: Any, result: Pattern | None) -> Any:
 _TRANSFORMED = attrgetter(
     *("transform", "settings", "takes_function", "region", "feeds", "arguments", "answer", "made")
 )
+_FUNCTION = attrgetter("name", "defaults", "keyword_defaults", "cells")
 _LAUNCH = attrgetter("kernel", "parameters", "tensors", "written", "numbers", "grids")
 
 CLASSES: dict[type, Row] = {
@@ -112,14 +124,14 @@ CLASSES: dict[type, Row] = {
         is_shared=True,
     ),
     Recomputed: Row(_recomputed, Recomputed, is_shared=True),
-    Rerun: Row(
-        _rerun,
-        lambda entering, names, *last: Rerun(_never, entering, names, (), *last),
-        is_shared=True,
-    ),
+    Rerun: Row(_rerun, Rerun, is_shared=True),
     FunctionCall: _function_call(FunctionCall),
     HookCall: _function_call(HookCall),
-    ProgramBackward: Row(_program_backward, lambda: ProgramBackward(_never, ())),
+    Function: Row(
+        lambda one: (Live(one.code), Live(one.globals), *_FUNCTION(one)),
+        Function,
+    ),
+    ProgramBackward: Row(_program_backward, ProgramBackward),
     ControlFlow: Row(
         attrgetter("kind", "bodies", "given", "carried", "differentiable", "ints"), ControlFlow
     ),
@@ -145,3 +157,30 @@ CLASSES: dict[type, Row] = {
         lambda function, args, keywords: partial(function, *args, **keywords),
     ),
 }
+
+
+_PACKAGE = f"{__name__.partition('.')[0]}."
+_GRAPHS = f"{_PACKAGE}graph."
+
+
+def is_made_of_parts(cls: type) -> bool:
+    """Return whether calling the class with any parts has no effects: one of torch's named tuples,
+    or a frozen dataclass of the package that is compared by identity, or that only graphs have.
+    """
+    if cls.__module__ == "torch.return_types":
+        return True
+    settings = getattr(cls, "__dataclass_params__", None)
+    if settings is None or not settings.frozen or not cls.__module__.startswith(_PACKAGE):
+        return False
+    return not settings.eq or cls.__module__.startswith(_GRAPHS)
+
+
+def maker_of(cls: type) -> Callable[..., object]:
+    """Return the function that makes an object of its parts. Raises CannotKeep for a class that
+    stored graphs never have.
+    """
+    if (row := CLASSES.get(cls)) is not None:
+        return row.make
+    if not is_made_of_parts(cls):
+        raise CannotKeep(f"a stored graph has no {cls.__name__}")
+    return cls

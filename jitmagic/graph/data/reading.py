@@ -15,17 +15,20 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...errors import CannotKeep
 from ...symbols.expr import Expr
 from ...symbols.predicates import fresh_symbol, is_fresh
 from ...symbols.size import Size, SizeFloat
 from ...symbols.symbolic_numbers import Symbol
 from ..fresh_meta import META
 from ..lazy_module import LazyModule, add_node
+from ..operators.operator_library import DEFINERS
 from ..symbolic.sym_node import as_torch, sizes_in
 from ..targets.attention_operators import number_of
 from .forms import (
     FormData,
     GraphData,
+    LiveData,
     MetaTensor,
     NamedObject,
     NodeRef,
@@ -37,25 +40,30 @@ from .forms import (
     TensorData,
 )
 from .names import object_at
-from .objects import CLASSES
+from .objects import maker_of
 from .writing import PLAIN
 
 __all__ = ["graph_of", "restored"]
 
 
-def graph_of(data: GraphData) -> GraphModule:
-    """Return the graph of data that `graph_data` returned."""
-    return _Reader(data.shared).graph(data)
+Live = Callable[[Any], object]
 
 
-def restored(data: Stored) -> Any:
+def graph_of(data: GraphData, live: Live | None = None) -> GraphModule:
+    """Return the graph of data that `graph_data` returned. `live` returns the live objects of their
+    data. The caller sets the checks of guards, as for a new graph.
+    """
+    return _Reader(data.shared, live).graph(data)
+
+
+def restored(data: Stored, live: Live | None = None) -> Any:
     """Return the structure of data that `stored` returned."""
-    return _Reader(data.shared).value(data.value)
+    return _Reader(data.shared, live).value(data.value)
 
 
 class _Reader:
-    def __init__(self, shared: Sequence[ObjectData]) -> None:
-        self._shared = shared
+    def __init__(self, shared: Sequence[ObjectData], live: Live | None) -> None:
+        self._shared, self._live_of = shared, live
         self._objects: dict[int, object] = {}  # those of `shared` that exist, by index
         self._nodes: list[Node] = []  # of the graph that is being made
         self._known: dict[int, Any] = {}  # by id of data, which `shared` and the caller hold
@@ -135,17 +143,25 @@ class _Reader:
         return self._objects[data.index]
 
     def _object(self, data: ObjectData) -> object:
-        row = CLASSES.get(data.cls)  # None: a frozen dataclass, or one of torch.return_types
-        return (data.cls if row is None else row.make)(*map(self.value, data.parts))
+        return maker_of(data.cls)(*map(self.value, data.parts))
 
     def _operator(self, data: OperatorData) -> object:
+        if data.make not in DEFINERS:
+            raise CannotKeep(f"{data.make} defines no operator")
         return data.make(*map(self.value, data.args))
 
     def _form(self, data: FormData) -> int:
         return number_of(self.value(data.form))
 
+    def _live(self, data: LiveData) -> object:
+        if self._live_of is None:
+            raise CannotKeep("the graph has live objects of another process")
+        return self._live_of(data.data)
+
     def _named(self, data: NamedObject) -> object:
-        return object_at(data.module, data.name)
+        if (found := object_at(data.module, data.name)) is None:
+            raise CannotKeep(f"{data.module} has no {data.name}")
+        return found
 
     # -- sizes and tensors -----------------------------------------------------------------------
 
@@ -199,6 +215,7 @@ _READERS: dict[type, Callable[[_Reader, Any], object]] = {
     OperatorData: _Reader._operator,
     FormData: _Reader._form,
     NamedObject: _Reader._named,
+    LiveData: _Reader._live,
     TensorData: _Reader._tensor,
     MetaTensor: _Reader._meta,
     GraphData: _Reader.graph,

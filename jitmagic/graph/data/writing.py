@@ -26,13 +26,15 @@ from ...symbols.size import Size, SizeFloat
 from ...symbols.symbolic_numbers import Symbol
 from ..memory import storage_under
 from ..node_meta import KEYS
-from ..operators.operator_library import DEFINED
+from ..operators.foreign import name_of as name_in_namespace
+from ..operators.operator_library import DEFINED, has_number
 from ..symbolic.sym_node import as_dimension, as_dimensions
 from ..targets.attention_operators import FLEX_OPERATORS, form_of
 from ..triton.writes import function_of
 from .forms import (
     FormData,
     GraphData,
+    LiveData,
     MetaTensor,
     NamedObject,
     NodeData,
@@ -45,7 +47,7 @@ from .forms import (
     TensorData,
 )
 from .names import is_function, name_of, object_at
-from .objects import CLASSES, Row
+from .objects import CLASSES, Live, Row, is_made_of_parts
 
 __all__ = ["PLAIN", "graph_data", "stored"]
 
@@ -55,27 +57,42 @@ PLAIN = frozenset({
 })  # fmt: skip
 
 
-def graph_data(gm: GraphModule, *, with_values: bool = True) -> GraphData:
-    """Return the data of a graph. `with_values`: keep the meta tensors of a torch-level graph,
-    without which it runs but cannot be compiled. Raises CannotKeep.
+def graph_data(
+    gm: GraphModule,
+    *,
+    with_values: bool = True,
+    live: Callable[[Any], object] | None = None,
+) -> GraphData:
+    """Return the data of a graph. Raises CannotKeep.
+
+    with_values: keep the meta tensors of a torch-level graph, without which it runs but cannot be
+    compiled
+    live: returns the data of live objects: guards, code and namespaces that backwards of the
+    program rely on, objects of the program. None: a graph that has some is refused
     """
-    writer = _Writer(with_values)
+    writer = _Writer(with_values, live)
     data = writer.graph(gm)
     return replace(data, shared=tuple(writer.shared))
 
 
-def stored(value: object, *, with_values: bool = True) -> Stored:
+def stored(
+    value: object,
+    *,
+    with_values: bool = True,
+    live: Callable[[Any], object] | None = None,
+) -> Stored:
     """Return the data of a structure: graphs as GraphData in frozen dataclasses, tuples, lists and
-    dicts. Raises CannotKeep.
+    dicts; `graph_data` has the other arguments. Raises CannotKeep.
     """
-    writer = _Writer(with_values)
+    writer = _Writer(with_values, live)
     data = writer.value(value)
     return Stored(data, tuple(writer.shared))
 
 
 class _Writer:
-    def __init__(self, with_values: bool) -> None:
+    def __init__(self, with_values: bool, live: Callable[[Any], object] | None) -> None:
         self.shared: list[ObjectData] = []
+        self._live_data = live
         self._with_values = with_values
         self._nodes: dict[Node, NodeRef] = {}
         self._places: dict[int, Shared] = {}  # of shared objects, by id
@@ -143,8 +160,8 @@ class _Writer:
             return self.graph(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if type(value).__module__ == "torch.return_types":
-            return ObjectData(type(value), (self._tuple(tuple(value)),))
+        if is_made_of_parts(type(value)):
+            return ObjectData(type(value), self._tuple(_parts_of(value)))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             made = self._tuple(tuple(value))
             return value if made == value else type(value)._make(made)  # type: ignore[attr-defined]
@@ -167,14 +184,11 @@ class _Writer:
         return place
 
     def _dataclass(self, value: Any) -> Any:
-        """Return a frozen dataclass with data in its fields, the same one if nothing changes. One
-        that is compared by its identity becomes an ObjectData.
-        """
+        """Return a frozen dataclass with data in its fields, the same one if nothing changes."""
         if not value.__dataclass_params__.frozen:
             raise CannotKeep(f"a {type(value).__name__} may change")
         if not value.__dataclass_params__.eq:
-            parts = [self.value(getattr(value, one.name)) for one in fields(value)]
-            return ObjectData(type(value), tuple(parts))
+            raise CannotKeep(f"a {type(value).__name__} is known by its identity")
         changed = {}
         for one in fields(value):
             before = getattr(value, one.name)
@@ -189,19 +203,34 @@ class _Writer:
         if isinstance(value, Enum):
             return value
         if is_function(value):
-            if name_of(value) is None:
-                name = getattr(value, "__qualname__", type(value).__name__)
-                raise CannotKeep(f"no module has the function {name}")
-            return value
+            return self._function(value)
         if function_of(value) is not None:
             return self._kernel(value)
-        raise CannotKeep(f"a {type(value).__module__}.{type(value).__qualname__} is no data")
+        if self._live_data is None:
+            raise CannotKeep(f"a {type(value).__module__}.{type(value).__qualname__} is no data")
+        return LiveData(self._live_data(value))
+
+    def _function(self, value: Any) -> Any:
+        """Return the function; its name, if that is not the one that it has itself."""
+        name = getattr(value, "__qualname__", type(value).__name__)
+        if (found := name_of(value)) is None:
+            if self._live_data is None:
+                raise CannotKeep(f"no module has the function {name}")
+            return LiveData(self._live_data(value))
+        return NamedObject(*found) if "<locals>" in name else value
 
     def _operator(self, value: Any) -> Any:
         """Return an operator; of one that is defined on demand, how to define it."""
+        if isinstance(value, OpOverloadPacket):
+            return NamedObject("torch.ops", ".".join(name_in_namespace(value)))
         if value in DEFINED:
             make, args = DEFINED[value]
             return OperatorData(make, tuple([self.value(arg) for arg in args]))
+        if value in FLEX_OPERATORS:  # whose form is data too
+            parts = value.namespace, value._opname, value._overloadname
+            return NamedObject("torch.ops", ".".join(parts))
+        if has_number(value):
+            raise CannotKeep(f"{value} is an operator of this process")
         return value
 
     def _kernel(self, kernel: Any) -> NamedObject:
@@ -237,6 +266,12 @@ class _Writer:
         if node not in self._nodes:
             raise CannotKeep(f"{node} belongs to another graph")
         return self._nodes[node]
+
+    def _live_part(self, part: Live) -> LiveData:
+        if self._live_data is None:
+            kind = "guards" if isinstance(part.value, tuple) else type(part.value).__name__
+            raise CannotKeep(f"a backward of the program needs {kind}, which are no data")
+        return LiveData(self._live_data(part.value))
 
     # -- sizes and tensors -----------------------------------------------------------------------
 
@@ -277,6 +312,13 @@ class _Writer:
         return MetaTensor(shape, stride, tensor.dtype, offset, tensor.requires_grad, memory)
 
 
+def _parts_of(value: Any) -> tuple[object, ...]:
+    """Return the arguments that make an equal object."""
+    if isinstance(value, tuple):  # of torch.return_types
+        return (tuple(value),)
+    return tuple([getattr(value, one.name) for one in fields(value)])
+
+
 _WRITERS: dict[type, Callable[[_Writer, Any], object]] = {
     Node: _Writer._node_ref,
     tuple: _Writer._tuple,
@@ -288,6 +330,7 @@ _WRITERS: dict[type, Callable[[_Writer, Any], object]] = {
     set: _Writer._set,
     frozenset: _Writer._set,
     torch.Size: _Writer._shape,
+    Live: _Writer._live_part,
     Size: _Writer._size,
     SizeFloat: _Writer._size,
     torch.SymInt: _Writer._sym,

@@ -17,7 +17,7 @@ from ...lazy_dataclass import dataclass
 from ...torch_types import OpOverload
 from ..node_meta import tensors_in
 from .foreign import NUMBER_TYPES, TENSOR_TYPES
-from .operator_library import DEFINED, LIBRARY, is_registered
+from .operator_library import DEFINED, LIBRARY, defines_operators, is_registered
 from .registered import fake_of
 
 __all__ = ["TensorForm", "tensor_form"]
@@ -46,6 +46,7 @@ def tensor_form(op: OpOverload) -> TensorForm | None:
     return None if not any(kinds) else _form(op, kinds)
 
 
+@defines_operators
 def _operator_of(op: OpOverload) -> OpOverload:
     form = tensor_form(op)
     assert form is not None

@@ -23,7 +23,7 @@ from ...compat.modes import BelowAutograd
 from ...torch_types import Args
 from ..fresh_meta import fresh_meta
 from ..symbolic.sym_node import sizes_in, with_hints
-from .operator_library import LIBRARY, is_registered
+from .operator_library import LASTING, LIBRARY, is_registered
 from .shape_rules import infers
 
 __all__ = [
@@ -58,6 +58,7 @@ if not is_registered("lstm_layer"):  # it stays registered if jitmagic is import
     LIBRARY.define(f"lstm_layer{_SCHEMA}")
     LIBRARY.impl("lstm_layer", _train_layer, "CPU")
 LSTM_LAYER: Any = torch.ops.jitmagic.lstm_layer.default
+LASTING.add(LSTM_LAYER)
 
 
 def is_fused_lstm(operator: object, input: Tensor, states: Sequence[Tensor]) -> bool:

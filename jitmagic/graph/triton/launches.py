@@ -23,7 +23,13 @@ import torch
 
 from ...lazy_dataclass import dataclass, field, replace
 from ...torch_types import OpOverload
-from ..operators.operator_library import DEFINED, IN_PLACE, LIBRARY, is_registered
+from ..operators.operator_library import (
+    DEFINED,
+    IN_PLACE,
+    LIBRARY,
+    defines_operators,
+    is_registered,
+)
 from .writes import function_of
 
 __all__ = [
@@ -295,6 +301,7 @@ def kernel_name(target: object) -> str | None:
     return None if launch is None else launch.name
 
 
+@defines_operators
 def operator_of(launch: Launch) -> OpOverload:
     """Return the operator of a launch; equal launches share one."""
     key = launch.key

@@ -1,7 +1,7 @@
 // Element types of generated kernels.
 //
 // In: the dtypes of torch as C++ types. Out: `bf16` and `f16` (storage only: convert to float,
-// compute, convert back), traits, and `convert<U>(x)` between scalars. Invariant: float -> bf16/f16
+// compute, convert back), `f8`, float8_e4m3fn (only read: convert to float), traits, and `convert<U>(x)` between scalars. Invariant: float -> bf16/f16
 // rounds to nearest even, NaN stays NaN, overflow goes to infinity, as torch does. float -> integer
 // truncates; out of range is unspecified but never traps. anything -> bool is x != 0.
 #pragma once
@@ -40,6 +40,9 @@ struct bf16 {
 struct f16 {
     uint16_t bits;
 };
+struct f8 {
+    uint8_t bits;
+};
 
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
@@ -57,6 +60,8 @@ template <class A, class B> struct pick_type<false, A, B> {
 
 template <class T> constexpr bool is_real = same<T, float> || same<T, double>;
 template <class T> constexpr bool is_half = same<T, bf16> || same<T, f16>;
+// A type of bits that are converted to float before anything is computed.
+template <class T> constexpr bool is_stored = is_half<T> || same<T, f8>;
 template <class T> constexpr bool is_bool = same<T, bool>;
 template <class T> constexpr bool is_int =
     same<T, int8_t> || same<T, uint8_t> || same<T, int16_t> || same<T, uint16_t> ||
@@ -120,6 +125,12 @@ JM_INLINE f16 to_f16(float x) {
         return {uint16_t(sign | (bit_cast<uint32_t>(bit_cast<float>(mag) + 0.5f) - 0x3f000000u))};
     }
     return {uint16_t(sign | ((mag - 0x38000000u + 0xfff + ((mag >> 13) & 1)) >> 13))};
+}
+
+// The bits of an f16 that is 2^8 times smaller, denormals included. 0x7f and 0xff are NaN.
+JM_INLINE float widen(f8 x) {
+    uint16_t half = uint16_t((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7);
+    return (x.bits & 0x7f) == 0x7f ? __builtin_nanf("") : widen(f16{half}) * 256.0f;
 }
 
 JM_INLINE double widen(double x) { return x; }

@@ -48,6 +48,9 @@ template <> struct lane_of<bf16> {
 template <> struct lane_of<f16> {
     using type = uint16_t;
 };
+template <> struct lane_of<f8> {
+    using type = uint8_t;
+};
 template <> struct lane_of<bool> {
     using type = int32_t;
 };

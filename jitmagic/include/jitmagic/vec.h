@@ -15,8 +15,8 @@
 // COMPILERS g++ from 10 on, clang++ from 14 on.
 //
 // TYPES
-//   T: float double int8_t … int64_t uint8_t … uint64_t bool, and bf16 f16 for storage only (load,
-//   store, where, convert: compute in float). N: a power of two >= 2. Use ONE N for all dtypes of a
+//   T: float double int8_t … int64_t uint8_t … uint64_t bool, bf16 f16 for storage only (load,
+//   store, where, convert: compute in float), and f8 (float8_e4m3fn: load, convert to float). N: a power of two >= 2. Use ONE N for all dtypes of a
 //   loop: lanes<float> (16 / 8 / 4), twice that to overlap long chains, or lanes<double> where all
 //   is double. A Vec larger than a register is a pair of halves; smaller ones are fine too.
 //   Vec<bool, N> IS the mask type (alias Mask<N>): comparisons give it, `where` takes it,
@@ -96,12 +96,12 @@ template <class T, int N> struct Vec {
                 storage{};   // minus, not plus: exact for -0, and the compiler knows it
     }
     static JM_INLINE lane as_lane(T x) {
-        if constexpr (is_half<T>) return x.bits;
+        if constexpr (is_stored<T>) return x.bits;
         else if constexpr (is_bool<T>) return -lane(x);
         else return x;
     }
     static JM_INLINE T from_lane(lane x) {
-        if constexpr (is_half<T>) return {x};
+        if constexpr (is_stored<T>) return {x};
         else if constexpr (is_bool<T>) return x != 0;
         else return x;
     }
@@ -281,6 +281,13 @@ template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
     F scaled = (F)rest * 0x1p112f;
     return Vec<float, N>((F)((rest >= 0x0f800000u ? rest + 0x70000000u : (U)scaled) | sign));
 }
+template <int N> JM_INLINE Vec<float, N> widen(Vec<f8, N> a) {
+    using H = raw<uint16_t, N>;
+    H b = __builtin_convertvector(a.v, H);
+    auto v = widen(Vec<f16, N>((b & 0x80) << 8 | (b & 0x7f) << 7)).v * 256.0f;
+    // 480 and -480 stand for NaN.
+    return Vec<float, N>(v * v == 230400.0f ? v * __builtin_nanf("") : v);
+}
 template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
 #if JM_AVX512
     if constexpr (N == 16)
@@ -302,9 +309,9 @@ template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
 template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
     if constexpr (same<U, T>) return a;
     else if constexpr (detail::split<T, N> || detail::split<U, N> ||
-                       ((is_half<T> || is_half<U>) && Vec<float, N>::wide))
+                       ((is_stored<T> || is_half<U>) && Vec<float, N>::wide))
         return join(convert<U>(a.lo()), convert<U>(a.hi()));
-    else if constexpr (is_half<T>) return convert<U>(detail::widen(a));
+    else if constexpr (is_stored<T>) return convert<U>(detail::widen(a));
     else if constexpr (is_bool<U>) return detail::mask_from<raw<signed_of<T>, N>, N>(a.v != T(0));
     else if constexpr (same<U, bf16>) return detail::to_bf16(convert<float>(a));
     else if constexpr (same<U, f16>) return detail::to_f16(convert<float>(a));

@@ -40,8 +40,8 @@ from .control_flow import BodyCall, TracedBody, with_captured
 
 __all__: list[str] = []
 
-_MODULE = "torch.nn.attention.flex_attention"
-_NAME = f"{_MODULE}.flex_attention"
+_OF_TORCH = "torch.nn.attention.flex_attention"
+_NAME = f"{_OF_TORCH}.flex_attention"
 _TENSORS = ("query", "key", "value")
 _NAMES = (*_TENSORS, "score_mod", "block_mask", "scale", "enable_gqa", "return_lse")
 _MODULE, _WHOLE = "_operator", 1 << 30  # the block size of a mask without blocks
@@ -51,7 +51,7 @@ _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
 _ONE = (1, 1, 1, 1)
 
 
-@handles_named(_MODULE, "flex_attention")
+@handles_named(_OF_TORCH, "flex_attention")
 def _flex_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > len(_NAMES):
         _refuse("so many positional arguments")
@@ -138,7 +138,7 @@ def _mask_function(
 
 def _no_mask() -> object:
     """Return torch's function for no mask. The mask that may hold it is of the same module."""
-    return sys.modules[_MODULE].noop_mask
+    return sys.modules[_OF_TORCH].noop_mask
 
 
 def _constant(machine: Machine, mask: Value, name: str) -> Any:
@@ -233,7 +233,7 @@ def _called(
     return _tensor(result)
 
 
-@handles_named(_MODULE, "create_mask")
+@handles_named(_OF_TORCH, "create_mask")
 def _create_mask(
     machine: Machine,
     mod_fn: Value,

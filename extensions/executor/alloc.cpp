@@ -4,11 +4,11 @@
 // Blocks are powers of two, 64-byte aligned, and cached per size class up to a small bound, so that memory is
 // returned when a notebook drops its tensors. A block may be freed on any thread.
 
-#include <Python.h>  // before all others: it configures the system's headers
-
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/copy.h>
@@ -19,7 +19,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include "runtime.h"
+#include "memory.h"
 
 namespace jitmagic {
 namespace {
@@ -47,7 +47,7 @@ int log_of(size_t nbytes) {
 
 // The deleter encodes the size class, so that a block needs no header.
 template <int Log>
-void give_back(void* block) {
+void give_back_small(void* block) {
   SizeClass& own = size_classes()[Log];
   {
     std::lock_guard<std::mutex> hold(own.mutex);
@@ -61,7 +61,7 @@ void give_back(void* block) {
 
 template <int... Logs>
 constexpr std::array<c10::DeleterFnPtr, sizeof...(Logs)> deleters(std::integer_sequence<int, Logs...>) {
-  return {&give_back<Logs>...};
+  return {&give_back_small<Logs>...};
 }
 
 constexpr auto kDeleters = deleters(std::make_integer_sequence<int, kLargestLog + 1>{});
@@ -85,6 +85,16 @@ c10::DataPtr take_block(size_t nbytes) {
 }
 
 }  // namespace
+
+void set_nbytes(TensorLayout& layout) {
+  int64_t last = 0;
+  bool empty = false;
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    empty |= layout.sizes[d] == 0;
+    last += (layout.sizes[d] - 1) * layout.strides[d];
+  }
+  layout.nbytes = empty ? 0 : size_t(last + 1) * c10::elementSize(layout.dtype);
+}
 
 c10::Storage make_storage(size_t nbytes, c10::Device device) {
   if (device.is_cpu() && nbytes > 0) {

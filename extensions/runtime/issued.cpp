@@ -1,4 +1,7 @@
-#include "warned.h"
+// Passes the warnings of a graph to Python, at the line of their call: the frame around a compiled graph is at its
+// function's first line.
+
+#include "issued.h"
 
 #include <string>
 #include <variant>
@@ -29,11 +32,6 @@ PyObject* registry_in(PyObject* globals) {
 }
 
 }  // namespace
-
-void WarningCollector::process(const c10::Warning& warning) {
-  if (!warned_) warned_ = std::make_unique<PendingWarnings::element_type>();
-  warned_->emplace_back(warning, &call_);
-}
 
 bool issue_warnings(const PendingWarnings& warned) {
   PyObject* globals = PyEval_GetGlobals();

@@ -1,5 +1,5 @@
-// Warnings of ATen calls, reported at the user's line: the frame around a compiled graph is at its function's first
-// line. They are collected until the graph has run, since it may run without the GIL.
+// Collects the warnings of ATen calls until the graph has run: Python reports them at the user's line, and a graph may
+// run without the GIL.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "plan.h"
+#include "program.h"
 
 namespace jitmagic {
 
@@ -19,15 +19,16 @@ using PendingWarnings = std::unique_ptr<std::vector<std::pair<c10::Warning, cons
 class WarningCollector : public c10::WarningHandler {
  public:
   WarningCollector(PendingWarnings& warned, const Call& call) : warned_(warned), call_(call), guard_(this) {}
-  void process(const c10::Warning& warning) override;
+
+  void process(const c10::Warning& warning) override {
+    if (!warned_) warned_ = std::make_unique<PendingWarnings::element_type>();
+    warned_->emplace_back(warning, &call_);
+  }
 
  private:
   PendingWarnings& warned_;
   const Call& call_;
   c10::WarningUtils::WarningHandlerGuard guard_;
 };
-
-// Passes them to Python's `warnings`; false: a filter turned one into an exception, which is set.
-bool issue_warnings(const PendingWarnings& warned);
 
 }  // namespace jitmagic

@@ -8,7 +8,10 @@
 
 #include <string>
 
-#include "runtime.h"
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
+
+#include "cuda.h"
 
 namespace c10::cuda {
 // The needed parts of c10/cuda/CUDAStream.h, declared here because that header includes the CUDA toolkit. Same layout

@@ -15,7 +15,7 @@
 
 #include <sys/mman.h>
 
-#include "runtime.h"
+#include "memory.h"
 
 namespace jitmagic {
 namespace {
@@ -85,7 +85,7 @@ std::ptrdiff_t best_fit(const BlockCache& own, size_t length) {
   return best;
 }
 
-void give_back(void* start) {
+void give_back_large(void* start) {
   BlockCache& own = block_cache();
   std::vector<Block> doomed;
   {
@@ -126,7 +126,7 @@ c10::DataPtr take_large(size_t nbytes) {
     std::lock_guard<std::mutex> hold(own.mutex);
     own.in_use.emplace(block.start, block.length);
   }
-  return {block.start, block.start, &give_back, c10::Device(c10::DeviceType::CPU)};
+  return {block.start, block.start, &give_back_large, c10::Device(c10::DeviceType::CPU)};
 }
 
 size_t release_large() {

@@ -1,6 +1,8 @@
 """Writes matrix products in C++ as a call of the header's gemm, or of its chain for consecutive
 products, with the nest's pointwise values as epilogues.
 
+Products with dequantised weights are dequantised_cpp.py's.
+
 In: a Structure whose nest is one small product or a chain of them (schedule/products.py). Out: the
 statements of the kernel body. An epilogue receives each finished vector of sums once, in registers,
 and returns the values that are stored or multiplied next.
@@ -13,13 +15,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..loops.expr import Axis, Expr, Integer, axes_of, substitute
-from ..loops.ir import Load, Store, Value, walk
-from ..schedule.products import Product, products_of
-from ..symbols.size import Size, hint_of
-from .cpp_text import count_text, step_text
-from .cpp_values import CppBody
-from .loop_structure import Structure, coefficient
+from ...loops.expr import Axis, Expr
+from ...loops.ir import Load, Store, Value, walk
+from ...schedule.products import Product, products_of
+from ...symbols.size import Size, hint_of
+from ..cpp_text import count_text, start_text, step_text
+from ..cpp_values import CppBody
+from ..loop_structure import Structure, coefficient
+from .dequantised_cpp import can_write_dequantised, write_dequantised
 
 __all__ = ["products_in", "write_products"]
 
@@ -27,13 +30,15 @@ Step = int | Expr
 
 
 def products_in(kernel: Structure) -> tuple[Product, ...]:
-    """Return the products of a nest, first to last, if gemm can compute them: all stores must be
-    pointwise and run along n.
+    """Return the products of a nest, first to last, if the header can compute them: all stores
+    must be pointwise, and those of gemm run along n.
     """
     stores = [store for single in kernel.passes for store in single.stores]
     products = products_of(kernel.outer, (store.value for store in stores))
     if not products or any(store.inner for store in stores):
         return ()
+    if products[0].is_dequantised:
+        return products if can_write_dequantised(products[0]) else ()
     if any(coefficient(store.index[0], products[-1].n) != 1 for store in stores):
         return ()
     return products if _main_store(stores, products[-1]) is not None else ()
@@ -50,8 +55,10 @@ def _main_store(stores: list[Store], product: Product) -> Store | None:
 def write_products(
     kernel: Structure, products: Sequence[Product], body: CppBody, names: Mapping[str, str]
 ) -> None:
-    """Write one call of jm::gemm or jm::chain."""
-    if len(products) == 1:
+    """Write one call of jm::gemm, jm::chain or jm::dequantised."""
+    if products[0].is_dequantised:
+        write_dequantised(kernel, products[0], body, names)
+    elif len(products) == 1:
         _write_gemm(kernel, products[0], body, names)
     else:
         _write_chain(kernel, products, body, names)
@@ -155,6 +162,7 @@ def _a_steps(product: Product) -> tuple[Step, Step]:
 
 
 def _b_steps(product: Product) -> tuple[Step, Step]:
+    assert isinstance(product.b, Load)
     offset = product.b.index[0]
     return _pair(offset, product.k, product.n)
 
@@ -173,7 +181,7 @@ def _extents(*axes: Axis) -> str:
 def _operand(load: Value, steps: tuple[Step, Step], names: Mapping[str, str]) -> str:
     assert isinstance(load, Load)
     first, second = map(step_text, steps)
-    return f"{{{_start(names[load.buffer], load.index[0])}, {first}, {second}}}"
+    return f"{{{start_text(names[load.buffer], load.index[0])}, {first}, {second}}}"
 
 
 def _link(product: Product, names: Mapping[str, str]) -> str:
@@ -185,9 +193,4 @@ def _target(main: Store, m: Axis, names: Mapping[str, str]) -> str:
     offset = main.index[0]
     step = coefficient(offset, m)
     assert step is not None
-    return f"{_start(names[main.buffer], offset)}, {step_text(step)}"
-
-
-def _start(pointer: str, offset: Expr) -> str:
-    first = substitute(offset, dict.fromkeys(axes_of(offset), Integer(0)))
-    return pointer if first == Integer(0) else f"{pointer} + {step_text(first)}"
+    return f"{start_text(names[main.buffer], offset)}, {step_text(step)}"

@@ -1,0 +1,256 @@
+"""Decides for calls that fit no variant whether a compile pays, and when.
+
+Input: the calls of one handle that were not compiled: their time and their number of autograd
+nodes. Output: the `Terms` of the next compile, or None for a call that runs as eager. What is
+expected to take less than half a second is compiled at the first call. The rest runs as eager until
+what a compile is likely to save in the calls to come is more than it costs; then it is compiled,
+on another thread while calls go on if there is a processor for it. Calls with the very tensors of
+the call before are a measurement or a warm-up, which waits for compiled code: they are compiled at
+once.
+
+Programs of a few seconds are what this is for: a compile that saves nothing in them is felt most.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, repeat
+from types import CellType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import platforms
+from ...compat.autograd import sequence_number
+from ...lazy_dataclass import dataclass, field
+from ...options import Options
+from ...records import Recording
+from ...torch_types import Values
+from ..original import Original
+
+__all__ = ["AT_ONCE", "PayBack", "Terms", "has_free_processor", "slowness"]
+
+# Seconds of a compile that no call should notice; notebooks and tests see it at the first call.
+_UNNOTICED = 0.5
+# A training step of so many layers takes longer than that to compile, so it is not even traced.
+_MANY_LAYERS = 10
+# Seconds of a compile with gradients: `_BASE` and so much for each autograd node of a call. 31
+# nodes took 1.4 s, 60 took 2.0 to 5.5 s; a forward without gradients is taken for 1 s.
+_BASE, _OF_A_NODE, _OF_INFERENCE = 0.5, 0.025, 1.0
+# Compiled code saves what eager's dispatcher takes, and little of the kernels' time. Seconds for a
+# node: in a step with its backward and its optimizer, and in a forward with the backward to come.
+_SAVED_IN_A_STEP, _SAVED_IN_A_FORWARD = 80e-6, 10e-6
+_SAVED_OF_KERNELS, _MOST_SAVED, _SAVED_OF_INFERENCE = 0.05, 0.7, 0.3
+_WITH_BACKWARD = 3.0  # times the forward
+# Seconds of such calls that are likely to come, besides as many as there were.
+_TO_COME = 2.0
+_COUNTING = 50e-6  # seconds that `_counting` took on it
+_SEVERAL = 4  # kinds of calls: sizes vary, and all of them count together
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a compile.
+
+    affordable: seconds that it may be expected to take; 0: it is only looked for on disk
+    leaves_thread: what follows the trace runs on another thread
+    notes_numbers: if the trace reads numbers (a learning rate), the next call is compiled in place
+        of this one: those that a scheduler changes become inputs
+    """
+
+    affordable: float = float("inf")
+    leaves_thread: bool = False
+    notes_numbers: bool = False
+
+    def write_to(self, recording: Recording) -> None:
+        """Pass the terms on to the stages."""
+        recording.affordable, recording.leaves_thread = self.affordable, self.leaves_thread
+        recording.notes_numbers = self.notes_numbers
+
+
+AT_ONCE = Terms()
+_UNNOTICEABLY = Terms(affordable=_UNNOTICED)
+_ONLY_STORED = Terms(affordable=0.0)  # what an earlier process compiled, or nothing
+_Kind = tuple[Any, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Evidence:
+    """The eager calls of one kind, without the first, which warms up."""
+
+    is_warm: bool = False
+    calls: int = 0
+    seconds: float = 0.0
+    nodes: int = 0  # of autograd, in the last call
+    has_backward: bool = False  # the result is still to be differentiated
+
+    def add(self, seconds: float, nodes: int, has_backward: bool) -> None:
+        """Count a call."""
+        if self.is_warm:
+            self.calls += 1
+            self.seconds += seconds * (_WITH_BACKWARD if has_backward else 1.0)
+            self.nodes, self.has_backward = nodes, has_backward
+        self.is_warm = True
+
+    @property
+    def pays(self) -> bool:
+        """Return whether a compile is likely to save more than it takes."""
+        if not self.calls:
+            return False
+        cost, share = _OF_INFERENCE, _SAVED_OF_INFERENCE
+        if self.nodes:
+            cost = _BASE + _OF_A_NODE * self.nodes
+            saved = _SAVED_IN_A_FORWARD if self.has_backward else _SAVED_IN_A_STEP
+            of_dispatch = saved * self.nodes * self.calls / max(self.seconds, 1e-9)
+            share = min(_MOST_SAVED, _SAVED_OF_KERNELS + of_dispatch)
+        return (self.seconds + _TO_COME) * share >= cost
+
+
+@dataclass(eq=False)
+class PayBack:
+    """Holds the evidence of one handle: its calls that were not compiled."""
+
+    is_costly: bool = False  # a compile of it was expected to be noticed
+    is_wanted: bool = False  # the user waits for compiled code
+    _kinds: dict[_Kind, _Evidence] = field(default_factory=dict)
+    _before: tuple[weakref.ref[torch.Tensor], ...] = ()
+
+    def terms(self, values: Values, original: Original, options: Options) -> Terms | None:
+        """Return how a call that fits no variant is compiled; None: it runs as eager."""
+        if not _is_left_to_choice(options) or self.is_wanted or self._is_repeated(values):
+            return AT_ONCE
+        if not self.is_costly and not _is_large(values, original):
+            return _UNNOTICEABLY
+        self.is_costly = True
+        if not self._pays(values):
+            return _ONLY_STORED if self._is_new(values) else None
+        return Terms(leaves_thread=has_free_processor(values), notes_numbers=True)
+
+    def run(self, run: Callable[[], object], values: Values) -> object:
+        """Run a call as eager and count it."""
+        if not self.is_costly:
+            return run()
+        evidence = self._kinds.setdefault(_kind(values), _Evidence())
+        self._before = tuple(map(weakref.ref, _tensors(values)))
+        nodes, begun = sequence_number(), time.thread_time()
+        result = run()
+        # Time of this thread: waiting for data, or for a processor that others use, is not saved.
+        seconds = time.thread_time() - begun
+        nodes = sequence_number() - nodes if torch.is_grad_enabled() else 0
+        evidence.add(seconds / slowness(), nodes, nodes > 0 and _requires_grad(result))
+        return result
+
+    def forget(self) -> None:
+        """Start over: a compile has begun, or everything compiled was dropped."""
+        self._kinds.clear()
+        self._before, self.is_wanted = (), False
+
+    def _is_repeated(self, values: Values) -> bool:
+        """Return whether the call has the same tensors as the one before."""
+        before = [ref() for ref in self._before]
+        tensors = list(_tensors(values))
+        return bool(before) and len(before) == len(tensors) and all(map(_same, before, tensors))
+
+    def _is_new(self, values: Values) -> bool:
+        """Return whether it is one of the first two calls of its kind: after the first one, an
+        optimizer has its state.
+        """
+        evidence = self._kinds.get(_kind(values))
+        return evidence is None or not evidence.calls
+
+    def _pays(self, values: Values) -> bool:
+        kind = _kind(values)
+        alike = [one for known, one in self._kinds.items() if known[0] == kind[0]]
+        if len(alike) > _SEVERAL:
+            whole = max(alike, key=lambda one: one.calls)
+            calls, seconds = sum(one.calls for one in alike), sum(one.seconds for one in alike)
+            return _Evidence(True, calls, seconds, whole.nodes, whole.has_backward).pays
+        return kind in self._kinds and self._kinds[kind].pays
+
+
+@cache
+def slowness() -> float:
+    """Return how many times as long as the machine of the figures above this one takes."""
+    return max(1.0, min(_counting() for _ in repeat(None, 5)) / _COUNTING)
+
+
+def _counting() -> float:
+    begun = time.thread_time()
+    for _ in repeat(None, 2000):
+        hash(None)
+    return time.thread_time() - begun
+
+
+def _is_left_to_choice(options: Options) -> bool:
+    """Return whether the options ask for nothing that only an immediate compile gives."""
+    return (
+        options.background == "auto"
+        and options.backend == "native"
+        and options.keep == "faster"
+        and options.mode == "default"
+        and options.on_error == "eager"
+        and not (options.fullgraph or options.cuda_graphs or options.freeze)
+    )
+
+
+def has_free_processor(values: Values) -> bool:
+    """Return whether another thread can work while calls go on.
+
+    The threads of an operation wait for each other. If each has a processor and one more thread
+    works, all of them wait for the one that shares: 750 steps that took 6.3 s took 12.0 s beside a
+    compile of 2.4 s, on 2 processors. A GPU's operations have no such threads.
+    """
+    on_gpu = any(tensor.device.type != "cpu" for tensor in _tensors(values))
+    return on_gpu or torch.get_num_threads() < platforms.usable_processors()
+
+
+def _is_large(values: Values, original: Original) -> bool:
+    """Return whether a training call reaches a model of many layers: by an argument, a variable of
+    an enclosing function or a global one.
+    """
+    if not torch.is_grad_enabled():
+        return False
+    read = (original.namespace.get(name) for name in original.code.co_names)
+    held = chain(values, map(_content, values), read)
+    return any(isinstance(one, nn.Module) and _has_many_layers(one) for one in held)
+
+
+def _has_many_layers(module: nn.Module) -> bool:
+    layers = 0
+    for one in module.modules():
+        if isinstance(one, nn.RNNBase):
+            return True  # as many as there are time steps
+        layers += not one._modules and bool(one._parameters)
+        if layers > _MANY_LAYERS:
+            return True
+    return False
+
+
+def _content(value: object) -> object:
+    try:
+        return value.cell_contents if type(value) is CellType else None
+    except ValueError:  # the variable is not bound yet
+        return None
+
+
+def _kind(values: Values) -> _Kind:
+    """Return what calls of one variant have in common: the grad mode, and the sizes of tensors."""
+    return torch.is_grad_enabled(), *(tensor.shape for tensor in _tensors(values))
+
+
+def _tensors(values: Values) -> Iterator[torch.Tensor]:
+    return (value for value in values if type(value) is torch.Tensor)
+
+
+def _same(first: object, second: object) -> bool:
+    return first is second
+
+
+def _requires_grad(result: object) -> bool:
+    parts = result.values() if isinstance(result, dict) else result
+    parts = parts if isinstance(parts, (tuple, list)) else (parts,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)

@@ -1,0 +1,111 @@
+"""The public object `jitmagic.lazy`: a context manager, and what is recorded at the moment.
+
+State is per thread. The native module is loaded by the first block; until then nothing of torch is
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import UserLine
+from ..extension import lazy_module
+from ..late import load
+from ..torch_types import Executable
+
+__all__ = ["Counts", "Lazy", "PendingCall", "PendingCalls", "lazy"]
+
+
+class PendingCall(NamedTuple):
+    """A recorded operation: its name, its results' shapes and dtypes, and the user's line."""
+
+    name: str
+    results: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    line: UserLine | None
+
+    def __str__(self) -> str:
+        results = ", ".join(
+            f"{str(dtype).removeprefix('torch.')}{list(shape)}" for shape, dtype in self.results
+        )
+        where = f"  {self.line.file}:{self.line.lineno}  {self.line.text}" if self.line else ""
+        return f"{self.name} -> {results or 'in place'}{where}"
+
+
+class PendingCalls(tuple[PendingCall, ...]):
+    """The operations that wait to be run, oldest first; prints as one line for each."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        head = f"{len(self)} pending operation{'' if len(self) == 1 else 's'}"
+        return "\n".join([head, *(f"  {call}" for call in self)])
+
+
+class Counts(NamedTuple):
+    """Counts what all blocks of this process have done so far."""
+
+    recorded: int  # operations
+    batches: int  # times that recorded operations were run
+    compiled: int  # batches that were compiled
+    cached: int  # batches whose compiled graph was known
+    replayed: int  # batches that ran operation by operation
+
+
+class Lazy:
+    """Makes blocks in which operations are recorded, and shows what they have recorded."""
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Record the operations of this thread, and run them when a value is needed.
+
+        Blocks nest; whatever is pending is computed at the end of each.
+        """
+        native = _native()
+        native.enter()
+        try:
+            yield
+        finally:
+            native.leave()
+
+    def pending(self) -> PendingCalls:
+        """Return the operations of this thread that are recorded and not run yet."""
+        found = _native().pending()
+        return PendingCalls(
+            PendingCall(name.removeprefix("aten::"), results, UserLine(*line) if line else None)
+            for name, results, line in found
+        )
+
+    def flush(self) -> None:
+        """Run what this thread has recorded; the block goes on."""
+        _native().flush()
+
+    def counts(self) -> Counts:
+        """Return what all blocks of this process have done so far."""
+        return Counts(*_native().counts())
+
+    def __repr__(self) -> str:
+        return "jitmagic.lazy"
+
+
+@cache
+def _native() -> Any:
+    native = lazy_module()
+    folders = (torch.__file__, __file__)
+    roots = Path(folders[0]).parent, Path(folders[1]).parents[1]
+    native.set_compiler(_compile, tuple(f"{root}/" for root in roots))
+    return native
+
+
+def _compile(described: object) -> Executable | None:
+    """Compile a batch; the stages are imported by the first one."""
+    compile_batch: Callable[[object], Executable | None] = load("lazy_mode.compiling").compile_batch
+    return compile_batch(described)
+
+
+lazy = Lazy()

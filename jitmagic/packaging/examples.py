@@ -1,0 +1,44 @@
+"""Reads the examples that say for which calls a program is saved."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import torch
+
+from ..errors import UsageError
+from ..frame.declared_dynamic import mark_dynamic
+
+__all__ = ["Arguments", "calls_of", "with_marks"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def calls_of(examples: Sequence[Any]) -> list[Arguments]:
+    """Return (arguments, keywords) of each call."""
+    if not examples:
+        raise UsageError("no arguments of a call are given, as in save(f, path, x) or aot(f)(x)")
+    if all(type(one) in (tuple, dict) for one in examples):
+        return [((), one) if type(one) is dict else (one, {}) for one in examples]
+    return [(tuple(examples), {})]
+
+
+def with_marks(fn: Callable[..., Any], call: Arguments, dynamic: Mapping[str, Any]) -> Arguments:
+    """Return the call with tensors whose dimensions are marked as `dynamic` names them, like
+    `{"x": {0: (2, 64), 1: None}}` or `{"x": ...}`. The caller's tensors get no mark.
+    """
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    bound = inspect.signature(called).bind(*call[0], **call[1])
+    for name, dims in dynamic.items():
+        tensor = bound.arguments.get(name)
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"dynamic names {name!r}, which is no tensor argument of the example")
+        marked = bound.arguments[name] = tensor.detach()
+        every = dict.fromkeys(range(tensor.dim()))
+        for dim, bounds in (every if isinstance(dims, EllipsisType) else dims).items():
+            low, high = bounds or (None, None)
+            mark_dynamic(marked, dim, min=low, max=high)
+    return bound.args, bound.kwargs
