@@ -30,7 +30,7 @@ from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Item, Source
 from ..options import Options
 from ..spec import TensorSpec
-from ..symbols.expr import Expr, Integer
+from ..symbols.expr import Expr, Integer, integer
 from ..symbols.interval import Interval, UnbackedRange
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.size import SizeOf, origin_at
@@ -237,7 +237,11 @@ def _sized(snapshot: FrameSnapshot, traced: Trace, leaves: Leaves) -> Capture:
 
 
 def _found_range(predicates: Predicates, symbol: Symbol) -> Interval:
-    return predicates.ranges[symbol].narrowed(symbol.range)
+    """Return the range for which the joint graph is valid."""
+    found = predicates.ranges[symbol].narrowed(symbol.range)
+    while ("!=", symbol, integer(int(found.low))) in predicates.relations:
+        found = found._replace(low=found.low + 1)
+    return found
 
 
 def _input(entry: GraphInput, leaves: Leaves) -> Input:

@@ -203,7 +203,7 @@ class ExportGraph:
 
     def empty(self, shape: Any, stride: Any, like: torch.Tensor) -> Any:
         """Return a fake tensor of these sizes, which may be SymInts."""
-        with self.mode:
+        with self.mode, self.env.suppress_guards():
             made = torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
             return made.requires_grad_(like.requires_grad)
 

@@ -101,9 +101,8 @@ def fresh_sizes(
         alone = Interval(value, value)
         if symbol in fixed:
             within = alone
-        elif usual_layouts and hintless(
-            symbol
-        ):  # the trace assumes layouts of more than one (`usually`)
+        elif usual_layouts and hintless(symbol):
+            # The trace assumes layouts of more than one (`usually`).
             within = interval.narrowed(MANY if MANY.has(value) else alone)
         else:
             within = interval
