@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import overload
@@ -21,6 +20,7 @@ from ..artifact.entry import StoredEntry
 from ..artifact.guards import Mismatch
 from ..artifact.library import stored_files
 from ..errors import BundleError, UsageError
+from ..lazy_dataclass import dataclass
 from ..options import make_options
 from ..runtime.bundles import KINDS, Bundled, Unbundled, read_bundle, write_bundle
 from ..runtime.load import Loaded

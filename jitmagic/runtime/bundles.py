@@ -24,7 +24,6 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,6 +31,7 @@ import torch
 
 from ..errors import BundleError
 from ..figures import count, size
+from ..lazy_dataclass import dataclass
 from ..platforms import processor_features
 from .store import ENTRY, Store
 
