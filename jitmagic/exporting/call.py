@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from ..compat.export import extent_of_dim
 from ..compat.pytree import keystr, tree_flatten_with_path, tree_unflatten
 from ..errors import OptionError, UsageError
 from ..frame.tag import original_of
+from ..lazy_dataclass import dataclass
 from ..torch_types import AnyFunction, Kwargs
 
 __all__ = ["ATOMS", "ExampleCall", "Extent", "Leaf", "clean_name", "key_of"]

@@ -8,7 +8,6 @@ what one graph cannot express. Nothing is compiled, and no live object changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -28,6 +27,7 @@ from ..graph.symbolic.data_split import split_at_data
 from ..guards.guard import SizesRelate
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Item, Source
+from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..spec import TensorSpec
 from ..symbols.expr import Expr, Integer, integer

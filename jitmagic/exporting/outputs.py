@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from ..errors import Unsupported
 from ..guards.guard import Guard
 from ..guards.source import InstanceDict, Item, Source
+from ..lazy_dataclass import dataclass, field, fields
 from ..trace.result import (
     BuildDict,
     BuildList,

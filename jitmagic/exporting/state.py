@@ -8,7 +8,6 @@ first), other tensors by where the program finds them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from ..compat.export import InputKind
 from ..errors import UsageError
 from ..guards.source import Item, Source
+from ..lazy_dataclass import dataclass, replace
 from .call import clean_name
 
 __all__ = ["Held", "State"]
