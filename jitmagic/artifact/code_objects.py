@@ -18,7 +18,7 @@ from ..bytecode import build
 from ..errors import CannotKeep
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Dispatcher, TimedGraph
-from ..guards.source import Source
+from ..guards.source.row import Derived
 from .codec import Json
 from .fingerprint import fingerprint
 
@@ -61,7 +61,7 @@ def constant_data(writer: Any, value: Any) -> Json:
             return {"$": "retry", "is_locked": value.is_locked}
         case build.Box():
             return {"$": "box", "value": constant_data(writer, value.value)}
-        case MethodType(__self__=Source() as source) if value.__func__ is type(source).follow:
+        case MethodType(__self__=Derived() as source) if value.__func__ is type(source).follow:
             return {"$": "follow", "of": writer.write(source)}
         case Dispatcher():
             return {"$": "resume", "key": writer.write(writer.resume_key(value))}

@@ -186,7 +186,7 @@ class Reader:
             return data
         if "#" in data:
             return self._of_table(data["#"])
-        kind = data.get("$")
+        kind = str(data.get("$"))
         if (special := self._special.get(kind)) is not None:
             return special(self, data)
         if (cls := self._vocabulary.get(kind)) is not None:

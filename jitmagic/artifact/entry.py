@@ -34,6 +34,7 @@ from .writing import ArtifactWriter
 __all__ = ["FORMAT", "StoredEntry", "entry_bytes", "no_graph", "read_entry"]
 
 FORMAT = 1
+_MOST_BYTES = 1 << 30  # of a document
 _LEVEL = 1  # of compression: kernels are text, 5 times as short
 
 
@@ -96,8 +97,8 @@ class StoredEntry:
     def of(cls, data: bytes) -> StoredEntry:
         """Parse the bytes. Raises Mismatch if they are no entry of this format."""
         try:
-            document = json.loads(zlib.decompress(data))
-        except (zlib.error, ValueError) as error:
+            document = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+        except (zlib.error, ValueError, RecursionError) as error:
             raise Mismatch(str(error)) from None
         if type(document) is not dict or document.get("format") != FORMAT:
             raise Mismatch("another format")
@@ -156,7 +157,7 @@ def _read(
             retry.set_entry(entry)
     reader.snapshot = None  # a backward that is read later must not keep the call's tensors
     entry.mutates = document["mutates"]
-    caches = tuple(map(weakref.ref, reader.caches))
+    caches: Any = tuple(map(weakref.ref, reader.caches))
     constants = dict(reader.read(document["constants"]))
     entry.notes = Variant(guards, form=form, later=caches, constants=constants, **notes)
     entry.notes.files = reader.files  # grows when a backward is read

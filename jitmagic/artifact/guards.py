@@ -119,6 +119,8 @@ class FrameReader(Reader):
     def table_of(self, name: str) -> dict[Any, Any]:
         """Return the namespace that `table_data` has named."""
         if name in (_GLOBALS, _BUILTINS):
+            if self.snapshot is None:
+                raise Mismatch("only guards may read the frame")
             return self.snapshot.globals if name == _GLOBALS else self.snapshot.builtins
         try:
             return vars(sys.modules[name])

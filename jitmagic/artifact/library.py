@@ -93,6 +93,8 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
         data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
+    except Exception as error:  # a part that no writer foresees: the entry stays in this process
+        return f"{type(error).__name__}: {error}"
     store = store_of(handle.options)
     if notes.place is None:
         taken = {other.notes.place for other in handle.dispatcher.entries}
@@ -177,9 +179,15 @@ def _versions() -> str:
     return repr((sys.version, torch.__version__, torch.version.git_version, *_own_files()))
 
 
-def _own_files() -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and time of each file of the package, which a developer may have edited."""
-    folders = [Path(__file__).parent.parent]
+def _own_files() -> Iterator[object]:
+    """Yield what says which files the package has: what pip has written about those that it has
+    installed, else name, size and time of each, as a developer may have edited them.
+    """
+    package = Path(__file__).parent.parent
+    if installed := sorted(package.parent.glob(f"{package.name}-*.dist-info/RECORD")):
+        yield from (record.read_text() for record in installed)
+        return
+    folders = [package]
     for folder in folders:
         for one in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if one.is_dir() and one.name != "__pycache__":

@@ -85,18 +85,25 @@ class ArtifactReader(FrameReader):
 
     def retry(self, is_locked: bool) -> RetryEager:
         """Return what a residual calls when its graph has raised."""
-        self.retries.append(RetryEager(self.handle, is_locked=is_locked))
+        self.retries.append(RetryEager(self.owner, is_locked=is_locked))
         return self.retries[-1]
+
+    @property
+    def owner(self) -> Handle:
+        """The handle of the entry. Raises Mismatch for a file, which belongs to no function."""
+        if self.handle is None:
+            raise Mismatch("a file has no resume functions")
+        return self.handle
 
     def resume(self, data: tuple[Any, ...]) -> Dispatcher:
         """Return the dispatcher of a resume function; the tracer's view of the code makes it."""
         place, names, nulls, releases = data
-        flat = self.handle.flat
+        flat = self.owner.flat
         instruction = flat.root.body.instructions[place]
         release = release_arguments if releases else None
         flat.root.releases_arguments |= releases
         key = load_late("trace.residual.resume").ResumeKey(instruction, names, nulls, release)
-        found: Dispatcher = flat.resume(key, self.handle.resume_dispatcher)
+        found: Dispatcher = flat.resume(key, self.owner.resume_dispatcher)
         return found
 
 

@@ -108,6 +108,11 @@ class LoadedBackwards:
                 self.made[missing] = self._new(missing)
             return self.made[missing]
 
+    def read_all(self) -> None:
+        """Read the backwards of all sets of missing tangents that are stored."""
+        for missing in self._stored:
+            self(missing)
+
     def _changed(self) -> None:
         self.on_change()
 

@@ -63,8 +63,8 @@ _OTHERS: tuple[type, ...] = (
 @cache
 def vocabulary() -> dict[str, type]:
     """Return the classes by name."""
-    found = {*_OTHERS, *(cls for family in _FAMILIES for cls in _subclasses(family))}
-    return {cls.__name__: cls for cls in sorted(found, key=lambda cls: cls.__name__)}
+    found = [*_OTHERS, *(cls for family in _FAMILIES for cls in _subclasses(family))]
+    return {one.__name__: one for one in found}
 
 
 def _subclasses(family: type) -> Iterator[type]:

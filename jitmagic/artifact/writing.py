@@ -21,6 +21,7 @@ from ..symbols.size import Size
 from .codec import Json
 from .graph_texts import graph_text, stored_text
 from .guards import FrameWriter
+from .sizes import LoadedBackwards
 
 __all__ = ["ArtifactWriter"]
 
@@ -88,8 +89,9 @@ class ArtifactWriter(FrameWriter):
 
     def _sized_backwards(self, backwards: Any) -> Json:
         self.growing.append(backwards)
-        graphs = backwards.graphs
-        made = []
+        graphs, made = backwards.graphs, []
+        if isinstance(backwards, LoadedBackwards):
+            backwards.read_all()  # else those that this process has not used would be lost
         for missing, run in backwards.made.items():
             *_, templates, alone = construction_of(run).arguments
             made.append([list(missing), self.write(tuple(templates)), self.write(alone)])

@@ -206,7 +206,7 @@ class LoadedFunction:
         reasons = []
         count = len(values) - len(self._cells)
         snapshot = FrameSnapshot(
-            self._code, values[:count], values[count:], self._program.globals, {}, self.__name__,
+            self._code, values[:count], self._cells, self._program.globals, {}, self.__name__,
             self.__name__,
         )  # fmt: skip
         for stored in self._stored:

@@ -82,7 +82,8 @@ class Program:
         """Return the dictionary at a source."""
         match source:
             case InstanceDict(base):
-                return vars(self._object(base))
+                own: dict[Any, Any] = vars(self._object(base))
+                return own
             case Item(InstanceDict(base), str(name)) if name in _TABLES:
                 found: dict[Any, Any] = vars(self._object(base))[name]
                 return found
@@ -90,7 +91,8 @@ class Program:
                 table: dict[Any, Any] = self._container(base, name).setdefault(name, {})
                 return table
             case Global(name):
-                return self.globals.setdefault(name, {})  # type: ignore[no-any-return]
+                held: dict[Any, Any] = self.globals.setdefault(name, {})
+                return held
         raise CannotKeep(f"{describe(source)}, an object that a file does not have")
 
 

@@ -18,7 +18,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 import torch
 
@@ -196,7 +197,7 @@ class _SavedWriter(ArtifactWriter):
         """Return the document of one entry."""
         form, residual = entry.notes.form, None
         if form is None:
-            residual = function_data(self, entry.run)
+            residual = function_data(self, cast(FunctionType, entry.run))
         has_graph = form is not None and form.has_graph
         return {
             "guards": self.write(tuple(guards)),
