@@ -68,7 +68,8 @@ def vocabulary() -> dict[str, type]:
 
 
 def _subclasses(family: type) -> Iterator[type]:
-    for cls in family.__subclasses__():
+    below: list[type] = family.__subclasses__()
+    for cls in below:
         # @dataclass(slots=True) makes a second class; the first is a subclass until it is freed.
         if getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:
             yield cls
