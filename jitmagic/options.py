@@ -300,6 +300,8 @@ _UNITS = {"": 1} | {
 
 def _folders(value: object) -> object:
     """Return the paths as a hashable tuple; another value unchanged, for `_check` to refuse."""
+    if type(value) is type(()) and not value:  # also while the program has replaced `tuple`
+        return value
     if isinstance(value, str | os.PathLike):
         value = [value]
     if not isinstance(value, list | tuple):

@@ -11,11 +11,13 @@ namespace {
 
 int wrapper_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(reinterpret_cast<GraphWrapper*>(self)->run);
+  Py_VISIT(reinterpret_cast<GraphWrapper*>(self)->construction);
   return 0;
 }
 
 int wrapper_clear(PyObject* self) {
   Py_CLEAR(reinterpret_cast<GraphWrapper*>(self)->run);
+  Py_CLEAR(reinterpret_cast<GraphWrapper*>(self)->construction);
   return 0;
 }
 

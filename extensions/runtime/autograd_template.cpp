@@ -45,7 +45,7 @@ PyObject* make_function(PyObject* object, Values values) {
 
 int autograd_template_traverse(PyObject* object, visitproc visit, void* arg) {
   const AutogradTemplate* self = autograd_template(object);
-  for (PyObject* held : {self->forward, self->resolve, self->replay}) Py_VISIT(held);
+  for (PyObject* held : {self->forward, self->resolve, self->replay, self->construction}) Py_VISIT(held);
   if (!self->backwards) return 0;
   for (const auto& [given, backward] : *self->backwards) Py_VISIT(backward);
   return 0;
@@ -56,6 +56,7 @@ int autograd_template_clear(PyObject* object) {
   Py_CLEAR(self->forward);
   Py_CLEAR(self->resolve);
   Py_CLEAR(self->replay);
+  Py_CLEAR(self->construction);
   if (!self->backwards) return 0;
   std::map<std::vector<char>, PyObject*> dropped;
   std::swap(dropped, *self->backwards);

@@ -82,6 +82,7 @@ PyObject* torch_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
 int torch_call_traverse(PyObject* object, visitproc visit, void* arg) {
   const auto* self = reinterpret_cast<TorchCall*>(object);
   Py_VISIT(self->function);
+  Py_VISIT(self->construction);
   Py_VISIT(self->names);
   if (!self->arguments) return 0;
   for (const Argument& one : *self->arguments) Py_VISIT(one.held);
@@ -91,6 +92,7 @@ int torch_call_traverse(PyObject* object, visitproc visit, void* arg) {
 int torch_call_clear(PyObject* object) {
   auto* self = reinterpret_cast<TorchCall*>(object);
   Py_CLEAR(self->function);
+  Py_CLEAR(self->construction);
   Py_CLEAR(self->names);
   if (!self->arguments) return 0;
   std::vector<Argument> dropped;

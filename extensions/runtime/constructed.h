@@ -1,5 +1,5 @@
 // Objects that carry the data from which another process makes them again: the field `construction`, which
-// runtime/construction.py sets and reads. It is not traversed, so it must not refer to its object.
+// jitmagic/construction.py sets and reads. Types with a traverse visit it; others must not be in a cycle through it.
 #pragma once
 
 #include "runtime.h"

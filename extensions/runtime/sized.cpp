@@ -208,6 +208,7 @@ PyObject* sized_add_template(PyObject* object, PyObject* args) {
 int sized_traverse(PyObject* object, visitproc visit, void* arg) {
   const auto* self = reinterpret_cast<BySizes*>(object);
   Py_VISIT(self->miss);
+  Py_VISIT(self->construction);
   if (!self->templates) return 0;
   for (const Variant& one : *self->known) Py_VISIT(one.run);
   for (const TemplateEntry& family : *self->templates) {
@@ -220,6 +221,7 @@ int sized_traverse(PyObject* object, visitproc visit, void* arg) {
 int sized_clear(PyObject* object) {
   auto* self = reinterpret_cast<BySizes*>(object);
   Py_CLEAR(self->miss);
+  Py_CLEAR(self->construction);
   if (!self->templates) return 0;
   std::vector<Variant> dropped;
   std::swap(dropped, *self->known);

@@ -156,11 +156,13 @@ std::unique_ptr<Parts> read_parts(Py_ssize_t inputs, PyObject* subgraphs, PyObje
 }
 
 int split_graph_traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<SplitGraph*>(object)->construction);
   const Parts* parts = reinterpret_cast<SplitGraph*>(object)->parts;
   return parts ? parts->traverse(visit, arg) : 0;
 }
 
 int split_graph_clear(PyObject* object) {
+  Py_CLEAR(reinterpret_cast<SplitGraph*>(object)->construction);
   Parts* parts = reinterpret_cast<SplitGraph*>(object)->parts;
   if (parts) parts->clear();
   return 0;
@@ -259,11 +261,13 @@ PyObject* split_template_new(PyTypeObject* type, PyObject* args, PyObject*) {
 }
 
 int split_template_traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<SplitTemplate*>(object)->construction);
   const Parts* parts = reinterpret_cast<SplitTemplate*>(object)->parts;
   return parts ? parts->traverse(visit, arg) : 0;
 }
 
 int split_template_clear(PyObject* object) {
+  Py_CLEAR(reinterpret_cast<SplitTemplate*>(object)->construction);
   Parts* parts = reinterpret_cast<SplitTemplate*>(object)->parts;
   if (parts) parts->clear();
   return 0;

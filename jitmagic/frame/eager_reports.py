@@ -6,7 +6,7 @@ Input: a Handle (handle.py imports this module), and the outcome that says why. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import notice
@@ -16,26 +16,28 @@ from .never_hooked import in_library, users_line
 
 __all__ = ["refused_by_stance", "report_once"]
 
+Handles = Callable[[], Iterable[Any]]
+
 
 def report_once(
-    handle: Any, plain: Outcome, known: Iterable[Any], *, partly: bool, once: str
+    handle: Any, plain: Outcome, all_handles: Handles, *, partly: bool, once: str
 ) -> None:
-    """Report once per tagged function that it runs as plain Python; `known`: all handles."""
+    """Report once per tagged function that it runs as plain Python."""
     if isinstance(plain, Eager) and once not in handle.family.reported:
         handle.family.reported.add(once)
         code = handle.original.code
         first_line = UserLine(code.co_filename, code.co_firstlineno, handle.label)
         where = plain.where or first_line
         why, where = in_library(plain.why, where, users_line())
-        if not _callee_reports(handle, where, known):
+        if not _callee_reports(handle, where, all_handles):
             notice.show(handle.label, why, where, partly, handle.options.notices)
 
 
-def _callee_reports(handle: Any, where: UserLine, known: Iterable[Any]) -> bool:
+def _callee_reports(handle: Any, where: UserLine, all_handles: Handles) -> bool:
     """Return whether this is a cell's top level and a tagged function reports the same line."""
     if handle.family.compiler.is_listed:
         return False
-    listed = (one for one in known if one.is_root and one.family.compiler.is_listed)
+    listed = (one for one in all_handles() if one.is_root and one.family.compiler.is_listed)
     return any(one.original.has_line(where) for one in listed)
 
 

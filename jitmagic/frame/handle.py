@@ -361,7 +361,7 @@ class Handle:
 
     def report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Report once per tagged function that it runs as plain Python."""
-        report_once(self, plain, all_handles(), partly=partly, once=once)
+        report_once(self, plain, all_handles, partly=partly, once=once)
 
     def _report_failure(self, failed: Failed) -> None:
         if failed.is_new(self.family.reported, self.name):

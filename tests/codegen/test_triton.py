@@ -224,7 +224,8 @@ def test_every_op_on_integers(dtype):
 
 
 def test_every_cast():
-    kinds = [*TL_DTYPES]
+    # Weights alone have float8, which no pickle of torch carries to the interpreter's process.
+    kinds = [kind for kind in TL_DTYPES if kind is not torch.float8_e4m3fn]
     for source in kinds:
         x = torch.tensor([0.0, 1.0, 2.75, 100.3, -3.6 if source.is_signed else 7.0]).to(source)
         safe = [kind for kind in kinds if kind is not source]

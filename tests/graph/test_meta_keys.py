@@ -54,7 +54,8 @@ def used() -> dict[str, set[bool]]:
 
 
 def test_keys_of_the_package_are_declared() -> None:
-    assert used().keys() <= KEYS.keys()
+    # Graphs of exporting/ are torch.export's, with its keys.
+    assert used().keys() - {"unbacked_bindings"} <= KEYS.keys()
 
 
 def test_declared_keys_are_read() -> None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.compile import sizes, template
-from jitmagic.compile.sized_joint import KEPT
+from jitmagic.compile.sized_backwards import KEPT
 from jitmagic.compile.template import Templates
 from jitmagic.errors import CompileFailed, JitmagicWarning
 from jitmagic.extension import runtime_module

@@ -69,6 +69,7 @@ _MACHINE_OPTIONS = (
     "cache_size",
     "compile_seconds",
     "cxx",
+    "persist",
     "shared_caches",
     "verify",
 )
