@@ -114,7 +114,7 @@ def _compile_frame(
     load_extensions()
     if (found := load(_LIBRARY).find_entry(handle, snapshot, record)) is not None:
         return found  # type: ignore[no-any-return]
-    if record.affordable <= 0:
+    if record.affordable <= 0 or record.known_cost > record.affordable:
         return Postponed()
     # A forked child does not have the thread.
     if record.leaves_thread and not is_loaded(_PIPELINE) and _preparing().is_alive():

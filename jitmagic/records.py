@@ -353,6 +353,7 @@ class Recording:
     asked: list[Any] = field(default_factory=list)  # what was learnt by trying
     wanted: list[Any] | None = None  # to build in the background; None: build in this compile
     affordable: float = float("inf")  # seconds that the stages after the trace may take
+    known_cost: float = 0.0  # seconds that other variants took in an earlier process
     leaves_thread: bool = False  # the stages after the trace run in the background
     notes_numbers: bool = False  # the trace only finds the numbers that the next call may change
     stages: list[StageRecord] = field(default_factory=list)

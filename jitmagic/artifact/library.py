@@ -60,15 +60,19 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
         if data is None or place in used:  # absent: none is left, or it was evicted
             continue
         with record.stage(FOUND) as stage:
+            stored = None
             try:
                 stored = StoredEntry.of(data)
                 later = LaterBuilds(handle.options, record.for_later())
                 entry, growing = read_entry(handle, stored, snapshot, later)
             except Mismatch as why:
                 stage.keep(str(why))
+                if stored is not None:
+                    record.known_cost = max(record.known_cost, stored.header["seconds"])
                 continue
             stage.keep(stored.header)
         entry.notes.place, entry.notes.is_loaded = place, True
+        entry.notes.seconds = stored.header["seconds"]
         _watch(handle, snapshot, entry, growing)
         return entry
     return None
@@ -79,6 +83,7 @@ def keep_entry(handle: Handle, snapshot: FrameSnapshot, entry: Entry, record: Re
     if _key(handle) is None:
         return
     with record.stage("keep") as stage:
+        entry.notes.seconds = sum(one.seconds for one in record.stages)
         stage.keep(_write(handle, snapshot, entry))
 
 
@@ -88,7 +93,8 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
     key = _key(handle)
     if key is None:
         return "its options or extensions have no form on disk"
-    header = {"name": handle.label, "at": time.time(), "torch": torch.__version__}
+    header = {"name": handle.label, "at": time.time(), "seconds": notes.seconds,
+              "torch": torch.__version__}  # fmt: skip
     try:
         data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:

@@ -140,6 +140,7 @@ class Variant:
     form: EntryForm | None = None  # None: the result is made by Python code
     place: int | None = None  # in the library of entries on disk
     files: Sequence[str] = ()  # kernels in the cache that an entry of an earlier process loaded
+    seconds: float = 0.0  # that its compile took, in whichever process
     is_loaded: bool = False  # another process has compiled it: the journal has no graphs of it
     changed: Callable[[Entry], None] = field(default=lambda entry: None)
     """Called with the entry after a comparison with eager, or with the entry that replaces it."""
