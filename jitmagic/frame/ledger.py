@@ -105,9 +105,8 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class EntryForm:
-    """Says what the dispatcher calls the graph with, and how it makes the result.
-
-    `template` is a trace.residual.template.Template, which this package does not know.
+    """Says what the dispatcher calls the graph with, and how it makes the result (`template`: a
+    trace.residual.template.Template, which this package does not know).
     """
 
     sources: tuple[Source, ...]
@@ -142,8 +141,8 @@ class Variant:
     files: Sequence[str] = ()  # kernels in the cache that an entry of an earlier process loaded
     seconds: float = 0.0  # that its compile took, in whichever process
     is_loaded: bool = False  # another process has compiled it: the journal has no graphs of it
+    # called with the entry after a comparison with eager, or with the entry that replaces it
     changed: Callable[[Entry], None] = field(default=lambda entry: None)
-    """Called with the entry after a comparison with eager, or with the entry that replaces it."""
 
     def pending(self) -> list[Lazy]:
         """Return the executables of `later` that are alive and not compiled yet."""
