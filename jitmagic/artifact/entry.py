@@ -76,8 +76,7 @@ def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
     """Return what a call of the entry runs: a graph and a template, a residual, or plain Python."""
     notes, handle = entry.notes, writer.handle
     if isinstance(notes.outcome, Eager):
-        is_plain = entry.run is not handle.original and entry.run != handle.run_hooked
-        return {"eager": "original" if is_plain or entry.run is handle.original else "hooked"}
+        return {"eager": "hooked" if entry.run == handle.run_hooked else "original"}
     if notes.form is not None:
         run = writer.write(entry.run) if notes.form.has_graph else None
         return {"sources": writer.write(notes.form.sources),

@@ -56,8 +56,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
     store = store_of(handle.options)
     used = {entry.notes.place for entry in handle.dispatcher.entries}
     for place in range(_PLACES):
-        data = store.get(_name(key, place), ENTRY)
-        if data is None or place in used:  # absent: none is left, or it was evicted
+        if place in used or (data := store.get(_name(key, place), ENTRY)) is None:
             continue
         with record.stage(FOUND) as stage:
             stored = None
@@ -99,7 +98,7 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
         data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
-    except Exception as error:  # a part that no writer foresees: the entry stays in this process
+    except Exception as error:  # a part that no writer knows: the entry stays in this process
         return f"{type(error).__name__}: {error}"
     store = store_of(handle.options)
     if notes.place is None:

@@ -63,11 +63,8 @@ class ArtifactReader(FrameReader):
 
     def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
         """Load a plan, and its kernels from the cache."""
-        options = self.later.options
-        here = find_target(plan.device, options)
-        if here != target and source is not None:
-            raise Mismatch(f"its kernels are for {target}, this machine is {here}")
-        loaded = load(plan, source, target, options)
+        self.check_target(plan, source, target)
+        loaded = load(plan, source, target, self.later.options)
         self.files += loaded.files
         return loaded.run
 
@@ -75,13 +72,16 @@ class ArtifactReader(FrameReader):
         self, plan: Plan, source: KernelSource | None, symbols: tuple[Symbol, ...], target: Target
     ) -> Any:
         """Load a plan for all sizes, and its kernels from the cache."""
-        options = self.later.options
-        here = find_target(plan.device, options)
-        if here != target and source is not None:
-            raise Mismatch(f"its kernels are for {target}, this machine is {here}")
-        loaded = load_template(plan, source, symbols, target, options)
+        self.check_target(plan, source, target)
+        loaded = load_template(plan, source, symbols, target, self.later.options)
         self.files += loaded.files
         return loaded.plan
+
+    def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
+        """Raise Mismatch if kernels are for another machine."""
+        here = find_target(plan.device, self.later.options)
+        if here != target and source is not None:
+            raise Mismatch(f"its kernels are for {target}, this machine is {here}")
 
     def retry(self, is_locked: bool) -> RetryEager:
         """Return what a residual calls when its graph has raised."""

@@ -46,7 +46,7 @@ from .decompositions import TABLE
 __all__ = ["FRAME", "LARGEST", "Capture", "Input", "Place", "capture"]
 
 _TARGET, _ARGS, _KWARGS = Argument(0, "target"), Argument(1, "args"), Argument(2, "kwargs")
-LARGEST = 2**31  # a larger bound is none
+LARGEST = 2**31  # a larger bound counts as no bound
 Place = tuple[int, int]  # (leaf, dimension) of a symbol; dimension -1 is an int itself
 
 

@@ -2,9 +2,10 @@
 
 In: a file that `jitmagic.save` has written. Out: a callable of the function's arguments. A module
 is an nn.Module with the parameters and buffers that its graph reads. A call that the file has no
-entry for raises CallNotSaved, which says what differs; nothing is ever compiled. Python code in the
-file is that of jitmagic's residual functions; it and the kernels are loaded after their checksums
-have been compared.
+entry for raises CallNotSaved, which says what differs. Kernels of fixed sizes are in the file;
+those of varying sizes, and their backwards, are compiled again here unless they are in the cache.
+Python code in the file is that of jitmagic's residual functions; it and the kernels are loaded
+after their checksums have been compared.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from ..frame.native import Dispatcher, Entry, GuardProgram, lower_guards
 from ..guards.check import check, why
 from ..late import load as load_late
 from ..options import make_options
+from ..platforms import instruction_sets
 from ..records import Journal, Occasion, Recording
 from ..runtime.load import load as load_plan
 from ..runtime.store import content_key
@@ -76,6 +78,8 @@ def _document(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Any]:
         for fact, value in here.items():
             if document[fact] != value:
                 raise ArtifactRefused(path, f"its {fact} is {document[fact]}, this is {value}")
+        if lacking := sorted({*document["instructions"]}.difference(instruction_sets())):
+            raise ArtifactRefused(path, f"this processor has no {', '.join(map(str, lacking))}")
     except (LookupError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, ArtifactRefused):
             raise

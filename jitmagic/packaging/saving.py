@@ -41,7 +41,7 @@ from ..guards.kinds import KINDS
 from ..guards.read import read_source
 from ..guards.source import Source, describe
 from ..lazy_dataclass import fields
-from ..platforms import processor_features
+from ..platforms import instruction_sets
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
 from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
@@ -172,7 +172,7 @@ class _Saved:
             "name": self.handle.label,
             "torch": torch.__version__,
             "python": sys.implementation.cache_tag,
-            "processor": content_key(*processor_features()),
+            "instructions": instruction_sets(),
             "is_module": isinstance(self.fn, torch.nn.Module),
             "has_owner": self.owner is not None,
             "signature": _signature(self.function, writer),
