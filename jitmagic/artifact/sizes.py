@@ -25,8 +25,6 @@ from .later import LaterBuilds
 
 __all__ = ["LoadedBackwards", "SizedReader", "loaded_by_sizes"]
 
-_KEPT = 64  # executables cached per template, as in compile/sized_backwards.py
-
 
 class SizedReader(Protocol):
     """The part of an ArtifactReader that sizes need."""
@@ -126,7 +124,7 @@ class LoadedBackwards:
             run: Executable = builders[0].missed(values)
             return run
 
-        made = native.by_sizes((), missed, _KEPT)
+        made = native.by_sizes((), missed, native.SIZES_KEPT)
         if missing in self._stored:
             templates, alone = self._stored[missing]
             _fill(made, self._reader.read(templates), self._reader.read(alone))

@@ -22,16 +22,15 @@ from ..late import collector_paused
 from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import Recording
-from ..runtime.native import BySizes, add_alone, add_template, by_sizes
+from ..runtime.native import SIZES_KEPT, BySizes, add_alone, add_template, by_sizes
 from ..symbols.expr import Expr
 from ..symbols.predicates import Predicates, checks
 from ..torch_types import Executable
 from .template import SizeTuple, Templates
 
-__all__ = ["KEPT", "Builders", "SizedBackwards", "SizedGraphs"]
+__all__ = ["Builders", "SizedBackwards", "SizedGraphs"]
 
 Missing = tuple[int, ...]
-KEPT = 64  # executables cached per template; building an evicted one again takes microseconds
 
 
 class Builders(NamedTuple):
@@ -77,7 +76,7 @@ class SizedBackwards:
         with self._lock, collector_paused():
             if missing not in self.made:
                 build = self.builder(missing)
-                self.made[missing] = known = by_sizes((), build.missed, KEPT)
+                self.made[missing] = known = by_sizes((), build.missed, SIZES_KEPT)
                 build.run = known
                 construction_of(known).on_change = self._changed
             return self.made[missing]

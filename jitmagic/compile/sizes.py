@@ -37,6 +37,7 @@ from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.native import (
+    SIZES_KEPT,
     BySizes,
     Step,
     add_alone,
@@ -57,7 +58,7 @@ from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import GraphInput, Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
 from .sized_backend import SizedBackend
-from .sized_backwards import KEPT, Builders
+from .sized_backwards import Builders
 from .sized_joint import BuiltExecutable, SizedJoint, places_among
 from .template import SizeTuple, for_all_sizes
 
@@ -198,7 +199,7 @@ class SizeCompiler:
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         places = tuple(places_of(traced).values())
         state = SizedState(traced.graph, traced.inputs, traced.mutated)
-        self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static), state)
+        self.run: BySizes = by_sizes(places, self.missed, SIZES_KEPT, tuple(static), state)
 
     def add(self, values: SizeTuple, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes and add the executable to `run`."""

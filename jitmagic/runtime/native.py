@@ -39,6 +39,7 @@ from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import AnyFunction, Executable, OpOverload
 
 __all__ = [
+    "SIZES_KEPT",
     "BySizes",
     "CpuEntry",
     "CudaEntry",
@@ -96,6 +97,8 @@ class SavedEntry:
 
     name: str
 
+
+SIZES_KEPT = 64  # executables cached per template; building one again takes microseconds
 
 KernelEntry = CpuEntry | CudaEntry
 _HEAVY_BYTES = 1 << 20  # a plan that touches more than this releases the GIL
