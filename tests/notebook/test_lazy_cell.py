@@ -6,30 +6,21 @@ from typing import Any
 
 import pytest
 
-IPython = pytest.importorskip("IPython")
+pytest.importorskip("IPython")
 
 import torch  # noqa: E402
 from IPython.core.error import UsageError  # noqa: E402
 
 import jitmagic  # noqa: E402
-from jitmagic.notebook import magics  # noqa: E402
 
 
-@pytest.fixture
-def shell() -> Any:
-    made = IPython.core.interactiveshell.InteractiveShell.instance()
-    magics.load(made)
-    yield made
-    magics.unload(made)
-
-
-def test_cell_is_recorded(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_is_recorded(loaded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     cell = (
         "import torch, jitmagic\nx = torch.randn(8)\ndef double(t):\n    return t * 2\n"
         "y = double(x).relu() + 1\nseen = len(jitmagic.lazy.pending())\ny"
     )
-    value = shell.run_cell_magic("compile", "--lazy", cell)
-    names = shell.user_ns
+    value = loaded.run_cell_magic("compile", "--lazy", cell)
+    names = loaded.user_ns
     assert names["seen"] == 3 and value is names["y"]
     assert torch.equal(value, (names["x"] * 2).relu() + 1)
     assert jitmagic.api.handle_of(names["double"]) is None
@@ -38,15 +29,15 @@ def test_cell_is_recorded(shell: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert not jitmagic.lazy.pending()
 
 
-def test_cell_that_raises_ends_the_block(shell: Any) -> None:
+def test_cell_that_raises_ends_the_block(loaded: Any) -> None:
     with pytest.raises(ZeroDivisionError):
-        shell.run_cell_magic(
+        loaded.run_cell_magic(
             "compile", "--lazy --quiet", "import torch\nz = torch.ones(2) + 1\n1 / 0"
         )
     assert not jitmagic.lazy.pending()
-    assert shell.user_ns["z"].tolist() == [2.0, 2.0]
+    assert loaded.user_ns["z"].tolist() == [2.0, 2.0]
 
 
-def test_options_of_tagged_code_are_refused(shell: Any) -> None:
+def test_options_of_tagged_code_are_refused(loaded: Any) -> None:
     with pytest.raises(UsageError, match="--fullgraph is an option of tagged code"):
-        shell.run_cell_magic("compile", "--lazy --fullgraph", "1")
+        loaded.run_cell_magic("compile", "--lazy --fullgraph", "1")

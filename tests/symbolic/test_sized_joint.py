@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.compile import sizes, template
-from jitmagic.compile.sized_backwards import KEPT
 from jitmagic.compile.template import Templates
 from jitmagic.errors import CompileFailed, JitmagicWarning
 from jitmagic.extension import runtime_module
 from jitmagic.records import LazyPayload
 from jitmagic.runtime import load
+from jitmagic.runtime.native import SIZES_KEPT
 
 Program = Callable[..., Any]
 Make = Callable[[int, int], tuple[torch.Tensor, ...]]
@@ -254,7 +254,7 @@ def test_new_sizes_do_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatc
             assert (one.shape, one.stride()) == (other.shape, other.stride())
     for values in (vectors[7], vectors[0], (34, 43)):
         check(made, program, make(*values))
-    assert len(vectors) > KEPT and asked == []
+    assert len(vectors) > SIZES_KEPT and asked == []
 
 
 def test_diagnostic_payload_is_built_lazily() -> None:
