@@ -8,7 +8,8 @@ be split at its graph break.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from ..graph.targets.recomputed import regions_of
 from ..graph.targets.regions import calls_in
 from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
+from ..guards.source import Source
 from ..options import Options
 from ..records import Eager, Recording
 from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
@@ -55,6 +57,7 @@ __all__ = [
     "has_operations",
     "left_to_eager",
     "make_entry",
+    "residual_function",
     "wrap_executable",
 ]
 
@@ -262,17 +265,10 @@ def make_entry(
         entry.notes = _variant_of(handle, traced, record, form)
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
-    scope = FrameScope(
-        snapshot.globals,
-        snapshot.builtins,
-        handle.resume_dispatcher,
-        continue_with,
-        release_arguments,
-        retry := RetryEager(handle, is_locked=traced.lock is not None),
-    )
+    retry = RetryEager(handle, is_locked=traced.lock is not None)
     try:
         graph = None if run is None else TimedGraph(run)
-        residual: AnyFunction = emit(traced, handle.flat, graph, scope)
+        residual: AnyFunction = residual_function(handle, snapshot, traced, graph, retry)
     except CannotEmit as error:
         return Eager(str(error))
     program = GuardProgram(steps)
@@ -284,6 +280,30 @@ def make_entry(
     retry.set_entry(entry)
     entry.notes = _variant_of(handle, traced, record, None)
     return entry
+
+
+def residual_function(
+    handle: Handle,
+    snapshot: FrameSnapshot,
+    traced: Trace,
+    graph: TimedGraph | None,
+    retry: RetryEager,
+    renamed: Mapping[Source, Source] = MappingProxyType({}),
+) -> FunctionType:
+    """Return the Python code around a graph. It reads the values at `renamed` at other sources.
+
+    Raises CannotEmit if there is none.
+    """
+    scope = FrameScope(
+        snapshot.globals,
+        snapshot.builtins,
+        handle.resume_dispatcher,
+        continue_with,
+        release_arguments,
+        retry,
+        renamed,
+    )
+    return emit(traced, handle.flat, graph, scope)
 
 
 def _no_graph() -> tuple[object, ...]:

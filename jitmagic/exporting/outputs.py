@@ -39,6 +39,7 @@ from ..trace.result import (
     SetAttr,
     SetItem,
     Trace,
+    sources_read,
 )
 from .call import ATOMS
 
@@ -199,7 +200,7 @@ def results_of(
     stand-in of the number in a 0-dim tensor.
     """
     assert isinstance(traced.exit, Return)
-    read = frozenset(_sources_read((traced.guards, tuple(one.source for one in traced.inputs))))
+    read = frozenset(_sources_of((traced.guards, tuple(one.source for one in traced.inputs))))
     maker = _Maker(of_source, of_graph, number_of, read)
     maker.make(traced.exit.value)
     for effect in traced.effects:
@@ -210,32 +211,21 @@ def results_of(
 
 def sources_in(traced: Trace) -> Iterator[Source]:
     """Yield the sources that the exit and the effects read, and those of the assigned buffers."""
-    assert isinstance(traced.exit, Return)
-    yield from _sources((traced.exit.value, traced.effects))
+    yield from sources_read((traced.exit, traced.effects))
+    for effect in traced.effects:
+        match effect:
+            case SetItem(FromSource(Item(InstanceDict(), "_buffers") as table), Constant(name)):
+                yield Item(table, name)
+            case ReplaceDict(FromSource(Item(InstanceDict(), "_buffers") as table), keys):
+                yield from (Item(table, key.value) for key in keys if isinstance(key, Constant))
 
 
-def _sources(part: object) -> Iterator[Source]:
-    match part:
-        case FromSource(source):
-            yield source
-        case SetItem(FromSource(Item(InstanceDict(), "_buffers") as table), Constant(name)):
-            yield Item(table, name)
-        case ReplaceDict(FromSource(Item(InstanceDict(), "_buffers") as table), keys):
-            yield from (Item(table, key.value) for key in keys if isinstance(key, Constant))
-    if isinstance(part, tuple):
-        for item in part:
-            yield from _sources(item)
-    elif isinstance(part, Recipe | Effect) and not isinstance(part, Constant):
-        for name in part.__match_args__:  # type: ignore[union-attr]
-            yield from _sources(getattr(part, name))
-
-
-def _sources_read(part: object) -> Iterator[Source]:
+def _sources_of(part: object) -> Iterator[Source]:
     """Yield the sources in guards, with those that they are read from."""
     if isinstance(part, Source):
         yield from part.path()
     elif isinstance(part, tuple | list):
         for item in part:
-            yield from _sources_read(item)
+            yield from _sources_of(item)
     elif isinstance(part, Guard):
-        yield from _sources_read([getattr(part, one.name) for one in fields(part)])  # type: ignore[arg-type]
+        yield from _sources_of([getattr(part, one.name) for one in fields(part)])  # type: ignore[arg-type]

@@ -23,7 +23,10 @@ from pathlib import Path
 
 from ..errors import ArtifactRefused
 
-__all__ = ["read_archive", "write_archive"]
+__all__ = ["FORMAT", "read_archive", "write_archive"]
+
+FORMAT = 1
+"""The version of artifact.json."""
 
 _CHECKSUMS = "checksums.json"
 _NAME = re.compile(

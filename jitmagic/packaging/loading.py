@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,9 +40,8 @@ from ..records import Journal, Occasion, Recording
 from ..runtime.load import load as load_plan
 from ..runtime.store import content_key
 from ..torch_types import Executable, Values
-from .archive import read_archive
-from .program import LoadedModule, Program
-from .saving import FORMAT
+from .archive import FORMAT, read_archive
+from .program import Program, read_program
 
 __all__ = ["LoadedFunction", "load"]
 
@@ -103,56 +101,14 @@ def _loaded(
     files: Mapping[str, bytes],
     weights: Mapping[str, torch.Tensor],
 ) -> Any:
-    program, reader = Program(), _reader_of(document["shared"])
-    for described in document["tensors"]:
-        tensor = _tensor(path, described, files, weights, reader)
-        program.put(reader.read(described["source"]), tensor)
-    for source, value in document["objects"]:
-        try:
-            program.put(reader.read(source), reader.read(value))
-        except Mismatch as error:
-            module = value["to"]["path"][0]
-            raise ArtifactRefused(path, str(error), f"import {module} first") from error
-    signature = _signature(document["signature"], reader)
-    function = LoadedFunction(document, signature, program, files)
+    shared = document["shared"]
+    reader = Reader(vocabulary(), shared, {"ref": lambda reader, data: resolve(data["to"])})
+    program = read_program(path, document, files, weights, reader)
+    function = LoadedFunction(document, _signature(document["signature"], reader), program, files)
     if not document["is_module"]:
         return function
-    module = program.arguments.setdefault(0, LoadedModule())
-    module.set_call(function)
-    return module
-
-
-def _reader_of(shared: list[Json]) -> Reader:
-    return Reader(vocabulary(), shared, {"ref": lambda reader, data: resolve(data["to"])})
-
-
-def _tensor(
-    path: str | Path,
-    described: dict[str, Any],
-    files: Mapping[str, bytes],
-    weights: Mapping[str, torch.Tensor],
-    reader: Reader,
-) -> torch.Tensor:
-    """Return a tensor of the program: its value in the file, or the one that the caller gives."""
-    name, dtype, shape = described["name"], reader.read(described["dtype"]), described["shape"]
-    device = torch.device(described["device"])
-    given = weights.get(name)
-    if given is None:
-        if described["file"] is None:
-            hint = f"load(path, weights=...) with {name!r}"
-            raise ArtifactRefused(path, f"it has no values for {name}", hint)
-        data = bytearray(files[described["file"]])
-        given = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0)
-    if given.dtype != dtype or given.numel() != math.prod(shape):
-        raise ArtifactRefused(
-            path, f"{name} is {given.dtype} {list(given.shape)}, was {dtype} {shape}"
-        )
-    made = torch.empty_strided(shape, described["stride"], dtype=dtype, device=device)
-    with torch.no_grad():
-        made.copy_(given.reshape(shape))
-    if described["is_parameter"]:
-        return torch.nn.Parameter(made, requires_grad=described["requires_grad"])
-    return made.requires_grad_(described["requires_grad"])
+    program.module._set_call(function)
+    return program.module
 
 
 def _signature(parameters: list[Json], reader: Reader) -> inspect.Signature:
@@ -177,11 +133,9 @@ class LoadedFunction:
         self.__name__ = self.__qualname__ = document["name"]
         self.__signature__ = signature
         self._stored = list(document["entries"])
-        self._has_owner = document["has_owner"]
         names = tuple(signature.parameters)
-        self._owner = (program.arguments.setdefault(0, LoadedModule()),) if self._has_owner else ()
-        cells = range(len(names), len(names) + document["cells"])
-        self._cells = tuple(program.arguments.get(index, CellType()) for index in cells)
+        self._owner = (program.module,) if document["has_owner"] else ()
+        self._cells = tuple(CellType() for _ in range(document["cells"]))
         self._program, self._files = program, files
         self._is_inference = not any(entry["grad"] for entry in self._stored)
         self._code = _code_with(names)

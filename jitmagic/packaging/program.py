@@ -1,24 +1,28 @@
-"""Builds objects that stand for those of a program, in which a loaded graph finds its tensors.
+"""Holds what a saved program reads besides the arguments of its calls.
 
-In: for each tensor that is no argument, the source at which the program had it, such as
-`self.layers[0].weight`, `scale` (a global), the contents of a closure's cell. Out: a module tree
-with that parameter, a dictionary of globals, cells: reading the source there gives the tensor, as
-it did in the program. Guards, residual functions and `state_dict` work on them unchanged.
+In: tensors and other values, each with its name. Out: the objects of a loaded program. Parameters
+and buffers of the module that was saved are in a tree of modules, under their names there; all
+other values are globals, named by the text of their source, such as `self.parts[1]`. A file's
+guards, graphs and residual functions read them at the sources that this module gives.
 """
 
 from __future__ import annotations
 
-from types import CellType
+import math
+from collections.abc import Callable, Mapping
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import CannotKeep, UsageError
-from ..guards.source import Argument, CellContents, Global, InstanceDict, Item, Source, describe
+from ..artifact.codec import Json, Reader
+from ..artifact.guards import Mismatch
+from ..errors import ArtifactRefused, UsageError
+from ..guards.source import Global, InstanceDict, Item, Source, describe
+from ..lazy_dataclass import dataclass
 
-__all__ = ["LoadedModule", "Program"]
-
-_TABLES = ("_parameters", "_buffers", "_modules")
+__all__ = ["EMPTY", "LoadedModule", "Member", "Names", "Program", "StandIn", "read_program"]
 
 
 class LoadedModule(torch.nn.Module):
@@ -26,7 +30,7 @@ class LoadedModule(torch.nn.Module):
 
     _call: Any = None
 
-    def set_call(self, call: Any) -> None:
+    def _set_call(self, call: Any) -> None:
         """Set the function that calls of the module run; submodules have none."""
         self.__dict__["_call"] = call
 
@@ -42,63 +46,166 @@ class LoadedModule(torch.nn.Module):
         return ", ".join(f"{name}: {list(one.shape)}" for name, one in own if one is not None)
 
 
+class StandIn:
+    """Stands for an object of the program to which its calls write, and which they never read."""
+
+
+# Stand-ins for the objects that calls write to, by the name of their type.
+EMPTY: dict[str, Callable[[], Any]] = {"dict": dict, "list": list, "set": set, "object": StandIn}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A parameter or buffer of a module: its name in the `state_dict`, and its kind."""
+
+    name: str
+    kind: str
+    """"parameter", "buffer", or "temporary" for a buffer that is not persistent."""
+
+    def source(self, owner: Source) -> Source:
+        """Return the source that reads it from the module at another source."""
+        *parts, name = self.name.split(".")
+        table = "_parameters" if self.kind == "parameter" else "_buffers"
+        return Item(_table(owner, parts, table), name)
+
+
+class Names:
+    """Names the values that a saved program reads, and knows the sources that a file has for them.
+
+    owner: the source of the module, or of the object of a bound method, that is called
+    module: that module, whose members have their names there
+    """
+
+    def __init__(self, owner: Source | None, module: torch.nn.Module | None) -> None:
+        self.owner = owner
+        self._members: dict[int, list[Member]] = {}
+        self._tables: dict[int, Source] = {}
+        self._globals: dict[Source, str] = {}
+        if owner is not None and module is not None:
+            self._add(owner, module)
+
+    def _add(self, owner: Source, module: torch.nn.Module) -> None:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            self._members.setdefault(id(parameter), []).append(Member(name, "parameter"))
+        for prefix, part in module.named_modules(remove_duplicate=False):
+            parts = prefix.split(".") if prefix else []
+            self._tables.setdefault(id(part._buffers), _table(owner, parts, "_buffers"))
+            for name, buffer in part._buffers.items():
+                kind = "temporary" if name in part._non_persistent_buffers_set else "buffer"
+                member = Member(".".join((*parts, name)), kind)
+                self._members.setdefault(id(buffer), []).append(member)
+
+    def members(self, tensor: torch.Tensor) -> list[Member]:
+        """Return the members that a tensor is."""
+        return self._members.get(id(tensor), [])
+
+    def source_of(self, source: Source, value: object) -> Source:
+        """Return the source in a file of the value that the program has at a source."""
+        if isinstance(value, torch.Tensor) and (found := self.members(value)):
+            assert self.owner is not None
+            return found[0].source(self.owner)
+        if (table := self._tables.get(id(value))) is not None:
+            return table
+        return Global(self.global_name(source))
+
+    def global_name(self, source: Source) -> str:
+        """Return the name in a file of a value that is no member: its source, as text."""
+        if source not in self._globals:
+            text, taken = describe(source), {*self._globals.values()}
+            numbered = (f"{text} ({n})" for n in count(2))
+            name = next(one for one in chain([text], numbered) if one not in taken)
+            self._globals[source] = name
+        return self._globals[source]
+
+
+def _table(owner: Source, parts: list[str], table: str) -> Source:
+    """Return the source of a table of the module at a path of names from the owner."""
+    for part in parts:
+        owner = Item(Item(InstanceDict(owner), "_modules"), part)
+    return Item(InstanceDict(owner), table)
+
+
 class Program:
-    """The objects. `arguments`: the values of arguments that are no user's, `self` and cells."""
+    """The values of a loaded program: `module` has the members, `globals` the others."""
 
     def __init__(self) -> None:
         self.globals: dict[str, Any] = {"__builtins__": {}}
-        self.arguments: dict[int, Any] = {}
+        self.module = LoadedModule()
 
-    def put(self, source: Source, tensor: Any) -> None:
-        """Make `source` lead to a tensor. Raises CannotKeep for a source of another kind."""
-        match source:
-            case Item(base, key):
-                self._container(base, key)[key] = tensor
-            case CellContents(Argument(index)):
-                self.arguments.setdefault(index, CellType()).cell_contents = tensor
-            case Global(name):
-                self.globals[name] = tensor
-            case _:
-                raise CannotKeep(f"{describe(source)}, at a place that a file does not have")
-
-    def _object(self, source: Source) -> Any:
-        """Return the object at a source that has parts, made if there is none."""
-        match source:
-            case Argument(index):
-                return self.arguments.setdefault(index, LoadedModule())
-            case CellContents(Argument(index)):
-                cell = self.arguments.setdefault(index, CellType())
-                if not _has_contents(cell):
-                    cell.cell_contents = LoadedModule()
-                return cell.cell_contents
-            case Global(name):
-                return self.globals.setdefault(name, LoadedModule())
-            case Item(base, key):
-                table = self._container(base, key)
-                return table.setdefault(key, LoadedModule())
-        raise CannotKeep(f"{describe(source)}, an object that a file does not have")
-
-    def _container(self, source: Source, key: object) -> dict[Any, Any]:
-        """Return the dictionary at a source."""
-        match source:
-            case InstanceDict(base):
-                own: dict[Any, Any] = vars(self._object(base))
-                return own
-            case Item(InstanceDict(base), str(name)) if name in _TABLES:
-                found: dict[Any, Any] = vars(self._object(base))[name]
-                return found
-            case Item(base, name) if isinstance(key, str | int):
-                table: dict[Any, Any] = self._container(base, name).setdefault(name, {})
-                return table
-            case Global(name):
-                held: dict[Any, Any] = self.globals.setdefault(name, {})
-                return held
-        raise CannotKeep(f"{describe(source)}, an object that a file does not have")
+    def put_member(self, member: Member, tensor: torch.Tensor) -> None:
+        """Set a parameter or buffer. Raises KeyError for a name that no module can have."""
+        *owners, name = member.name.split(".")
+        at: torch.nn.Module = self.module
+        for owner in owners:
+            if owner not in at._modules:
+                at.add_module(owner, LoadedModule())
+            at = at._modules[owner]  # type: ignore[assignment]
+        if member.kind == "parameter":
+            at.register_parameter(name, tensor)  # type: ignore[arg-type]
+        else:
+            at.register_buffer(name, tensor, persistent=member.kind == "buffer")
 
 
-def _has_contents(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+# ----------------------------------------------------------------------------------------- reading
+
+
+def read_program(
+    path: str | Path,
+    document: Mapping[str, Json],
+    files: Mapping[str, bytes],
+    weights: Mapping[str, torch.Tensor],
+    reader: Reader,
+) -> Program:
+    """Return the program of a file. `weights`: the values of tensors by name, instead of those in
+    the file. Raises ArtifactRefused.
+    """
+    program = Program()
+    for described in document["tensors"]:
+        members = [Member(name, kind) for name, kind in described["members"]]
+        names = [*(one.name for one in members), *described["globals"]]
+        tensor = _tensor(path, names, described, files, weights, reader)
+        for member in members:
+            program.put_member(member, tensor)
+        for name in described["globals"]:
+            program.globals[name] = tensor
+    for name, value in document["objects"].items():
+        try:
+            program.globals[name] = reader.read(value)
+        except Mismatch as error:
+            module = value["to"]["path"][0]
+            raise ArtifactRefused(path, str(error), f"import {module} first") from error
+    for name, kind in document["written"].items():
+        program.globals[name] = EMPTY[kind]()
+    return program
+
+
+def _tensor(
+    path: str | Path,
+    names: list[str],
+    described: dict[str, Any],
+    files: Mapping[str, bytes],
+    weights: Mapping[str, torch.Tensor],
+    reader: Reader,
+) -> torch.Tensor:
+    """Return a tensor of the program: its value in the file, or the one that the caller gives."""
+    dtype, shape = reader.read(described["dtype"]), described["shape"]
+    given = next((weights[name] for name in names if name in weights), None)
+    if given is None:
+        if described["file"] is None:
+            hint = f"load(path, weights=...) with {names[0]!r}"
+            raise ArtifactRefused(path, f"it has no values for {names[0]}", hint)
+        data = bytearray(files[described["file"]])
+        given = torch.empty(0, dtype=dtype)
+        if data:
+            given = torch.frombuffer(data, dtype=torch.uint8).view(dtype)
+    if given.dtype != dtype or given.numel() != math.prod(shape):
+        raise ArtifactRefused(
+            path, f"{names[0]} is {given.dtype} {list(given.shape)}, was {dtype} {shape}"
+        )
+    device = torch.device(described["device"])
+    made = torch.empty_strided(shape, described["stride"], dtype=dtype, device=device)
+    with torch.no_grad():
+        made.copy_(given.reshape(shape))
+    if described["is_parameter"]:
+        return torch.nn.Parameter(made, requires_grad=described["requires_grad"])
+    return made.requires_grad_(described["requires_grad"])

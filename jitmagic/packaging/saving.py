@@ -16,10 +16,9 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -30,29 +29,27 @@ from ..artifact.vocabulary import vocabulary
 from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource
+from ..compile.entries import residual_function
 from ..construction import Construction, construction_of
 from ..devices import Target
-from ..errors import Unsupported, UsageError
+from ..errors import CannotKeep, Unsupported, UsageError
 from ..frame.binding import bind, values_of
-from ..frame.native import Entry
-from ..frame.original import parameter_count
-from ..guards.guard import GlobalState, Guard, StateRead, TensorMatch
-from ..guards.kinds import KINDS
-from ..guards.read import read_source
-from ..guards.source import Source, describe
-from ..lazy_dataclass import fields
+from ..frame.handle import Handle
+from ..frame.locked_frames import RetryEager
+from ..frame.native import Entry, TimedGraph
+from ..guards.source import Argument, Item, Source
 from ..platforms import instruction_sets
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
-from ..trace.result import Effect, Exit, FromSource, Recipe, Trace
-from .archive import write_archive
+from ..trace.result import Trace
+from .archive import FORMAT, write_archive
 from .cxx import save_cxx
 from .examples import calls_of
-from .program import Program
+from .lifting import Lifted, lift
+from .program import Names
+from .values import ProgramValues
 
-__all__ = ["FORMAT", "save"]
-
-FORMAT = 1
+__all__ = ["save"]
 
 
 def save(
@@ -99,16 +96,18 @@ class _Saved:
         self.fn = original_of(fn)
         self.copy = tagged_copy(fn, chosen)
         self.handle = tagged_handle(self.copy)
-        is_module = isinstance(self.fn, torch.nn.Module)
-        self.function = original_of(type(self.fn).forward) if is_module else self.fn
-        self.owner = self.fn if is_module else getattr(self.fn, "__self__", None)
+        self.is_module = isinstance(self.fn, torch.nn.Module)
+        self.function = original_of(type(self.fn).forward) if self.is_module else self.fn
+        self.owner = self.fn if self.is_module else getattr(self.fn, "__self__", None)
+        module = self.fn if self.is_module else None
+        self.names = Names(_owner_source(self.function) if self.owner is not None else None, module)
+        self.values = ProgramValues(self.names)
         self.entries: list[Json] = []
-        self.writers: list[_SavedWriter] = []
-        self.values: dict[Source, Any] = {}  # of the program: what is no argument
+        self.kernels: dict[str, bytes] = {}
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compile for one call, and add its entry."""
-        if isinstance(self.fn, torch.nn.Module):
+        if self.is_module:
             values = values_of(self.function, (self.fn, *args), kwargs)
         else:
             values = bind(self.copy, args, kwargs)[1]
@@ -122,50 +121,17 @@ class _Saved:
         traces = (record.result("trace") for record in reversed(list(self.handle.journal)))
         traced = next(one for one in traces if isinstance(one, Trace))
         snapshot = self.handle.original.snapshot(values)
-        self.entries.append(self._entry(entry, traced, snapshot))
-
-    def _entry(self, entry: Entry, traced: Trace, snapshot: FrameSnapshot) -> Json:
-        own = self._own_arguments(snapshot)
-        lifted = {}
-        for source in (*traced.sources, *_sources_in((traced.exit, traced.effects))):
-            if not _is_of_arguments(source, own):
-                lifted[source] = read_source(source, snapshot)
-        for source, value in lifted.items():
-            Program().put(source, value)  # raises for a source that a file does not have
-            self.values.setdefault(source, value)
-        guards = [guard for guard in entry.notes.guards if _stays(guard, own, lifted)]
-        writer = _SavedWriter(self.handle, vocabulary(), snapshot, guards, {})
-        self.writers.append(writer)
-        return writer.entry(entry, guards)
-
-    def _own_arguments(self, snapshot: FrameSnapshot) -> frozenset[int]:
-        """Return the indices of the arguments that callers of the file pass."""
-        first = 0 if self.owner is None else 1
-        return frozenset(range(first, parameter_count(snapshot.code)))
+        lifted = lift(traced, entry.notes.guards, snapshot, self.names)
+        self.values.add(lifted)
+        writer = _SavedWriter(self.handle, snapshot, lifted)
+        self.entries.append(writer.entry(entry, traced))
+        self.kernels |= writer.kernels
 
     def files(self, weights: bool) -> dict[str, bytes]:
         """Return the files of the archive."""
-        files: dict[str, bytes] = {}
-        names = _names_of(self.owner)
-        described = []
-        writer = ArtifactWriter(
-            self.handle, vocabulary(), self.handle.original.snapshot(()), (), {}
-        )
-        tensors = {s: value for s, value in self.values.items() if isinstance(value, torch.Tensor)}
-        others = [(s, value) for s, value in self.values.items() if s not in tensors]
-        for number, (source, tensor) in enumerate(tensors.items()):
-            name = f"tensors/{number}"
-            if weights:
-                files[name] = _bytes_of(tensor)
-            described.append({
-                "source": writer.write(source), "name": names.get(id(tensor), describe(source)),
-                "file": name if weights else None, "dtype": writer.write(tensor.dtype),
-                "shape": list(tensor.shape), "stride": list(tensor.stride()),
-                "device": str(tensor.device), "requires_grad": tensor.requires_grad,
-                "is_parameter": isinstance(tensor, torch.nn.Parameter),
-            })  # fmt: skip
-        for made in self.writers:
-            files |= made.kernels
+        snapshot = self.handle.original.snapshot(())
+        writer = ArtifactWriter(self.handle, vocabulary(), snapshot, (), {})
+        program, tensors = self.values.data(writer, weights)
         document = {
             "format": FORMAT,
             "kind": "python",
@@ -173,34 +139,46 @@ class _Saved:
             "torch": torch.__version__,
             "python": sys.implementation.cache_tag,
             "instructions": instruction_sets(),
-            "is_module": isinstance(self.fn, torch.nn.Module),
+            "is_module": self.is_module,
             "has_owner": self.owner is not None,
             "signature": _signature(self.function, writer),
             "cells": len(self.handle.original.code.co_freevars),
-            "tensors": described,
-            "objects": [[writer.write(part) for part in pair] for pair in others],
+            **program,
             "shared": writer.shared,
             "entries": self.entries,
         }
-        return {"artifact.json": json.dumps(document, separators=(",", ":")).encode(), **files}
+        text = json.dumps(document, separators=(",", ":"))
+        return {"artifact.json": text.encode(), **tensors, **self.kernels}
 
 
 class _SavedWriter(ArtifactWriter):
     """Writes an entry with its kernels as files."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, handle: Handle, snapshot: FrameSnapshot, lifted: Lifted) -> None:
+        super().__init__(handle, vocabulary(), snapshot, lifted.guards, {})
+        self.lifted = lifted
+        self._is_in_source = False
         self.kernels: dict[str, bytes] = {}
         self.code = (lambda: None).__code__  # code of the program is written in full
 
-    def entry(self, entry: Entry, guards: list[Guard]) -> Json:
+    def write(self, value: Any) -> Json:
+        """Return the JSON of a value; a source of the program is written as that in the file."""
+        if self._is_in_source or not isinstance(value, Source):
+            return super().write(value)
+        self._is_in_source = True  # the parts of a source are written as they are
+        try:
+            return super().write(self.lifted.renamed.get(value, value))
+        finally:
+            self._is_in_source = False
+
+    def entry(self, entry: Entry, traced: Trace) -> Json:
         """Return the document of one entry."""
         form, residual = entry.notes.form, None
         if form is None:
-            residual = function_data(self, cast(FunctionType, entry.run))
+            residual = function_data(self, self._residual(entry, traced))
         has_graph = form is not None and form.has_graph
         return {
-            "guards": self.write(tuple(guards)),
+            "guards": self.write(self.lifted.guards),
             "sources": None if form is None else self.write(form.sources),
             "template": None if form is None else self.write(form.template),
             "run": self.write(entry.run) if has_graph else None,
@@ -208,6 +186,19 @@ class _SavedWriter(ArtifactWriter):
             "grad": torch.is_grad_enabled(),
             "shared": self.shared,
         }
+
+    def _residual(self, entry: Entry, traced: Trace) -> FunctionType:
+        """Return the residual function of an entry, which reads the program as the file has it."""
+        if type(entry.run) is not FunctionType:
+            raise CannotKeep("a frame that holds a lock")
+        constants = entry.run.__code__.co_consts
+        graph = next((one for one in constants if isinstance(one, TimedGraph)), None)
+        snapshot, retry = (
+            self.handle.original.snapshot(()),
+            RetryEager(self.handle, is_locked=False),
+        )
+        renamed = self.lifted.renamed
+        return residual_function(self.handle, snapshot, traced, graph, retry, renamed)
 
     def _executable(self, value: Any) -> Json:
         made: Construction = construction_of(value)
@@ -226,46 +217,11 @@ class _SavedWriter(ArtifactWriter):
                 self.kernels[f"kernels/{content_key(unit.text)}.so"] = image
 
 
-def _sources_in(part: Any) -> Iterator[Source]:
-    """Yield the sources that the result of a frame and its effects read."""
-    if isinstance(part, FromSource):
-        yield part.source
-    elif isinstance(part, tuple | list):
-        for item in part:
-            yield from _sources_in(item)
-    elif isinstance(part, Recipe | Effect | Exit):
-        for one in fields(part):  # type: ignore[arg-type]
-            yield from _sources_in(getattr(part, one.name))
-
-
-def _is_of_arguments(source: Source, own: frozenset[int]) -> bool:
-    """Return whether a path begins at an argument that callers of the file pass."""
-    return getattr(source.root, "index", -1) in own
-
-
-def _stays(guard: Guard, own: frozenset[int], lifted: Iterable[Source]) -> bool:
-    """Return whether a guard is about arguments, the tensors in the file, or the process."""
-    if isinstance(guard, GlobalState | StateRead):
-        return True
-    sources = KINDS[type(guard)].sources(guard)
-    known = frozenset(lifted)
-    if isinstance(guard, TensorMatch) and guard.source in known:
-        return True
-    return bool(sources) and all(_is_of_arguments(s, own) or s in known for s in sources)
-
-
-def _names_of(owner: Any) -> dict[int, str]:
-    """Return the names of a module's parameters and buffers, by the id of the tensor."""
-    if not isinstance(owner, torch.nn.Module):
-        return {}
-    named = (*owner.named_parameters(), *owner.named_buffers())
-    return {id(tensor): name for name, tensor in reversed(named)}
-
-
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    """Return the bytes of a tensor in row-major order."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return bytes(flat.view(torch.uint8).numpy().data) if flat.numel() else b""
+def _owner_source(function: Any) -> Source:
+    """Return the source of the object that a method is called on: its first argument."""
+    first = next(iter(inspect.signature(function, follow_wrapped=False).parameters.values()))
+    is_packed = first.kind is inspect.Parameter.VAR_POSITIONAL
+    return Item(Argument(0, first.name), 0) if is_packed else Argument(0, first.name)
 
 
 def _signature(function: Any, writer: ArtifactWriter) -> list[Json]:

@@ -30,7 +30,7 @@ The tracer never compiles and never changes a live object: all that is left to d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from enum import Enum
 from types import CodeType
 from typing import Any, ClassVar, Literal
@@ -80,6 +80,7 @@ __all__ = [
     "Specialized",
     "Trace",
     "WrapperPart",
+    "sources_read",
 ]
 
 
@@ -441,3 +442,15 @@ class Trace:
         """The break at its end, unless the user requested it or gets an error there."""
         is_one = isinstance(self.exit, Break) and not self.exit.reason.expected
         return self.exit if is_one else None  # type: ignore[return-value]
+
+
+def sources_read(part: object) -> Iterator[Source]:
+    """Yield the sources that recipes, effects, draws and exits read, in their order."""
+    if isinstance(part, FromSource):
+        yield part.source
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from sources_read(item)
+    elif isinstance(part, Recipe | Effect | Exit | Draw) and not isinstance(part, Constant):
+        for name in part.__match_args__:  # type: ignore[union-attr]
+            yield from sources_read(getattr(part, name))

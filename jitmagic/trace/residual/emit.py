@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from types import CellType, FunctionType
+from types import FunctionType, MappingProxyType
 
 from ...bytecode import (
     Body,
@@ -30,6 +30,7 @@ from ...bytecode import (
     with_signature,
 )
 from ...bytecode.flow import call_group
+from ...guards.source import Source
 from ...lazy_dataclass import dataclass
 from ..breaks import Finalizer
 from ..python_loops.exit_edges import (
@@ -38,6 +39,7 @@ from ..python_loops.exit_edges import (
     run_by_python,
     unsettled_names,
 )
+from ..residual_calls import is_empty
 from ..result import Break, Return, Trace
 from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pop_null, pushes_pair
 from .rebuild import (
@@ -72,6 +74,8 @@ class FrameScope:
     """Called first in a resume function that must hold the only references to its arguments."""
     plain: Callable[..., object]
     """The traced code itself, called with the dispatcher's arguments when the graph raises."""
+    renamed: Mapping[Source, Source] = MappingProxyType({})
+    """Sources that are read at others, in code for another process."""
 
 
 def emit(
@@ -84,7 +88,7 @@ def emit(
     inputs cannot be undone, its error is raised instead. Raises CannotEmit if no code can be
     entered at the breaking instruction.
     """
-    writer = Writer(flat, scope.builtins, with_getattribute(trace.guards))
+    writer = Writer(flat, scope.builtins, with_getattribute(trace.guards), scope.renamed)
     # First, because until then the dispatcher holds the arguments too, and an object whose last
     # reference the frame drops would outlive it.
     writer.put(call_release(flat.release))
@@ -278,7 +282,7 @@ def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) 
     make_error = partial(NameError, f"{text} in enclosing scope", name=name)
     cell = build.load_fast(str(name), bound=True)
     check = [
-        *build.call(_is_empty, cell),
+        *build.call(is_empty, cell),
         *build.pop_jump_if_false(breaking),
         *build.push_callable(build.load_const(make_error)),
         *build.call_function(0),
@@ -292,14 +296,6 @@ def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) 
             region.start = check[0]
     position = body.instructions.index(breaking)
     body.instructions[position:position] = build.placed(check, breaking.position)
-
-
-def _is_empty(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:

@@ -7,7 +7,6 @@ read after an effect would see the new state. Each recipe object becomes one Pyt
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 
@@ -16,6 +15,7 @@ from ...guards.guard import Guard, TypeIs
 from ...guards.source import Drawn, Source, drawn_variable
 from ...lazy_dataclass import dataclass, field
 from ..entry_state import cache_cast, set_states, states_of
+from ..residual_calls import replace_entries
 from ..result import (
     Break,
     BuildCell,
@@ -76,6 +76,7 @@ class Writer:
     builtins: dict[str, object]
     with_getattribute: frozenset[Source] = frozenset()
     """Objects whose class has a Python `__getattribute__`, which would see reads of `__dict__`."""
+    renamed: Mapping[Source, Source] = field(default_factory=dict)
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 
@@ -86,6 +87,10 @@ class Writer:
     def put(self, *parts: Code) -> None:
         for part in parts:
             self.code.extend(part)
+
+    def read(self, source: Source) -> Code:
+        """Return code that pushes the object at a source."""
+        return self.renamed.get(source, source).emit(self)
 
     def load(self, recipe: Recipe) -> Code:
         """Return code that pushes the value of a recipe, which is a constant or has been made."""
@@ -159,7 +164,7 @@ def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., object] | None) -> None:
     if graph is None:
         return
-    inputs = [source.emit(writer) for source in trace.sources]
+    inputs = [writer.read(source) for source in trace.sources]
     writer.put(build.call(graph, *inputs), build.store_fast(_GRAPH))
 
 
@@ -234,7 +239,7 @@ def _build(recipe: Recipe, writer: Writer) -> Code:
     """Return code that pushes the value of a recipe whose parts are made."""
     match recipe:
         case FromSource(source):
-            return source.emit(writer)
+            return writer.read(source)
         case FromGraph(index):
             graph = build.load_fast(_GRAPH, bound=True)
             return [*graph, *build.load_const(index), *build.binary_subscr()]
@@ -324,31 +329,7 @@ def replay(effect: Effect, writer: Writer) -> Code:
         case ReplaceDict(target, keys, values):
             pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
             new = [*_loads(writer, pairs), *build.build_map(len(keys))]
-            return [*build.call(_replace_dict, load(target), new), *build.pop_top()]
+            return [*build.call(replace_entries, load(target), new), *build.pop_top()]
         case Perform(callee, args, kwargs):
             return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
     raise CannotEmit(f"no way to replay {type(effect).__name__}")
-
-
-def _replace_dict(target: dict[object, object], new: dict[object, object]) -> None:
-    """Give a dictionary new contents, without calling methods that the user's class overrides.
-
-    Keys that stay keep their positions and others are appended, as in the user's code: an iterator
-    over `target` that is advanced afterwards then sees what it would in eager.
-    """
-    base = OrderedDict if isinstance(target, OrderedDict) else dict
-    # By identity, since to compare keys would run the user's `__eq__`.
-    places = {id(key): place for place, key in enumerate(base.__iter__(target))}
-    stay: set[int] = set()
-    last = -1
-    for key in new:
-        place = places.get(id(key), -1)
-        if place <= last:
-            break
-        stay.add(id(key))
-        last = place
-    for key in list(base.__iter__(target)):
-        if id(key) not in stay:
-            base.__delitem__(target, key)
-    for key, value in new.items():
-        base.__setitem__(target, key, value)

@@ -10,13 +10,11 @@ tensor that was computed in the trace becomes an output, after which the graph i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Collection, Container
 from operator import getitem
 from typing import Any
 
-import torch
 from torch.fx import Node
-from torch.utils.hooks import RemovableHandle
 
 from ....graph.gradients import has_freed_history
 from ....graph.lazy_module import add_node
@@ -29,6 +27,7 @@ from ....lazy_dataclass import dataclass, replace
 from ...breaks import GraphBreak
 from ...effects import EffectLog
 from ...region import RegionBuilder
+from ...residual_calls import register_hook
 from ...result import Effect, Perform
 from ..base import Builder, Machine, ObservedError, Value
 from ..objects.operators import is_none
@@ -138,17 +137,7 @@ def _registration(builder: Builder, registered: TensorHook) -> Effect:
     parts = [builder(part) for part in (registered.tensor, hook) if part is not None]
     parts += [builder(handle)] if handle is not None and builder.is_live(handle) else []
     name = builder.constant(registered.name)
-    return Perform(builder.constant(_register_live), (name, *parts))
-
-
-def _register_live(
-    name: str, tensor: torch.Tensor, hook: object = None, handle: RemovableHandle | None = None
-) -> None:
-    """Call the method of the tensor, and make `handle` the handle that it returns."""
-    register: Callable[..., RemovableHandle | None] = getattr(tensor, name)
-    made = register() if hook is None else register(hook)
-    if handle is not None:
-        vars(handle).update(vars(made))
+    return Perform(builder.constant(register_hook), (name, *parts))
 
 
 # -- hooks in the graph ----------------------------------------------------------------------------

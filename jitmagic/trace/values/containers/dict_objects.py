@@ -15,6 +15,7 @@ from typing import Any
 
 from ....guards.source import DictEntry, Source
 from ...builtins.registry import method_of
+from ...residual_calls import add_entries, dict_base
 from ...result import BuildDict, Constant, Effect, Perform, Recipe
 from ...wrap import wraps
 from ..base import Builder, Machine, Value
@@ -112,7 +113,7 @@ class DictObjectValue(InstanceValue):
 
     def recipe(self, builder: Builder) -> Recipe:
         # The trace has inlined `__init__`; `fill` adds the entries past any `__setitem__`.
-        return builder.invoke(_base_of(self.cls.live).__new__, (builder(self.cls),))
+        return builder.invoke(dict_base(self.cls.live).__new__, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """Yield the effects that add the entries and attributes of a new object."""
@@ -129,18 +130,6 @@ class DictObjectValue(InstanceValue):
 
     def parts(self) -> Iterable[Value]:
         return (*(() if self.dictionary is None else self.dictionary.parts()), *super().parts())
-
-
-def _base_of(kind: type) -> type[dict[object, object]]:
-    return collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
-
-
-def add_entries(target: dict[object, object], new: dict[object, object]) -> None:
-    """Store entries with the base class's `__setitem__`, not an overriding one."""
-    # dict.__setitem__ does not update the linked list by which an OrderedDict iterates.
-    store = _base_of(type(target)).__setitem__
-    for key, value in new.items():
-        store(target, key, value)
 
 
 def mapping_pairs(machine: Machine, value: Value) -> Iterator[Pair] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from ...residual_calls import advanced, walked
 from ...result import Recipe
 from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.callables import BuiltinMethodValue
@@ -28,7 +29,6 @@ __all__ = [
     "StepIterator",
     "TableIterator",
     "ZipIterator",
-    "advanced",
 ]
 
 
@@ -208,7 +208,7 @@ class TableIterator(StepIterator):
             return super().recipe(builder)
         # Iterators over dicts and sets have no `__setstate__`: a new one is advanced instead.
         view = builder.constant(self.what), builder.constant(self.count)
-        return builder.invoke(_walked, (builder(owner), *view))
+        return builder.invoke(walked, (builder(owner), *view))
 
     def parts(self) -> Iterable[Value]:
         return (self.owner,)
@@ -232,19 +232,6 @@ class CheckedItems(Iterator[Value]):
         if not self._after_end:
             self._check = None
         raise StopIteration
-
-
-def _walked(table: Any, what: str, count: int) -> Iterator[object]:
-    """Return an iterator over `table` or a view of it, advanced by `count` items."""
-    return advanced(getattr(table, what)() if what else table, count)
-
-
-def advanced(items: Iterable[_T], count: int) -> Iterator[_T]:
-    """Return an iterator over the items, advanced by `count`."""
-    iterator = iter(items)
-    for _ in range(count):
-        next(iterator)
-    return iterator
 
 
 class _Combined(IteratorValue):

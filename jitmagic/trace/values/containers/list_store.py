@@ -15,6 +15,7 @@ from typing import Any
 from ....guards.guard import LengthIs, ValueEquals
 from ....guards.source import Contents, Item, ItemAt, Part, SlotAttr, Source
 from ...python_loops.rolled import check_filled
+from ...residual_calls import refill
 from ...result import BuildList, Effect, FromSource, Perform, Recipe, ReplaceList
 from ..base import Builder, Machine, Value
 from .lengths import guard_length, is_filled, live_length
@@ -331,13 +332,6 @@ def _argument(builder: Builder, argument: object) -> Recipe:
     if isinstance(argument, list):
         return BuildList(tuple(builder(item) for item in argument))
     return builder(argument) if isinstance(argument, Value) else builder.constant(argument)
-
-
-def refill(target: Deque[object], items: list[object]) -> None:
-    """Replace the contents of a deque."""
-    # The object itself has to remain, since others may refer to it; its `maxlen` is read-only.
-    target.clear()
-    target.extend(items)
 
 
 def wrap_items(machine: Machine, obj: Sequence[object], source: Source) -> list[Value]:

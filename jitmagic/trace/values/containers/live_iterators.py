@@ -18,6 +18,7 @@ from ....guards.iterator_parts import DICT_ITERATORS, SET_ITERATOR, iterator_par
 from ....guards.source import Argument, Item, IteratorParts, Source
 from ...breaks import GraphBreak, LoopIterator
 from ...residual.resume import carries_stack
+from ...residual_calls import advance
 from ...result import Effect, Perform
 from ...wrap import wraps
 from ..base import Builder, CannotRebuild, Machine, Value
@@ -109,7 +110,7 @@ class LiveIterator(IteratorValue):
         if self.kind in _STATELESS:
             return ()
         count = builder.constant(self.taken + self.ended)
-        return (Perform(builder.constant(_advance), (builder(self), count)),)
+        return (Perform(builder.constant(advance), (builder(self), count)),)
 
     def _can_stop_here(self, builder: Builder) -> bool:
         """Return whether a resume function has left the loop without changing the container."""
@@ -124,11 +125,6 @@ class LiveIterator(IteratorValue):
 
     def parts(self) -> Iterable[Value]:
         return self.over
-
-
-def _advance(iterator: Iterator[object], count: int) -> None:
-    for _ in range(count):
-        next(iterator, None)
 
 
 def _is_on_stack(source: Source) -> bool:

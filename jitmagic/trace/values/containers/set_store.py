@@ -19,6 +19,7 @@ import torch
 from ....guards.guard import LengthIs, SetHas, ValueEquals
 from ....guards.source import Contents, Item, Source
 from ...breaks import GraphBreak, UnknownObject
+from ...residual_calls import changed
 from ...result import BuildDict, BuildSet, BuildTuple, Effect, Perform, Recipe
 from ..base import Builder, CannotRebuild, Machine, Value
 from .keys import hashes_unchanged
@@ -368,13 +369,6 @@ def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...])
         return builder.invoke(changed, (start(builder), *calls))
 
     return make
-
-
-def changed(target: set[object], *calls: tuple[Any, ...]) -> set[object]:
-    """Call methods of a set and return it."""
-    for method, *operands in calls:
-        method(target, *operands)
-    return target
 
 
 def _members_of(operands: tuple[Operand, ...]) -> list[Member]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch.utils.hooks import RemovableHandle
 
 from ...builtins.registry import handles
+from ...residual_calls import take_hook_number
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
@@ -23,13 +24,6 @@ from ..objects.weak_references import NewReference
 __all__: list[str] = []
 
 _TABLE, _MORE = "hooks_dict_ref", "extra_dict_ref"
-
-
-def _take_number() -> int:
-    # RemovableHandle.__init__ takes ids in the same way.
-    number = RemovableHandle.next_id
-    RemovableHandle.next_id += 1
-    return number
 
 
 class HookNumber(WithoutOperators):
@@ -48,7 +42,7 @@ class HookNumber(WithoutOperators):
         return self
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(_take_number, ())
+        return builder.invoke(take_hook_number, ())
 
     def describe(self) -> str:
         return "the number of a new hook"

@@ -5,14 +5,14 @@ Input: the values of the modules. Output: the new container, or an iterator over
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
 
+from ...residual_calls import advanced, sequential_of
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
-from ..containers.iterators import SequenceIterator, advanced
+from ..containers.iterators import SequenceIterator
 from ..containers.sequences import SliceValue, TupleValue
 from ..objects.classes import ClassValue
 from .module_hooks import has_global_hooks
@@ -90,8 +90,3 @@ class _ModuleIterator(SequenceIterator):
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(advanced, (builder(self.container), builder.constant(self.index)))
-
-
-def sequential_of(names: Sequence[str], modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
-    """Create a Sequential of these modules under these keys."""
-    return torch.nn.Sequential(OrderedDict(zip(names, modules, strict=True)))

@@ -20,9 +20,10 @@ from ....symbols.size import Dimension, Size
 from ....symbols.symbolic_numbers import Symbol
 from ...breaks import GraphBreak, RolledLoop
 from ...python_loops.rolled import peels, trip_count_varies
+from ...residual_calls import advanced
 from ...result import Recipe
 from ..base import Builder, Machine, Value
-from ..containers.iterators import IteratorValue, advanced
+from ..containers.iterators import IteratorValue
 from ..objects.constants import ConstantValue
 from ..tensor_base import TensorBase
 from .number import NumberValue, dimension_value

@@ -19,7 +19,6 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.fx import Node
 
 from ....compat.distributed import wait
@@ -36,6 +35,7 @@ from ....symbols.context import Specialize
 from ....symbols.size import Size
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
+from ...residual_calls import bump_version
 from ...result import Perform, Recipe, WrapperPart
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
@@ -148,13 +148,8 @@ def _count_writes(wrapper: TensorValue, version: int, builder: Builder) -> None:
     """Count in-place writes on the wrapper too: the graph writes to its inner tensors alone."""
     count = wrapper.meta._version - version
     if count:
-        bump = builder.constant(_bump_version), (builder(wrapper), builder.constant(count))
+        bump = builder.constant(bump_version), (builder(wrapper), builder.constant(count))
         builder.effect(Perform(*bump))
-
-
-def _bump_version(tensor: torch.Tensor, count: int) -> None:
-    for _ in range(count):
-        increment_version(tensor)
 
 
 def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:

@@ -1,0 +1,239 @@
+"""Finds what a compiled call reads and writes of its program, and where a file has it.
+
+In: the trace of a call, its guards and its frame. Out: `Lifted`: for each source that begins at no
+argument of the caller's, the source at which the file has that value, and the guards that hold for
+all calls of the file. The others are about the program as it was when it was saved.
+
+A call may assign to buffers of its module. It may write to other objects of the program if none of
+its calls reads what is written: the file has a stand-in for such an object. Other writes raise
+CannotKeep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ..bytecode import FrameSnapshot
+from ..errors import CannotKeep
+from ..frame.original import parameter_count
+from ..guards.constants import is_constant, same_constant
+from ..guards.guard import (
+    DifferentObjects,
+    EntriesEmpty,
+    GlobalState,
+    Guard,
+    IdentityIs,
+    KeyAbsent,
+    SameObject,
+    StateRead,
+    TensorMatch,
+    TypeIs,
+)
+from ..guards.kinds import KINDS
+from ..guards.live_objects import instance_dict
+from ..guards.read import UNREADABLE, read_source
+from ..guards.source import (
+    Global,
+    InstanceDict,
+    Item,
+    SlotAttr,
+    Source,
+    TypeAttr,
+    TypeOf,
+    describe,
+)
+from ..lazy_dataclass import dataclass
+from ..trace.result import (
+    Constant,
+    Effect,
+    FromSource,
+    Perform,
+    Recipe,
+    SetAttr,
+    Trace,
+    sources_read,
+)
+from .program import Names
+
+__all__ = ["Lifted", "lift"]
+
+_CONTAINERS = (dict, list, set)
+_OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes change none of this
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """`values`: those that the call reads, by source. `targets`: the types of objects that it only
+    writes to. `renamed`: the source of each in the file. `guards`: those that stay.
+    """
+
+    values: Mapping[Source, Any]
+    targets: Mapping[Source, type]
+    renamed: Mapping[Source, Source]
+    guards: tuple[Guard, ...]
+
+
+def lift(
+    traced: Trace,
+    guards: tuple[Guard, ...],
+    snapshot: FrameSnapshot,
+    names: Names,
+) -> Lifted:
+    """Return what the file has of the program, whose owner and values `names` knows."""
+    own = _Own(snapshot, names.owner)
+    read = (*traced.sources, *sources_read((traced.draws, traced.casts, traced.exit)))
+    values = {s: read_source(s, snapshot) for s in read if not own.has(s)}
+    written = [s for s in sources_read(traced.effects) if not own.has(s)]
+    targets = {}
+    for source in dict.fromkeys(written).keys() - values:
+        value = read_source(source, snapshot)
+        if is_constant(value) or isinstance(value, torch.Tensor | type):
+            values[source] = value
+        else:
+            targets[source] = value
+    renamed = {s: names.source_of(s, value) for s, value in (values | targets).items()}
+    staying = [guard for guard in guards if _stays(guard, own, values)]
+    free = {s: value for s, value in targets.items() if isinstance(renamed[s], Global)}
+    if traced.effects:
+        kept = {*map(id, staying)}
+        dropped = (guard for guard in guards if id(guard) not in kept)
+        _check_writes(traced.effects, free, values | targets, _Reads(snapshot, dropped, values))
+    kinds = {source: type(value) for source, value in free.items()}
+    return Lifted(values, kinds, renamed, tuple(staying))
+
+
+class _Own:
+    """The arguments that callers of a file pass: all but the owner and the cells."""
+
+    def __init__(self, snapshot: FrameSnapshot, owner: Source | None) -> None:
+        self._indices = frozenset(range(parameter_count(snapshot.code)))
+        self._owner = owner
+
+    def has(self, source: Source) -> bool:
+        """Return whether the value at a source is or belongs to one of these arguments."""
+        is_argument = getattr(source.root, "index", -1) in self._indices
+        return is_argument and all(part != self._owner for part in source.path())
+
+
+def _stays(guard: Guard, own: _Own, lifted: Mapping[Source, Any]) -> bool:
+    """Return whether a guard is about arguments, the tensors in the file, or the process."""
+    if isinstance(guard, GlobalState | StateRead):
+        return True
+    sources = KINDS[type(guard)].sources(guard)
+    if isinstance(guard, TensorMatch) and guard.source in lifted:
+        return True
+    return bool(sources) and all(own.has(s) or s in lifted for s in sources)
+
+
+# ------------------------------------------------------------------------------------------ writes
+
+
+class _Reads:
+    """The places that a call reads and that no guard of the file checks.
+
+    `of[id(object)]` has, for each read of a part of an object, the steps from the part down to the
+    object. Objects are compared, not sources: a program may know one object under two names.
+    """
+
+    def __init__(
+        self, snapshot: FrameSnapshot, dropped: Iterable[Guard], values: Iterable[Source]
+    ) -> None:
+        self.of: dict[int, list[tuple[Source, ...]]] = {}
+        self._alive: list[object] = []  # whose ids are keys of `of`
+        for guard in dropped:
+            for source in _read_by(guard):
+                self._add(source, snapshot, only_identity=isinstance(guard, _OF_IDENTITY))
+        for source in values:
+            self._add(source, snapshot, only_identity=True)
+
+    def _add(self, source: Source, snapshot: FrameSnapshot, only_identity: bool) -> None:
+        steps: tuple[Source, ...] = ()
+        for at in source.path():
+            if steps or not only_identity:
+                with suppress(*UNREADABLE):
+                    self._alive.append(read_source(at, snapshot))
+                    self.of.setdefault(id(self._alive[-1]), []).append(steps)
+            is_identity_of_dict = only_identity and not steps and isinstance(at, InstanceDict)
+            if isinstance(at, TypeOf) or is_identity_of_dict:
+                return  # no write changes the class of an object, or which dict has its attributes
+            steps = (*steps, at)
+
+    def depend_on(self, value: object, name: str | None) -> bool:
+        """Return whether a read may find what is written to an object, or to its attribute."""
+        found = self.of.get(id(value), ())
+        return any(name is None or _attribute(steps) in (name, None) for steps in found)
+
+
+def _read_by(guard: Guard) -> tuple[Source, ...]:
+    """Return the sources of the values that a guard depends on."""
+    match guard:
+        case KeyAbsent(source=source, key=key):
+            return (Item(source, key),)
+        case EntriesEmpty(source=source, keys=keys, absent=absent):
+            return tuple(Item(source, key) for key in (*keys, *absent))
+    return KINDS[type(guard)].sources(guard)
+
+
+def _attribute(steps: tuple[Source, ...]) -> str | None:
+    """Return the attribute of an object through which steps lead; None if they read more."""
+    match steps[-2:]:
+        case [Item(_, str(key)), InstanceDict()]:
+            return key
+        case [*_, SlotAttr(_, key) | TypeAttr(_, key)]:
+            return key
+    return None
+
+
+def _check_writes(
+    effects: Iterable[Effect], free: Mapping[Source, Any], read: Mapping[Source, Any], reads: _Reads
+) -> None:
+    """Raise CannotKeep for a write to an object of `free` that its stand-in would not show."""
+    for effect in effects:
+        if not isinstance(effect, Perform) and isinstance(_target(effect), Constant):
+            raise CannotKeep("a write to a global variable, or to an object of the process")
+        for source, name in _places_written(effect):
+            if source not in free or _restores(effect, free[source], read):
+                continue
+            value, shown = free[source], describe(source) + (f".{name}" if name else "")
+            if name is None and type(value) not in _CONTAINERS:
+                raise CannotKeep(f"a write to {shown}")
+            if reads.depend_on(value, name):
+                raise CannotKeep(f"a write to {shown}, which the call reads too")
+
+
+def _target(effect: Effect) -> Recipe:
+    """Return the object that an assignment or a deletion changes."""
+    made: Recipe = getattr(effect, effect.__match_args__[0])  # type: ignore[attr-defined]
+    return made
+
+
+def _restores(effect: Effect, target: object, read: Mapping[Source, Any]) -> bool:
+    """Return whether an effect writes what the object had at the beginning of the call."""
+    if not isinstance(effect, SetAttr):
+        return False
+    match effect.value:
+        case Constant(value):
+            written = value
+        case FromSource(source):
+            written = read.get(source, target)
+        case _:
+            return False
+    had = instance_dict(target).get(effect.name, effect)
+    return had is written or (is_constant(written) and same_constant(written, had))
+
+
+def _places_written(effect: Effect) -> Iterator[tuple[Source, str | None]]:
+    """Yield the objects that an effect may change, with the attribute if that is all it changes."""
+    match effect:
+        case SetAttr(FromSource(source), name, _):
+            yield source, name
+        case Perform(Constant(setter), (FromSource(source), Constant(str(name)), _)) if (
+            setter is object.__setattr__
+        ):
+            yield source, name
+        case _:
+            yield from ((source, None) for source in sources_read(effect))

@@ -1,0 +1,67 @@
+"""Writes the tensors and other values that a saved program reads; program.py reads them.
+
+In: what `lift` has found in each call. Out: JSON, and the bytes of each tensor as a file. A tensor
+is written once, with all its names, so that what one call writes to it another call reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..artifact.codec import Json, Writer
+from ..guards.source import Global
+from .lifting import Lifted
+from .program import EMPTY, Names
+
+__all__ = ["ProgramValues"]
+
+
+class ProgramValues:
+    """The values under construction, over all calls of a file."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._tensors: dict[int, tuple[torch.Tensor, dict[str, None]]] = {}
+        self._others: dict[str, Any] = {}
+        self._targets: dict[str, type] = {}
+
+    def add(self, lifted: Lifted) -> None:
+        """Add the values that one call reads."""
+        for source, value in lifted.values.items():
+            at = lifted.renamed[source]
+            if isinstance(value, torch.Tensor):
+                names = self._tensors.setdefault(id(value), (value, {}))[1]
+                if isinstance(at, Global):
+                    names[at.name] = None
+            elif isinstance(at, Global):
+                self._others[at.name] = value
+        for source, kind in lifted.targets.items():
+            self._targets[self._names.global_name(source)] = kind
+
+    def data(self, writer: Writer, weights: bool) -> tuple[dict[str, Json], dict[str, bytes]]:
+        """Return the parts of artifact.json, and the files."""
+        files, described = dict[str, bytes](), []
+        for number, (tensor, names) in enumerate(self._tensors.values()):
+            file = f"tensors/{number}"
+            if weights:
+                files[file] = _bytes_of(tensor)
+            members = [[one.name, one.kind] for one in self._names.members(tensor)]
+            described.append({
+                "members": members, "globals": [*names], "file": file if weights else None,
+                "dtype": writer.write(tensor.dtype), "shape": list(tensor.shape),
+                "stride": list(tensor.stride()), "device": str(tensor.device),
+                "requires_grad": tensor.requires_grad,
+                "is_parameter": isinstance(tensor, torch.nn.Parameter),
+            })  # fmt: skip
+        kinds = {name: kind.__name__ if kind.__name__ in EMPTY else "object"
+                 for name, kind in self._targets.items()}  # fmt: skip
+        others = {name: writer.write(value) for name, value in self._others.items()}
+        return {"tensors": described, "objects": others, "written": kinds}, files
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor in row-major order."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return bytes(flat.view(torch.uint8).numpy().data) if flat.numel() else b""

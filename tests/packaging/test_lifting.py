@@ -1,0 +1,185 @@
+"""A file has what a program reads, wherever that is, and refuses writes that calls would read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import jitmagic
+from jitmagic.errors import CannotKeep
+
+SCALE = torch.full((2,), 1.5)
+HITS: dict[str, int] = {}
+LOG: list[torch.Tensor] = []
+COUNT = 0
+
+
+class Plain:
+    """An object of the program with attributes."""
+
+    def __init__(self) -> None:
+        self.count, self.scale = 0, torch.full((2,), 3.0)
+
+
+PLAIN = Plain()
+
+
+def wrapped(function: Any) -> Any:
+    """Call a method through a wrapper, as transformers does with `forward`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Block(nn.Module):
+    """A forward behind a wrapper; a weight with two names, and buffers of both kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.two.weight = self.one.weight
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("scratch", torch.ones(2), persistent=False)
+        self.state = Plain()
+        self.cache: Any = None
+
+    @wrapped
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.two(self.one(x)) * scale + self.mean + self.scratch
+
+
+def load(path: Any, program: Any, *args: Any, **options: Any) -> Any:
+    with torch.no_grad():
+        jitmagic.save(program, path, *args, **options)
+    return jitmagic.load(path)
+
+
+def test_forward_behind_a_wrapper(tmp_path):
+    model, x = Block(), torch.randn(3, 2)
+    loaded = load(tmp_path / "f", model, (x,), (x, 2.0))
+    with torch.no_grad():
+        assert torch.equal(loaded(x), jitmagic.jit(model)(x))
+        torch.testing.assert_close(loaded(x, 2.0), model(x, 2.0))
+    assert {*loaded.state_dict()} == {*model.state_dict()}
+    assert loaded.one.weight is loaded.two.weight
+
+
+def test_members_that_are_replaced_or_loaded_are_used(tmp_path):
+    model, other, x = Block(), Block(), torch.randn(3, 2)
+    loaded = load(tmp_path / "f", model, x)
+    loaded.load_state_dict(other.state_dict())
+    loaded.mean = torch.ones(2)
+    other.mean = torch.ones(2)
+    torch.testing.assert_close(loaded(x), other(x))
+
+
+def test_values_at_any_place(tmp_path):
+    inner = {"deep": [torch.tensor([1.0, 2.0]), {"er": torch.tensor([0.5, 0.25])}]}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * SCALE + inner["deep"][0] * inner["deep"][1]["er"] + PLAIN.scale
+
+    x = torch.randn(2)
+    torch.testing.assert_close(load(tmp_path / "f", program, x)(x), program(x))
+
+
+def test_equal_texts_of_sources_are_two_values(tmp_path):
+    def scaled(by: torch.Tensor) -> Any:
+        return lambda x: x * by
+
+    functions = [scaled(torch.tensor([2.0, 3.0])), scaled(torch.tensor([5.0, 7.0]))]
+    one, two = functions
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return one(x) - two(x)
+
+    x = torch.randn(2)
+    torch.testing.assert_close(load(tmp_path / "f", program, x)(x), program(x))
+
+
+def test_assigned_buffers_are_those_of_the_loaded_module(tmp_path):
+    class Average(Block):
+        def forward(self, x):
+            self.mean = self.mean * 0.5 + x
+            return self.mean * 2
+
+    model, x = Average(), torch.ones(2)
+    loaded = load(tmp_path / "f", model, x)
+    for _ in range(3):
+        assert torch.equal(loaded(x), model(x))
+        assert torch.equal(loaded.mean, model.mean)
+
+
+def written_and_read(kind: str) -> Any:
+    """Return a program that reads what an earlier call of it has written."""
+
+    def in_dict(x):
+        HITS["n"] = HITS.get("n", 0) + 1
+        return x * HITS["n"]
+
+    def in_global(x):
+        global COUNT
+        COUNT += 1
+        return x * COUNT
+
+    def in_attribute(x):
+        PLAIN.count += 1
+        return x * PLAIN.count
+
+    class InModule(Block):
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = torch.ones(2)
+            return x + self.cache
+
+    class ByAnotherName(Block):
+        def __init__(self):
+            super().__init__()
+            self.same = self.state
+
+        def forward(self, x):
+            self.same.count = self.state.count + 1
+            return x * self.state.count
+
+    made = {"dict": in_dict, "global": in_global, "attribute": in_attribute}
+    return made.get(kind) or {"module": InModule, "alias": ByAnotherName}[kind]()
+
+
+@pytest.mark.parametrize("kind", ["dict", "global", "attribute", "module", "alias"])
+def test_writes_that_calls_read_are_refused(tmp_path, kind):
+    with pytest.raises(CannotKeep, match="a write to"):
+        load(tmp_path / "f", written_and_read(kind), torch.ones(2))
+
+
+def test_writes_that_no_call_reads_are_left_to_the_file(tmp_path):
+    class Writes(Block):
+        def forward(self, x):
+            self.cache = x * 2
+            self.state.last = x
+            LOG.append(x)
+            return self.cache + 1
+
+    model, x = Writes(), torch.ones(2)
+    loaded = load(tmp_path / "f", model, x)
+    for _ in range(3):
+        assert loaded(x).tolist() == [3.0, 3.0]
+    assert model.cache is None and not LOG and not hasattr(model.state, "last")
+
+
+def test_state_that_a_call_restores_may_be_read(tmp_path):
+    class Restores(Block):
+        def forward(self, x):
+            before, self.state.count = self.state.count, 5
+            y = x * self.state.count
+            self.state.count = before
+            return y
+
+    x = torch.ones(2)
+    assert load(tmp_path / "f", Restores(), x)(x).tolist() == [5.0, 5.0]
