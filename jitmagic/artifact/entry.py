@@ -20,6 +20,7 @@ from ..errors import CannotKeep, UserLine
 from ..frame.handle import Handle
 from ..frame.ledger import EntryForm, Variant
 from ..frame.native import Entry, GuardProgram, lower_guards
+from ..guards.guard import Guard
 from ..guards.source import Source
 from ..lazy_dataclass import dataclass
 from ..records import Eager
@@ -31,7 +32,10 @@ from .reading import ArtifactReader
 from .vocabulary import vocabulary
 from .writing import ArtifactWriter
 
-__all__ = ["FORMAT", "StoredEntry", "entry_bytes", "no_graph", "read_entry"]
+__all__ = [
+    "FORMAT", "OtherCall", "StoredEntry", "bound_entry", "compiled_data", "entry_bytes",
+    "read_entry",
+]  # fmt: skip
 
 FORMAT = 1
 _MOST_BYTES = 1 << 30  # of a document
@@ -74,16 +78,28 @@ def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) 
 
 def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
     """Return what a call of the entry runs: a graph and a template, a residual, or plain Python."""
-    notes, handle = entry.notes, writer.handle
-    if isinstance(notes.outcome, Eager):
-        return {"eager": "hooked" if entry.run == handle.run_hooked else "original"}
-    if notes.form is not None:
-        run = writer.write(entry.run) if notes.form.has_graph else None
-        return {"sources": writer.write(notes.form.sources),
-                "template": writer.write(notes.form.template), "run": run}  # fmt: skip
-    if type(entry.run) is not FunctionType:
+    if isinstance(entry.notes.outcome, Eager):
+        return {"eager": "hooked" if entry.run == writer.handle.run_hooked else "original"}
+    return compiled_data(writer, entry, entry.run)
+
+
+def compiled_data(writer: ArtifactWriter, entry: Entry, residual: Any) -> Json:
+    """Return a graph and a template, or else the residual function."""
+    form = entry.notes.form
+    if form is not None:
+        return {"sources": writer.write(form.sources), "template": writer.write(form.template),
+                "run": writer.write(entry.run) if form.has_graph else None}  # fmt: skip
+    if type(residual) is not FunctionType:
         raise CannotKeep("a frame that holds a lock")
-    return {"residual": function_data(writer, entry.run)}
+    return {"residual": function_data(writer, residual)}
+
+
+class OtherCall(Mismatch):
+    """A call does not pass the guards of an entry."""
+
+    def __init__(self, guards: tuple[Guard, ...]) -> None:
+        super().__init__("it was compiled for other calls")
+        self.guards = guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +146,15 @@ def _read(
 ) -> tuple[Entry, list[Any]]:
     reader = ArtifactReader(handle, document["shared"], snapshot, later)
     guards, result = reader.read(document["guards"]), document["result"]
-    form = None
-    wanted: tuple[Source, ...] = ()
-    if "sources" in result:
-        sources, template = reader.read(result["sources"]), reader.read(result["template"])
-        form = EntryForm(sources, template, result["run"] is not None)
-        wanted = (*sources, *template.sources)
-    steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
-    program = GuardProgram(steps)
-    if not program.check((*snapshot.args, *snapshot.cells)):
-        raise Mismatch("it was compiled for other calls")
-    notes = {name: reader.read(part) for name, part in document["notes"].items()}
-    if form is not None:
-        inputs, read_again = registers[: len(form.sources)], registers[len(form.sources) :]
-        run = reader.read(result["run"]) if form.has_graph else no_graph
-        shape = form.template.with_registers(read_again)
-        entry = Entry(program, run, inputs if form.has_graph else (), shape, document["hook"])
-    elif "eager" in result:
-        entry = Entry(
-            program, handle.run_hooked if result["eager"] == "hooked" else handle.original
-        )
+    if "eager" in result:
+        program, _ = _program(guards, (), snapshot)
+        run = handle.run_hooked if result["eager"] == "hooked" else handle.original
+        entry, form = Entry(program, run), None
     else:
-        entry = Entry(program, reader.read(result["residual"]), None, None, document["hook"])
-        for retry in reader.retries:
-            retry.set_entry(entry)
+        entry, form = bound_entry(reader, guards, result, snapshot, document["hook"])
+    notes = {name: reader.read(part) for name, part in document["notes"].items()}
+    for retry in reader.retries:
+        retry.set_entry(entry)
     reader.snapshot = None  # a backward that is read later must not keep the call's tensors
     entry.mutates = document["mutates"]
     caches: Any = tuple(map(weakref.ref, reader.caches))
@@ -163,6 +164,38 @@ def _read(
     return entry, reader.growing
 
 
-def no_graph() -> tuple[object, ...]:
+def bound_entry(
+    reader: ArtifactReader,
+    guards: tuple[Guard, ...],
+    result: Json,
+    snapshot: FrameSnapshot,
+    hooked: bool,
+) -> tuple[Entry, EntryForm | None]:
+    """Return an entry of `compiled_data` whose guards hold for a call. Raises Mismatch."""
+    if "residual" in result:
+        program, _ = _program(guards, (), snapshot)
+        return Entry(program, reader.read(result["residual"]), None, None, hooked), None
+    form = EntryForm(
+        reader.read(result["sources"]), reader.read(result["template"]), result["run"] is not None
+    )
+    program, registers = _program(guards, (*form.sources, *form.template.sources), snapshot)
+    inputs, read_again = registers[: len(form.sources)], registers[len(form.sources) :]
+    run = reader.read(result["run"]) if form.has_graph else _no_graph
+    shape = form.template.with_registers(read_again)
+    return Entry(program, run, inputs if form.has_graph else (), shape, hooked), form
+
+
+def _program(
+    guards: tuple[Guard, ...], wanted: tuple[Source, ...], snapshot: FrameSnapshot
+) -> tuple[GuardProgram, Any]:
+    """Return the native guards, and the registers of the sources. Raises Mismatch if they fail."""
+    steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
+    program = GuardProgram(steps)
+    if not program.check((*snapshot.args, *snapshot.cells)):
+        raise OtherCall(guards)
+    return program, registers
+
+
+def _no_graph() -> tuple[object, ...]:
     """Stand in for the executable of a frame that computes nothing."""
     return ()

@@ -62,20 +62,26 @@ class ArtifactReader(FrameReader):
         self.files: list[str] = []  # of the kernels, in the cache
 
     def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
-        """Load a plan, and its kernels from the cache."""
+        """Load a plan and its kernels."""
         self.check_target(plan, source, target)
-        loaded = load(plan, source, target, self.later.options)
+        images = self.images_of(source)
+        loaded = load(plan, source, target, self.later.options, images=images)
         self.files += loaded.files
         return loaded.run
 
     def load_plans(
         self, plan: Plan, source: KernelSource | None, symbols: tuple[Symbol, ...], target: Target
     ) -> Any:
-        """Load a plan for all sizes, and its kernels from the cache."""
+        """Load a plan for all sizes, and its kernels."""
         self.check_target(plan, source, target)
-        loaded = load_template(plan, source, symbols, target, self.later.options)
+        images = self.images_of(source)
+        loaded = load_template(plan, source, symbols, target, self.later.options, images=images)
         self.files += loaded.files
         return loaded.plan
+
+    def images_of(self, source: KernelSource | None) -> Mapping[str, bytes] | None:
+        """Return the shared objects of kernels by their text; None for those in the cache."""
+        return None
 
     def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
         """Raise Mismatch if kernels are for another machine."""

@@ -28,7 +28,7 @@ from ..symbols.predicates import Predicates, checks
 from ..torch_types import Executable
 from .template import SizeTuple, Templates
 
-__all__ = ["Builders", "SizedBackwards", "SizedGraphs"]
+__all__ = ["BackwardAhead", "Builders", "SizedBackwards", "SizedGraphs"]
 
 Missing = tuple[int, ...]
 
@@ -68,6 +68,8 @@ class SizedBackwards:
         self.graphs = graphs
         self._builders, self._options = builders, options
         self.made: dict[Missing, BySizes] = {}
+        self._building: dict[Missing, SizedBackward] = {}
+        self.ahead: BackwardAhead | None = None  # the only reference to it
         self.on_change: Callable[[], None] = nothing  # called when an executable was made
         self._lock = RLock()
 
@@ -75,11 +77,16 @@ class SizedBackwards:
         """Return the backward without these tangents, for each size tuple."""
         with self._lock, collector_paused():
             if missing not in self.made:
-                build = self.builder(missing)
+                build = self._building[missing] = self.builder(missing)
                 self.made[missing] = known = by_sizes((), build.missed, SIZES_KEPT)
                 build.run = known
                 construction_of(known).on_change = self._changed
             return self.made[missing]
+
+    def compile_at(self, values: SizeTuple) -> None:
+        """Compile the backward with all tangents for these sizes, and if possible for all."""
+        self(())
+        self._building[()].missed(values)
 
     def _changed(self) -> None:
         self.on_change()  # which a file of the entry may have set meanwhile
@@ -94,6 +101,26 @@ class SizedBackwards:
     def source(self, values: SizeTuple) -> GraphModule:
         """Return the torch-level graph at these sizes."""
         return graph_at(self.graphs.source, _known(self.graphs.predicates, values))
+
+
+class BackwardAhead:
+    """The backward at the sizes of the first call: compiled now by those who do not wait for it.
+
+    It is a Lazy (frame/ledger.py).
+    """
+
+    def __init__(self, backwards: SizedBackwards, values: SizeTuple) -> None:
+        self._backwards, self._values = backwards, values
+
+    @property
+    def is_compiled(self) -> bool:
+        """True once calls or this object have compiled it."""
+        return () in self._backwards.made
+
+    def __call__(self) -> None:
+        """Compile it unless that has been done."""
+        if not self.is_compiled:
+            self._backwards.compile_at(self._values)
 
 
 class SizedBackward:

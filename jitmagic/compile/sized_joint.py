@@ -19,6 +19,7 @@ graph is compared with the result of its operation at the sizes of each tuple.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -46,7 +47,7 @@ from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
 from .graph_passes import edit_joint, edit_parts
-from .sized_backwards import Builders, SizedBackwards, SizedGraphs
+from .sized_backwards import BackwardAhead, Builders, SizedBackwards, SizedGraphs
 from .template import SizeTuple, Template, Templates
 
 __all__ = ["BuiltExecutable", "SizedJoint", "check_results", "places_among"]
@@ -126,17 +127,18 @@ class SizedJoint:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._templates(parts.forward, "forward", parts.backward is not None)
+        graphs = SizedGraphs(parts.backward, gm, len(parts.tangents), self.predicates)
+        backwards = SizedBackwards(graphs, self._builders, self._options)
+        if parts.backward is not None:
+            ahead = backwards.ahead = BackwardAhead(backwards, self._hints)
+            record.later.append(weakref.ref(ahead))
         return _Part(
             subgraph,
             joint,
             parts,
             SizedAutogradFunction(parts, self.symbols, gm, self._builders.warn_of_replay),
             forward,
-            SizedBackwards(
-                SizedGraphs(parts.backward, gm, len(parts.tangents), self.predicates),
-                self._builders,
-                self._options,
-            ),
+            backwards,
         )
 
     def _templates(self, gm: GraphModule, name: str, training: bool) -> Templates:

@@ -2,8 +2,8 @@
 
 In: a file that `jitmagic.save` has written. Out: a callable of the function's arguments. A module
 is an nn.Module with the parameters and buffers that its graph reads. A call that the file has no
-entry for raises CallNotSaved, which says what differs. Kernels of fixed sizes are in the file;
-those of varying sizes, and their backwards, are compiled again here unless they are in the cache.
+entry for raises CallNotSaved, which says what differs. Kernels are in the file, those for all sizes
+and of backwards too; further kernels that some sizes need are compiled when a call has these sizes.
 Python code in the file is that of jitmagic's residual functions; it and the kernels are loaded
 after their checksums have been compared.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CellType
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ..artifact.codec import Json, Reader
-from ..artifact.entry import no_graph
+from ..artifact.entry import OtherCall, bound_entry
 from ..artifact.guards import Mismatch, resolve
 from ..artifact.later import LaterBuilds
 from ..artifact.reading import ArtifactReader
@@ -31,15 +31,15 @@ from ..codegen.plan import KernelSource, Plan
 from ..dependencies import require
 from ..devices import Target, find_target
 from ..errors import ArtifactRefused, CallNotSaved, CannotKeep
-from ..frame.native import Dispatcher, Entry, GuardProgram, lower_guards
+from ..frame.native import Dispatcher, Entry
 from ..guards.check import check, why
+from ..guards.guard import Guard
 from ..late import load as load_late
 from ..options import make_options
 from ..platforms import instruction_sets
 from ..records import Journal, Occasion, Recording
-from ..runtime.load import load as load_plan
 from ..runtime.store import content_key
-from ..torch_types import Executable, Values
+from ..torch_types import Values
 from .archive import FORMAT, read_archive
 from .program import Program, read_program
 
@@ -161,7 +161,7 @@ class LoadedFunction:
 
     def _missed(self, values: Values) -> Any:
         """Bind an entry that fits the call; raises CallNotSaved if there is none."""
-        reasons = []
+        failing, others = list[Iterable[Guard]](), list[str]()
         count = len(values) - len(self._cells)
         snapshot = FrameSnapshot(
             self._code, values[:count], self._cells, self._program.globals, {}, self.__name__,
@@ -170,15 +170,19 @@ class LoadedFunction:
         for stored in self._stored:
             try:
                 entry = _entry(stored, snapshot, self._files)
+            except OtherCall as error:
+                failing.append(error.guards)
+                continue
             except (Mismatch, CannotKeep) as error:
-                reasons.append(str(error))
+                others.append(str(error))
                 continue
             self._stored.remove(stored)
             self._dispatcher.add(entry)
             return self._dispatcher(*values)
-        known = [why(failed, snapshot) for e in self._dispatcher.entries
-                 if (failed := check(e.notes, snapshot)) is not None]  # fmt: skip
-        raise CallNotSaved(self.__name__, [*known, *reasons])
+        failing += [entry.notes for entry in self._dispatcher.entries]
+        failed = (check(guards, snapshot) for guards in failing)
+        reasons = [why(one, snapshot) for one in failed if one is not None]
+        raise CallNotSaved(self.__name__, [*reasons, *others])
 
     def __repr__(self) -> str:
         return f"<loaded {self.__name__}{self.__signature__}>"
@@ -196,20 +200,7 @@ def _entry(stored: Json, snapshot: FrameSnapshot, files: Mapping[str, bytes]) ->
     """Return an entry bound to the call's objects. Raises Mismatch if the call does not fit it."""
     reader = _FileReader(stored["shared"], snapshot, files)
     guards = reader.read(stored["guards"])
-    sources = reader.read(stored["sources"]) or ()
-    template = reader.read(stored["template"])
-    wanted = (*sources, *(template.sources if template is not None else ()))
-    steps, registers = lower_guards(guards, wanted, snapshot.globals, snapshot.builtins)
-    program = GuardProgram(steps)
-    if not program.check((*snapshot.args, *snapshot.cells)):
-        failed = check(guards, snapshot)
-        raise Mismatch("a guard fails" if failed is None else why(failed, snapshot))
-    if template is None:
-        entry = Entry(program, reader.read(stored["residual"]))
-    else:
-        inputs, read_again = registers[: len(sources)], registers[len(sources) :]
-        run = no_graph if stored["run"] is None else reader.read(stored["run"])
-        entry = Entry(program, run, inputs, template.with_registers(read_again), False)
+    entry, _ = bound_entry(reader, guards, stored["result"], snapshot, hooked=False)
     entry.notes = guards
     return entry
 
@@ -225,18 +216,21 @@ class _FileReader(ArtifactReader):
         super().__init__(None, shared, snapshot, LaterBuilds(options, record))
         self._files = files
 
-    def load_plan(self, plan: Plan, source: KernelSource | None, target: Target) -> Executable:
-        """Load a plan with the kernels of the file."""
-        options = self.later.options
+    def images_of(self, source: KernelSource | None) -> Mapping[str, bytes] | None:
+        """Return the kernels that are in the file."""
         if source is None or source.language != "cpp":
-            return super().load_plan(plan, source, target)
-        images = {
-            unit.text: self._files[f"kernels/{content_key(unit.text)}.so"] for unit in source.units
-        }
-        here = find_target(plan.device, options)
-        if here.isa != target.isa:
-            raise Mismatch(f"its kernels are for {target.isa}, this machine has {here.isa}")
-        return load_plan(plan, source, target, options, images=images).run
+            return None
+        units = source.units
+        return {one.text: self._files[f"kernels/{content_key(one.text)}.so"] for one in units}
+
+    def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
+        """Raise Mismatch if kernels are for another processor; other facts of it do not matter."""
+        if source is not None and source.language == "cpp":
+            here = find_target(plan.device, self.later.options)
+            if here.isa != target.isa:
+                raise Mismatch(f"its kernels are for {target.isa}, this machine has {here.isa}")
+        else:
+            super().check_target(plan, source, target)
 
     def retry(self, is_locked: bool) -> Any:
         """Return what a residual calls when its graph has raised."""

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from ..api import original_of, tagged_copy, tagged_handle
-from ..artifact.code_objects import function_data
 from ..artifact.codec import Json
+from ..artifact.entry import compiled_data
 from ..artifact.vocabulary import vocabulary
 from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
@@ -173,16 +173,10 @@ class _SavedWriter(ArtifactWriter):
 
     def entry(self, entry: Entry, traced: Trace) -> Json:
         """Return the document of one entry."""
-        form, residual = entry.notes.form, None
-        if form is None:
-            residual = function_data(self, self._residual(entry, traced))
-        has_graph = form is not None and form.has_graph
+        residual = entry.run if entry.notes.form is not None else self._residual(entry, traced)
         return {
             "guards": self.write(self.lifted.guards),
-            "sources": None if form is None else self.write(form.sources),
-            "template": None if form is None else self.write(form.template),
-            "run": self.write(entry.run) if has_graph else None,
-            "residual": residual,
+            "result": compiled_data(self, entry, residual),
             "grad": torch.is_grad_enabled(),
             "shared": self.shared,
         }

@@ -108,30 +108,15 @@ def load(
     """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
-    elif images is not None:
-        loaded = Loaded(
-            make_executable(plan, _from_images(source, images)), True, len(source.symbols)
-        )
+    elif source.language == "triton":
+        loaded = _load_triton(plan, source, target, options, report, others)
     else:
-        build = _load_triton if source.language == "triton" else _load_host
-        loaded = build(plan, source, target, options, report, others)
+        loaded = _load_host(plan, source, target, options, report, others, images)
     if options.cuda_graphs:
         loaded = replace(loaded, run=with_cuda_graphs(loaded.run, plan))
     if not others:
         made_by(loaded.run, "load", plan, source, target)
     return loaded
-
-
-def _from_images(source: KernelSource, images: Images) -> dict[str, KernelEntry]:
-    """Return the kernels of shared objects that are given."""
-    entries: dict[str, KernelEntry] = {}
-    for unit in source.units:
-        image = images[unit.text]
-        library = Library(
-            image, content_key(image), unit.symbols, True, Path(tempfile.gettempdir())
-        )
-        entries |= {name: CpuEntry(library.address(name), library) for name in unit.symbols}
-    return entries
 
 
 def load_template(
@@ -141,9 +126,10 @@ def load_template(
     target: Target,
     options: Options,
     report: Report = _ignore,
+    images: Images | None = None,
 ) -> LoadedTemplate:
-    """Load a plan with Sizes. `symbols` are in the order of their values."""
-    loaded = _loaded_template(plan, source, symbols, target, options, report)
+    """Load a plan with Sizes. `symbols` are in the order of their values; `images`: as `load`'s."""
+    loaded = _loaded_template(plan, source, symbols, target, options, report, images)
     graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
     made_by(loaded.plan, "load_template", plan, source, tuple(symbols), target)
     return replace(loaded, graph_pool=graph_pool)
@@ -156,12 +142,13 @@ def _loaded_template(
     target: Target,
     options: Options,
     report: Report,
+    images: Images | None,
 ) -> LoadedTemplate:
     if source is None or not source.symbols:
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
         return _triton_template(plan, source, symbols, target, options, report)
-    kernels = _host_kernels(source, target, options, report)
+    kernels = _host_kernels(source, target, options, report, images)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
 
@@ -173,18 +160,21 @@ def _load_host(
     options: Options,
     report: Report,
     others: Others,
+    images: Images | None,
 ) -> Loaded:
-    kernels = _host_kernels(source, target, options, report)
+    kernels = _host_kernels(source, target, options, report, images)
     run = make_executable(plan, {**kernels.entries, **others})
     refused = refusals() if source.language == "cpp" else ()
     return Loaded(run, kernels.cached, len(kernels.entries), refused, kernels.files)
 
 
 def _host_kernels(
-    source: KernelSource, target: Target, options: Options, report: Report
+    source: KernelSource, target: Target, options: Options, report: Report, images: Images | None
 ) -> _Kernels:
     """Build kernels that are functions of the host, `int (void* const* args)`."""
     if source.language == "cpp":
+        if images is not None:
+            return _kernels_of_images(source, images)
         return _cpp_kernels(source, target, options, report)
     if source.language == "numba":
         return _numba_kernels(source, report)
@@ -207,6 +197,16 @@ def _cpp_kernels(
     built = was_built_ahead(source, target)
     files = tuple(dict.fromkeys(library.file for library in libraries.values()))
     return _Kernels(entries, not built and all(lib.cached for lib in libraries.values()), files)
+
+
+def _kernels_of_images(source: KernelSource, images: Images) -> _Kernels:
+    """Return the kernels of shared objects that are given."""
+    entries: dict[str, KernelEntry] = {}
+    for unit in source.units:
+        image, folder = images[unit.text], Path(tempfile.gettempdir())
+        library = Library(image, content_key(image), unit.symbols, True, folder)
+        entries |= {name: CpuEntry(library.address(name), library) for name in unit.symbols}
+    return _Kernels(entries, cached=True)
 
 
 def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:

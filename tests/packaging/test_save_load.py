@@ -172,3 +172,34 @@ def test_aot_compiles_without_a_call(tmp_path):
     assert len(handle.journal) == before  # nothing more is compiled, the backward neither
     model = jitmagic.jit(nn.Linear(2, 2))
     assert jitmagic.aot(model)((torch.ones(1, 2),), (torch.ones(4, 2),)) is model
+
+
+def test_all_sizes_and_their_backwards_are_in_the_file(tmp_path):
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    jitmagic.save(model, tmp_path / "f", torch.randn(6, 8), dynamic={"input": {0: (2, 64)}})
+    sizes = (2, 5, 64)
+    inputs = [torch.randn(size, 8) for size in sizes]
+    wanted = []
+    for x in inputs:
+        model.zero_grad()
+        y = model(x)
+        y.square().sum().backward()
+        wanted.append((y.detach(), {n: p.grad.clone() for n, p in model.named_parameters()}))
+    torch.save((inputs, wanted), tmp_path / "want.pt")
+    code = """
+        import sys, torch, jitmagic
+        path = sys.argv[1]
+        loaded = jitmagic.load(f"{path}/f")
+        for x, (y, gradients) in zip(*torch.load(f"{path}/want.pt")):
+            loaded.zero_grad()
+            got = loaded(x)
+            got.square().sum().backward()
+            torch.testing.assert_close(got.detach(), y)
+            for name, parameter in loaded.named_parameters():
+                torch.testing.assert_close(parameter.grad, gradients[name])
+        assert "jitmagic.compile" not in sys.modules
+        print("right")
+    """
+    folder = str(tmp_path / "empty")
+    done = run_forked(code, str(tmp_path), imported="torch", JITMAGIC_CACHE_DIR=folder)
+    assert done.stdout.strip() == "right", done.stderr[-2000:]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from ...residual_calls import advanced, walked
+from ...residual_calls import walked
 from ...result import Recipe
 from ..base import Builder, CannotRebuild, Machine, Value
 from ..objects.callables import BuiltinMethodValue
