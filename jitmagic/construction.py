@@ -8,12 +8,12 @@ factory of that name with the arguments that it has read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .errors import CannotKeep
 from .lazy_dataclass import dataclass
 
-__all__ = ["Construction", "construction_of", "made_by", "nothing"]
+__all__ = ["Construction", "StoredBy", "construction_of", "made_by", "nothing"]
 
 E = TypeVar("E")
 
@@ -32,6 +32,16 @@ class Construction:
     factory: str
     arguments: tuple[Any, ...]
     on_change: Callable[[], None] = nothing
+
+
+class StoredBy:
+    """Base of objects in constructions that a method of the writer stores: the one named `WRITER`.
+
+    The writer does not import their classes, which belong to the compiler.
+    """
+
+    __slots__ = ()
+    WRITER: ClassVar[str]
 
 
 def made_by(executable: E, factory: str, *arguments: object) -> E:

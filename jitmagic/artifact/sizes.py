@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule
 
-from ..construction import construction_of, nothing
+from ..construction import StoredBy, construction_of, nothing
 from ..runtime import native
 from ..symbols.size_programs import SizeProgram
 from ..torch_types import Executable
@@ -69,8 +69,10 @@ def _fill(run: native.BySizes, templates: Iterable[Any], alone: Mapping[Any, Exe
         native.add_alone(run, values, executable)
 
 
-class LoadedBackwards:
+class LoadedBackwards(StoredBy):
     """The backwards for all sizes that another process has compiled; others are compiled here."""
+
+    WRITER = "sized_backwards"
 
     def __init__(self, reader: SizedReader, data: Json) -> None:
         self._reader, self._text = reader, data["text"]

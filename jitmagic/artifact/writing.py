@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from ..autograd.autograd_function import BackwardCache
 from ..autograd.replay import Replay
-from ..construction import Construction, construction_of
+from ..construction import Construction, StoredBy, construction_of
 from ..errors import CannotKeep
 from ..frame.handle import Handle
 from ..frame.native import Dispatcher
@@ -63,10 +63,9 @@ class ArtifactWriter(FrameWriter):
             return self.memoised(
                 value, lambda one: {"$": "context", "facts": self.write(one.facts)}
             )
-        if hasattr(value, "graphs"):
-            return self._sized_backwards(value)
-        if type(value).__name__ == "SizedState":
-            return {"$": "sizes", "text": stored_text((value.graph, value.inputs, value.mutated))}
+        if isinstance(value, StoredBy):
+            made: Json = getattr(self, value.WRITER)(value)
+            return made
         if hasattr(value, "construction"):
             return self.memoised(value, self._executable)
         return super().other(value)
@@ -87,7 +86,12 @@ class ArtifactWriter(FrameWriter):
             "made": [[list(missing), self.write(run)] for missing, run in cache.known().items()],
         }
 
-    def _sized_backwards(self, backwards: Any) -> Json:
+    def size_compiler(self, state: Any) -> Json:
+        """Return the data of a SizedState (compile/sizes.py)."""
+        return {"$": "sizes", "text": stored_text((state.graph, state.inputs, state.mutated))}
+
+    def sized_backwards(self, backwards: Any) -> Json:
+        """Return the data of SizedBackwards (compile/sized_backwards.py), or of loaded ones."""
         self.growing.append(backwards)
         graphs, made = backwards.graphs, []
         if isinstance(backwards, LoadedBackwards):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch.fx import GraphModule
 
 from ..autograd.backward_graphs import backward_without
-from ..construction import construction_of, nothing
+from ..construction import StoredBy, construction_of, nothing
 from ..devices import Target
 from ..graph.symbolic.concrete import graph_at
 from ..late import collector_paused
@@ -61,8 +61,10 @@ class SizedGraphs:
     predicates: Predicates
 
 
-class SizedBackwards:
+class SizedBackwards(StoredBy):
     """Returns the executable for a set of missing tangents. `made`: those so far."""
+
+    WRITER = "sized_backwards"
 
     def __init__(self, graphs: SizedGraphs, builders: Builders, options: Options) -> None:
         self.graphs = graphs

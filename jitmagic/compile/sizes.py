@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 
 from ..budget import OutOfTime, within
+from ..construction import StoredBy
 from ..errors import SizesDiffer, warn
 from ..frame.sandbox import sandbox
 from ..graph.autocast_mode import restoring_modes
@@ -88,9 +89,10 @@ Compile = Callable[[Trace, Inputs, Recording], CompiledGraph]
 
 
 @dataclass(frozen=True, slots=True)
-class SizedState:
+class SizedState(StoredBy):
     """Holds what a SizeCompiler needs of a trace: data for another process."""
 
+    WRITER = "size_compiler"
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
     mutated: tuple[int, ...]

@@ -18,8 +18,12 @@ import stat
 import struct
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
+
+import torch
 
 from ..errors import ArtifactRefused
 
@@ -65,33 +69,59 @@ def _padding(start: int) -> bytes:
     return struct.pack("<HH", _PADDING_ID, count) + bytes(count)
 
 
-def read_archive(path: str | os.PathLike[str]) -> dict[str, bytes]:
-    """Return the files of an archive. Raises ArtifactRefused, or OSError if it cannot be read."""
+def read_archive(path: str | os.PathLike[str]) -> dict[str, memoryview]:
+    """Return the files of an archive, as parts of one buffer, which may be written to.
+
+    Raises ArtifactRefused, or OSError if it cannot be read.
+    """
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                return _read(Path(path), archive)
+                members = archive.infolist()
+            return _read(Path(path), file, members)
         except ArtifactRefused:
             raise
         except Exception as error:  # any class: zipfile lets errors of its parts through
             raise ArtifactRefused(path, f"it is damaged ({error})") from error
 
 
-def _read(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:
-    members = archive.infolist()
+def _read(path: Path, file: BinaryIO, members: list[zipfile.ZipInfo]) -> dict[str, memoryview]:
     if len(members) > _MOST_FILES or sum(one.file_size for one in members) > _MOST_BYTES:
         raise ArtifactRefused(path, "it is larger than an artifact can be")
-    files: dict[str, bytes] = {}
+    # Not a bytearray, whose memory is set to zero first. Tensors of the program are parts of it.
+    buffer = torch.empty(file.seek(0, os.SEEK_END), dtype=torch.uint8).numpy().data
+    file.seek(0)
+    if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
+        raise ArtifactRefused(path, "it was cut while it was read")
+    files: dict[str, memoryview] = {}
     for member in members:
         _check_member(path, member, files)
-        files[member.filename] = archive.read(member)
-    sums = json.loads(files.pop(_CHECKSUMS, b"{}"))
-    if {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} != sums:
+        files[member.filename] = _contents(path, buffer, member)
+    wanted = json.loads(bytes(files.pop(_CHECKSUMS, b"{}")))
+    if _checksums(files) != wanted:
         raise ArtifactRefused(path, "a file in it is not what its checksum says")
     return files
 
 
-def _check_member(path: Path, member: zipfile.ZipInfo, files: Mapping[str, bytes]) -> None:
+def _contents(path: Path, buffer: memoryview, member: zipfile.ZipInfo) -> memoryview:
+    """Return the part of an archive that is a member. Its CRC-32 is left to the checksums."""
+    at = member.header_offset
+    name_bytes, extra_bytes = struct.unpack_from("<HH", buffer, at + _HEADER_BYTES - 4)
+    start = at + _HEADER_BYTES + name_bytes + extra_bytes
+    found = buffer[start : start + member.file_size]
+    if len(found) < member.file_size:
+        raise ArtifactRefused(path, f"{member.filename} is cut")
+    return found
+
+
+def _checksums(files: Mapping[str, memoryview]) -> dict[str, str]:
+    """Return the SHA-256 of each file: 0.9 GB/s on a core, so two share the work."""
+    with ThreadPoolExecutor(2) as threads:
+        sums = threads.map(lambda data: hashlib.sha256(data).hexdigest(), files.values())
+        return dict(zip(files, sums, strict=True))
+
+
+def _check_member(path: Path, member: zipfile.ZipInfo, files: Collection[str]) -> None:
     name, mode = member.filename, stat.S_IFMT(member.external_attr >> 16)
     if _NAME.fullmatch(name) is None or mode not in (0, stat.S_IFREG):
         raise ArtifactRefused(path, f"it has a file {name[:60]!r}, as no artifact has")

@@ -67,10 +67,10 @@ def load(path: str | Path, weights: Weights | None = None) -> Any:
         raise ArtifactRefused(path, f"it is malformed ({type(error).__name__}: {error})") from error
 
 
-def _document(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _document(path: str | Path, files: Mapping[str, memoryview]) -> dict[str, Any]:
     """Return artifact.json of a file for this torch, Python and format."""
     try:
-        document = json.loads(files["artifact.json"])
+        document = json.loads(bytes(files["artifact.json"]))
         here = {"format": FORMAT, "kind": "python", "torch": torch.__version__,
                 "python": sys.implementation.cache_tag}  # fmt: skip
         for fact, value in here.items():
@@ -98,7 +98,7 @@ def _values(weights: Weights | None) -> Mapping[str, torch.Tensor]:
 def _loaded(
     path: str | Path,
     document: dict[str, Any],
-    files: Mapping[str, bytes],
+    files: Mapping[str, memoryview],
     weights: Mapping[str, torch.Tensor],
 ) -> Any:
     shared = document["shared"]
@@ -128,7 +128,7 @@ class LoadedFunction:
         document: dict[str, Any],
         signature: inspect.Signature,
         program: Program,
-        files: Mapping[str, bytes],
+        files: Mapping[str, memoryview],
     ) -> None:
         self.__name__ = self.__qualname__ = document["name"]
         self.__signature__ = signature
@@ -196,7 +196,7 @@ def _raise(entry: Entry, values: Values, error: Exception) -> Any:
     raise error
 
 
-def _entry(stored: Json, snapshot: FrameSnapshot, files: Mapping[str, bytes]) -> Entry:
+def _entry(stored: Json, snapshot: FrameSnapshot, files: Mapping[str, memoryview]) -> Entry:
     """Return an entry bound to the call's objects. Raises Mismatch if the call does not fit it."""
     reader = _FileReader(stored["shared"], snapshot, files)
     guards = reader.read(stored["guards"])
@@ -209,7 +209,7 @@ class _FileReader(ArtifactReader):
     """Reads an entry whose kernels are files of the archive."""
 
     def __init__(
-        self, shared: list[Json], snapshot: FrameSnapshot, files: Mapping[str, bytes]
+        self, shared: list[Json], snapshot: FrameSnapshot, files: Mapping[str, memoryview]
     ) -> None:
         options = make_options({"persist": False})
         record = Recording(snapshot.name, Journal(), 0, 1, Occasion())
@@ -220,8 +220,8 @@ class _FileReader(ArtifactReader):
         """Return the kernels that are in the file."""
         if source is None or source.language != "cpp":
             return None
-        units = source.units
-        return {one.text: self._files[f"kernels/{content_key(one.text)}.so"] for one in units}
+        names = {one.text: f"kernels/{content_key(one.text)}.so" for one in source.units}
+        return {text: bytes(self._files[name]) for text, name in names.items()}
 
     def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
         """Raise Mismatch if kernels are for another processor; other facts of it do not matter."""

@@ -54,6 +54,9 @@ class StandIn:
 EMPTY: dict[str, Callable[[], Any]] = {"dict": dict, "list": list, "set": set, "object": StandIn}
 
 
+_ALIGNMENT = 64  # bytes, as torch allocates memory
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A parameter or buffer of a module: its name in the `state_dict`, and its kind."""
@@ -152,7 +155,7 @@ class Program:
 def read_program(
     path: str | Path,
     document: Mapping[str, Json],
-    files: Mapping[str, bytes],
+    files: Mapping[str, memoryview],
     weights: Mapping[str, torch.Tensor],
     reader: Reader,
 ) -> Program:
@@ -183,29 +186,41 @@ def _tensor(
     path: str | Path,
     names: list[str],
     described: dict[str, Any],
-    files: Mapping[str, bytes],
+    files: Mapping[str, memoryview],
     weights: Mapping[str, torch.Tensor],
     reader: Reader,
 ) -> torch.Tensor:
     """Return a tensor of the program: its value in the file, or the one that the caller gives."""
     dtype, shape = reader.read(described["dtype"]), described["shape"]
-    given = next((weights[name] for name in names if name in weights), None)
-    if given is None:
-        if described["file"] is None:
-            hint = f"load(path, weights=...) with {names[0]!r}"
-            raise ArtifactRefused(path, f"it has no values for {names[0]}", hint)
-        data = bytearray(files[described["file"]])
-        given = torch.empty(0, dtype=dtype)
-        if data:
-            given = torch.frombuffer(data, dtype=torch.uint8).view(dtype)
-    if given.dtype != dtype or given.numel() != math.prod(shape):
+    given = next((weights[name].detach() for name in names if name in weights), None)
+    values = _stored(path, names[0], described, files, dtype) if given is None else given
+    if values.dtype != dtype or values.numel() != math.prod(shape):
         raise ArtifactRefused(
-            path, f"{names[0]} is {given.dtype} {list(given.shape)}, was {dtype} {shape}"
+            path, f"{names[0]} is {values.dtype} {list(values.shape)}, was {dtype} {shape}"
         )
+    values, stride = values.reshape(shape), tuple(described["stride"])
     device = torch.device(described["device"])
-    made = torch.empty_strided(shape, described["stride"], dtype=dtype, device=device)
-    with torch.no_grad():
-        made.copy_(given.reshape(shape))
+    # The values in the file are used where they are, if their layout and place in memory allow it.
+    is_laid_out = values.stride() == stride and values.data_ptr() % _ALIGNMENT == 0
+    if given is not None or not is_laid_out or device.type != "cpu":
+        values = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(values)
     if described["is_parameter"]:
-        return torch.nn.Parameter(made, requires_grad=described["requires_grad"])
-    return made.requires_grad_(described["requires_grad"])
+        return torch.nn.Parameter(values, requires_grad=described["requires_grad"])
+    return values.requires_grad_(described["requires_grad"])
+
+
+def _stored(
+    path: str | Path,
+    name: str,
+    described: dict[str, Any],
+    files: Mapping[str, memoryview],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Return the values of a tensor in the file."""
+    if described["file"] is None:
+        hint = f"load(path, weights=...) with {name!r}"
+        raise ArtifactRefused(path, f"it has no values for {name}", hint)
+    data = files[described["file"]]
+    if not data:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype)
