@@ -3,9 +3,11 @@
     ahead       `jitmagic.aot`: compiles before the first call
     examples    the calls for which a program is saved
     archive     files in one zip, each with a checksum
+    program     names what a saved program reads, and holds it in a loaded one
+    lifting     finds what a compiled call reads and writes of its program
+    values      writes these values
     saving      `jitmagic.save`: compiles for the calls of examples, and writes an archive
     loading     `jitmagic.load`: reads one; a callable, or a module with its parameters
-    program     objects that stand for the program's, in which a loaded graph finds its tensors
     cxx         `save_cxx`: a file that C++ loads and runs without Python (extensions/deploy)
     cxx_call    traces the call of an example and finds what its tensors are
     cxx_entry   compiles the trace and describes the result as data
