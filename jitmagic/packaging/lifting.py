@@ -68,13 +68,15 @@ _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes chan
 @dataclass(frozen=True, slots=True)
 class Lifted:
     """`values`: those that the call reads, by source. `targets`: the types of objects that it only
-    writes to. `renamed`: the source of each in the file. `guards`: those that stay.
+    writes to. `renamed`: the source of each in the file. `guards`: those that stay. `mutated`: the
+    sources of tensors that the graph writes to.
     """
 
     values: Mapping[Source, Any]
     targets: Mapping[Source, type]
     renamed: Mapping[Source, Source]
     guards: tuple[Guard, ...]
+    mutated: frozenset[Source]
 
 
 def lift(
@@ -103,7 +105,8 @@ def lift(
         dropped = (guard for guard in guards if id(guard) not in kept)
         _check_writes(traced.effects, free, values | targets, _Reads(snapshot, dropped, values))
     kinds = {source: type(value) for source, value in free.items()}
-    return Lifted(values, kinds, renamed, tuple(staying))
+    mutated = frozenset(traced.inputs[n].source for n in traced.mutated)
+    return Lifted(values, kinds, renamed, tuple(staying), mutated & values.keys())
 
 
 class _Own:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..artifact.codec import Json, Writer
+from ..errors import CannotKeep
 from ..guards.source import Global
 from .lifting import Lifted
 from .program import EMPTY, Names
@@ -26,6 +27,7 @@ class ProgramValues:
         self._tensors: dict[int, tuple[torch.Tensor, dict[str, None]]] = {}
         self._others: dict[str, Any] = {}
         self._targets: dict[str, type] = {}
+        self._mutated: set[int] = set()  # ids of tensors
 
     def add(self, lifted: Lifted) -> None:
         """Add the values that one call reads."""
@@ -37,11 +39,13 @@ class ProgramValues:
                     names[at.name] = None
             elif isinstance(at, Global):
                 self._others[at.name] = value
+        self._mutated |= {id(lifted.values[source]) for source in lifted.mutated}
         for source, kind in lifted.targets.items():
             self._targets[self._names.global_name(source)] = kind
 
     def data(self, writer: Writer, weights: bool) -> tuple[dict[str, Json], dict[str, bytes]]:
         """Return the parts of artifact.json, and the files."""
+        self._check_memory()
         files, described = dict[str, bytes](), []
         for number, (tensor, names) in enumerate(self._tensors.values()):
             file = f"tensors/{number}"
@@ -59,6 +63,17 @@ class ProgramValues:
                  for name, kind in self._targets.items()}  # fmt: skip
         others = {name: writer.write(value) for name, value in self._others.items()}
         return {"tensors": described, "objects": others, "written": kinds}, files
+
+    def _check_memory(self) -> None:
+        """Raise CannotKeep for a write to a tensor that shares its memory with another one."""
+        owners: dict[int, list[int]] = {}
+        for key, (tensor, _) in self._tensors.items():
+            owners.setdefault(tensor.untyped_storage()._cdata, []).append(key)
+        for keys in owners.values():
+            if len(keys) > 1 and not self._mutated.isdisjoint(keys):
+                shapes = " and ".join(str(list(self._tensors[key][0].shape)) for key in keys)
+                raise CannotKeep(f"a write to one of the program's tensors {shapes}, "
+                                 "which share memory: a file has each by itself")  # fmt: skip
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

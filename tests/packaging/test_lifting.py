@@ -183,3 +183,17 @@ def test_state_that_a_call_restores_may_be_read(tmp_path):
 
     x = torch.ones(2)
     assert load(tmp_path / "f", Restores(), x)(x).tolist() == [5.0, 5.0]
+
+
+def test_writes_to_memory_that_two_tensors_share_are_refused(tmp_path):
+    class Shares(Block):
+        def __init__(self):
+            super().__init__()
+            self.whole = torch.zeros(4)
+            self.part = self.whole[:2]
+
+        def forward(self, x, reads=False):
+            return self.whole * 2 if reads else self.part.add_(x) * 2
+
+    with pytest.raises(CannotKeep, match="share memory"):
+        load(tmp_path / "f", Shares(), (torch.ones(2),), (torch.ones(2), True))
