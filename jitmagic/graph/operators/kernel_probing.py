@@ -48,11 +48,13 @@ __all__ = [
     "kernel_result",
     "running_alone",
     "small_stand_in",
+    "takes_workspace",
 ]
 
 CPU = torch.device("cpu")
 
 _MOST_OF_IMAGES = 1 << 22  # elements of arguments, and of results: that takes some milliseconds
+_WORKSPACES = frozenset({"workspace", "reserve", "reserveSpace", "reservedSpace"})
 _FEW = 2  # images that the kernel runs on instead of a large batch
 _MOST = 1 << 13  # elements of all arguments: their outer product still fits in memory
 _DATA = (
@@ -144,6 +146,14 @@ def small_stand_in(
     return torch.full(tuple(shape), 0.5 if half else integer, dtype=dtype, device=device)
 
 
+def takes_workspace(target: object) -> bool:
+    """Return whether a kernel reads bytes that its forward has left for it: stand-ins crash it
+    (`mkldnn_rnn_layer_backward`).
+    """
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(one.name in _WORKSPACES for one in schema.arguments)
+
+
 def kernel_result(op: OpOverload, args: Args, kwargs: Kwargs, most: int = _MOST) -> object:
     """Return the operator's results, or None if the kernel cannot run or refuses. `most`: the limit
     for the elements of all arguments.
@@ -215,7 +225,8 @@ def _has_no_rows(named: Mapping[str, object]) -> bool:
 def _can_be_asked(op: OpOverload) -> bool:
     if is_foreign(op) or any(tag in op.tags for tag in _DATA):  # its kernel may have side effects
         return False
-    return all(info is None or info.is_write for info in _alias_infos(op._schema))
+    writes_only = all(info is None or info.is_write for info in _alias_infos(op._schema))
+    return writes_only and not takes_workspace(op)
 
 
 def _has_slow_meta(op: OpOverload) -> bool:

@@ -37,7 +37,7 @@ from ..node_meta import tensors_in
 from ..propagate import EagerRaises
 from ..symbolic.sym_node import sizes_in, with_hints
 from ..target_names import target_name
-from .kernel_probing import call_on_fresh, running_alone, small_stand_in
+from .kernel_probing import call_on_fresh, running_alone, small_stand_in, takes_workspace
 from .recurrent import takes_packed_sequence
 
 __all__ = ["check_dtypes", "kernel_accepts", "kernel_refusal"]
@@ -178,6 +178,8 @@ class _Trial:
 
     def run(self, device: str, integer: int = 0) -> Verdict:
         """Run the kernel of that device; integers may be indices, of which only 0 is valid."""
+        if takes_workspace(self.target):
+            return _UNKNOWN
         modes = device, integer, self.grad, torch.get_default_dtype()
         try:
             given = frozen((self._given, self.kwargs), partial(self._described, seen={}))
