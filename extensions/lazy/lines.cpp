@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lazy.h"
+#include "user_frame.h"
 
 namespace jitmagic::lazy {
 namespace {
@@ -32,14 +33,12 @@ bool is_library(PyCodeObject* code, bool& is_printing) {
   return false;
 }
 
-// Takes over a reference to the code. Lines in one function, one after another, share the holder.
+// Lines in one function, one after another, share the holder.
 std::shared_ptr<PyCodeObject> hold(PyCodeObject* code) {
   static thread_local std::weak_ptr<PyCodeObject> last;
   auto held = last.lock();
-  if (held.get() == code) {
-    Py_DECREF(code);
-    return held;
-  }
+  if (held.get() == code) return held;
+  Py_INCREF(code);
   held = std::shared_ptr<PyCodeObject>(code, [](PyCodeObject* code) {
     if (!Py_IsInitialized()) return;
     const Gil gil;
@@ -54,20 +53,10 @@ std::shared_ptr<PyCodeObject> hold(PyCodeObject* code) {
 void set_library(std::vector<std::string> folders) { library() = std::move(folders); }
 
 Line users_line() {
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
   bool is_printing = false;
-  while (frame) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    if (!is_library(code, is_printing)) {
-      Line found{hold(code), PyFrame_GetLasti(frame), is_printing};
-      Py_DECREF(frame);
-      return found;
-    }
-    Py_DECREF(code);
-    PyFrameObject* back = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = back;
+  for (void* frame = jm_lazy_innermost_frame(); frame; frame = jm_lazy_caller(frame)) {
+    PyCodeObject* code = jm_lazy_code(frame);
+    if (!is_library(code, is_printing)) return {hold(code), jm_lazy_offset(frame), is_printing};
   }
   return {};
 }
