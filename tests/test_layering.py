@@ -77,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "quantised_linear": {"errors"},
     "packaging": STAGES | {"artifact", "api", "compile", "dependencies"},
     "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
-    "lazy_mode": STAGES | {"compile"},
+    "lazy_mode": BASE | {"api", "frame", "graph", "late", "records"},
     "diagnostics": STAGES | {"api", "compile", "artifact"},
     "integrations": BASE | {"api"},
     "notebook": BASE | {"lazy_mode", "api", "diagnostics", "notice", "progress", "late"},

@@ -1,15 +1,19 @@
-// Numbers the layouts of tensors, and infers those of results by running the operator on meta tensors; see lazy.h.
+// Numbers the layouts of tensors, and caches those of results, which Python infers; see lazy.h.
 
 #include <deque>
 
 #include <ATen/ops/empty_strided.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include "lazy.h"
+#include "outside.h"
 
 namespace jitmagic::lazy {
 namespace {
 
 constexpr size_t MOST_CALLS = 20000;  // then the cache starts anew
+constexpr size_t MOST_LAYOUTS = 20000;
 
 struct Layouts {
   std::deque<Layout> all;
@@ -54,7 +58,7 @@ at::Tensor on_meta(const Layout& layout) {
   return made;
 }
 
-// Replaces a tensor by a meta tensor of its layout; numbers of Python stay.
+// Returns a meta tensor of the same layout; numbers of Python stay.
 at::Tensor meta_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   Locked lock(mutex());
@@ -155,33 +159,31 @@ void cache_results(const Tokens& call, const Results& results) {
   calls().emplace(call, results);
 }
 
+void forget_old_layouts() {
+  if (layouts().all.size() < MOST_LAYOUTS || Batch::alive) return;
+  layouts().all.clear();
+  layouts().numbers.clear();
+  calls().clear();
+}
+
 Results infer_results(const Facts& facts, const torch::jit::Stack& arguments) {
   Results results;
-  torch::jit::Stack stack;
+  const Gil gil;
+  const Outside outside;
   const c10::Device device = device_of(facts, arguments);
-  try {
-    const Below below;
-    for (const c10::IValue& one : arguments) stack.push_back(meta_argument(one));
-    if (facts.device >= 0 && stack[size_t(facts.device)].isDevice()) stack[size_t(facts.device)] = c10::Device(c10::kMeta);
-    const bool is_factory = facts.device >= 0 && arguments[size_t(facts.device)].isNone();
-    bool has_tensor = false;
-    for (const c10::IValue& one : arguments) has_tensor |= one.isTensor() || one.isTensorList();
-    if (is_factory && !has_tensor) stack[size_t(facts.device)] = c10::Device(c10::kMeta);
-    facts.op.callBoxed(stack);
-  } catch (...) {
-    // Whatever the reason is, the operator's own kernel says it in eager's words, if it is an error at all.
-    return results;
-  }
-  for (const c10::IValue& one : stack) {
-    if (one.isTensor()) {
-      results.counts.push_back(-1);
-      if (!add(results, one.toTensor(), device)) return results;
-    } else if (one.isTensorList()) {
-      results.counts.push_back(int(one.toListRef().size()));
-      for (const c10::IValue& item : one.toListRef())
-        if (!add(results, item.toTensor(), device)) return results;
-    } else {
-      return results;
+  torch::jit::Stack metas;
+  for (const c10::IValue& one : arguments) metas.push_back(meta_argument(one));
+  THPObjectPtr call(describe_call(facts, metas, device));
+  THPObjectPtr made(call ? PyObject_CallObject(callbacks().infer, call) : nullptr);
+  if (!made) throw python_error();
+  if (!PyList_Check(made.get())) return results;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(made.get()); i++) {
+    PyObject* one = PyList_GET_ITEM(made.get(), i);
+    const bool is_list = PyList_Check(one);
+    results.counts.push_back(is_list ? int(PyList_GET_SIZE(one)) : -1);
+    for (Py_ssize_t item = 0; item < (is_list ? PyList_GET_SIZE(one) : 1); item++) {
+      PyObject* result = is_list ? PyList_GET_ITEM(one, item) : one;
+      if (!add(results, THPVariable_Check(result) ? THPVariable_Unpack(result) : at::Tensor(), device)) return results;
     }
   }
   results.known = true;

@@ -5,10 +5,12 @@
 //
 // operators.cpp  which operators are recorded; facts of their schemas, found once for each
 // layouts.cpp    numbers for layouts of tensors, and layouts of results, cached for each operator and its arguments
+// outside.h      the state in which compiled graphs and jitmagic's Python code run
 // pending.cpp    tensors without memory: they get it when anything reads their storage or data pointer
-// lines.cpp      the user's line that called an operation
+// lines.cpp      the user's line that called an operation, found in the interpreter's frames by user_frame.c
 // record.cpp     the fallback: records a call in the batch of this thread, or runs it now
 // run.cpp        runs a batch: compiled, or operation by operation
+// compiled.cpp   the compiled graphs of batches, and which of their numbers are inputs
 // describe.cpp   batches as Python objects, for compiling and for `pending()`
 // module.cpp     the Python functions
 #pragma once
@@ -32,6 +34,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 namespace jitmagic::lazy {
 
@@ -77,7 +80,9 @@ struct Facts {
   Kind kind = Kind::now;
   bool is_opaque = false;  // may read or write memory that its schema does not name
   bool is_empty = false;   // returns memory that is not initialised
+  bool has_inert_floats = false;  // no float decides the layout of a result
   c10::SmallVector<bool, 8> writes;  // of each argument, whether it is written to
+  c10::SmallVector<bool, 8> names;   // of each argument, whether its ints name things: dtypes, layouts
   bool writes_any = false;
   int device = -1;  // the argument that has the result's device
   int pinned = -1;  // the argument that asks for pinned memory
@@ -94,7 +99,8 @@ struct Layout {
 
   int64_t elements() const;  // of the memory that it needs, from its start
 };
-// Numbers are never reused; both are called with the mutex held.
+// All are called with the mutex held. Numbers are valid while a batch is alive.
+void forget_old_layouts();
 int layout_of(const at::Tensor& tensor);
 int layout_number(const Layout& layout);
 const Layout& layout_at(int number);
@@ -140,16 +146,31 @@ struct Place {
 
 struct Operation {
   const Facts* facts;
-  torch::jit::Stack arguments;  // tensors are left out
+  c10::SmallVector<c10::IValue, 4> arguments;  // tensors are left out
   c10::SmallVector<Place, 4> tensors;
   int first_result, results;
   c10::SmallVector<int, 4> counts;  // results of each return; -1: one tensor
   Line line;
 };
 
-// Operations recorded since the last run. `key` describes all of them, with constants and layouts of inputs.
+// A Python float or int among the arguments, or an item of a list of them. Floats are compared by their bits: -0.0 is
+// another number than 0.0, and nan is one number.
+struct Number {
+  int64_t bits;
+  bool is_float;
+  bool operator==(const Number& other) const { return bits == other.bits && is_float == other.is_float; }
+};
+
+// Operations recorded since the last run. `key` describes all of them, except for sizes and strides of inputs and for
+// `numbers`, which are in the order of the arguments.
 struct Batch {
+  static inline std::atomic<int> alive{0};
+  Batch() { alive++; }
+  Batch(const Batch&) = delete;
+  ~Batch() { alive--; }
+
   std::vector<Operation> operations;
+  std::vector<Number> numbers;
   std::vector<Value> values;
   std::unordered_map<const c10::StorageImpl*, c10::SmallVector<int, 2>> inputs;  // by their memory
   Tokens key;
@@ -178,7 +199,7 @@ struct PendingStorage final : c10::StorageImpl {
   int value;
   std::atomic<bool> is_pending{true};
   std::exception_ptr failed;  // what computing it has raised
-  std::vector<PendingTensor*> tensors;
+  c10::SmallVector<PendingTensor*, 2> tensors;
 
   void fill(c10::Storage computed, const Layout& layout);
 };
@@ -229,8 +250,6 @@ struct Counts {
 Counts& counts();
 void compute(PendingStorage* storage);          // runs its batch; throws what that raised
 void run(const std::shared_ptr<Batch>& batch);  // throws too; results computed before the error are there
-void set_compiler(PyObject* function);
-void forget_compiled();
 
 // Runs kernels of real tensors: nothing is recorded, autograd and modes do not see it.
 struct Below {
@@ -240,9 +259,35 @@ struct Below {
 
 torch::jit::Stack filled_arguments(const Operation& operation, const std::vector<at::Tensor>& values);
 
+// ---- compiled.cpp, with the GIL
+
+// A compiled graph for all batches of one key whose numbers are equal at all positions but the varying ones. Those are
+// passed to it, after the inputs.
+struct Form {
+  std::vector<Number> numbers;
+  std::vector<int> varying;  // ascending
+  THPObjectPtr function;     // null: its batches run one by one
+};
+// Returns the form that serves a batch, compiled if there is none; null if the batch is to run one by one.
+std::shared_ptr<Form> form_of(const Batch& batch, const std::vector<int>& outputs, const Tokens& key);
+// Calls the compiled graph, which may be compiled for other sizes then; returns what it raised.
+std::optional<std::string> call(
+    const Form& form, const Batch& batch, const std::vector<int>& outputs, std::vector<at::Tensor>& values);
+void report_fault(const std::string& error);  // of a compiled graph whose operations raise nothing
+void forget_compiled();
+
+// Functions of jitmagic/lazy_mode, set before the first block begins.
+struct Callbacks {
+  PyObject* infer = nullptr;         // (operator, overload, arguments, keyword arguments, device): results or None
+  PyObject* compile = nullptr;       // (description): a callable of the inputs and the varying numbers
+  PyObject* report_fault = nullptr;  // (error)
+};
+Callbacks& callbacks();
+
 // ---- describe.cpp, with the GIL
 
-PyObject* describe_batch(const Batch& batch, const std::vector<int>& outputs);
+PyObject* describe_batch(const Batch& batch, const std::vector<int>& outputs, const std::vector<int>& varying);
+PyObject* describe_call(const Facts& facts, const torch::jit::Stack& arguments, c10::Device device);
 PyObject* describe_pending(const Batch& batch);
 
 }  // namespace jitmagic::lazy

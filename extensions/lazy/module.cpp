@@ -79,18 +79,17 @@ PyObject* pending(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* is_recording(PyObject*, PyObject*) { return PyBool_FromLong(recorder_of_thread() != nullptr); }
-
 PyObject* read_counts(PyObject*, PyObject*) {
   const Counts& all = counts();
   return Py_BuildValue("(LLLLL)", (long long)all.recorded, (long long)all.batches, (long long)all.compiled,
                        (long long)all.cached, (long long)all.replayed);
 }
 
-PyObject* set_compiler(PyObject*, PyObject* args) {
+PyObject* set_callbacks(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
-  PyObject *function, *folders;
-  if (!PyArg_ParseTuple(args, "OO!:set_compiler", &function, &PyTuple_Type, &folders)) return nullptr;
+  PyObject *infer, *compile, *report, *folders;
+  if (!PyArg_ParseTuple(args, "OOOO!:set_callbacks", &infer, &compile, &report, &PyTuple_Type, &folders))
+    return nullptr;
   std::vector<std::string> library;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(folders); i++) {
     const char* folder = PyUnicode_AsUTF8(PyTuple_GET_ITEM(folders, i));
@@ -98,9 +97,14 @@ PyObject* set_compiler(PyObject*, PyObject* args) {
     library.emplace_back(folder);
   }
   set_library(std::move(library));
-  lazy::set_compiler(function);
+  callbacks() = {Py_NewRef(infer), Py_NewRef(compile), Py_NewRef(report)};  // they live as long as the process
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* count_compile(PyObject*, PyObject*) {
+  counts().compiled++;
+  Py_RETURN_NONE;
 }
 
 PyObject* forget(PyObject*, PyObject*) {
@@ -113,13 +117,14 @@ PyMethodDef methods[] = {
     {"leave", leave, METH_NOARGS, "Run what is recorded; the outermost call ends the recording."},
     {"flush", flush, METH_NOARGS, "Run what this thread has recorded."},
     {"pending", pending, METH_NOARGS, "Return (operator, ((sizes, dtype), ...), line) of each recorded operation."},
-    {"is_recording", is_recording, METH_NOARGS, "Return whether this thread records."},
     {"counts", read_counts, METH_NOARGS,
      "Return how many operations were recorded and batches run, and how many of these were compiled, found compiled, "
      "or run one by one."},
-    {"set_compiler", set_compiler, METH_VARARGS,
-     "set_compiler(function, folders): function(description) returns a callable or None; code below `folders` is no "
-     "user code."},
+    {"set_callbacks", set_callbacks, METH_VARARGS,
+     "set_callbacks(infer, compile, report_fault, folders). infer(operator, overload, args, kwargs, device): results of "
+     "a call of meta tensors, None if it has to run. compile(batch): a callable of the inputs and the varying numbers. "
+     "report_fault(error): that callable raised, and the operations do not. Code below `folders` is no user code."},
+    {"count_compile", count_compile, METH_NOARGS, "Count a compiled graph."},
     {"forget", forget, METH_NOARGS, "Forget all compiled batches."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -23,8 +23,30 @@ const std::unordered_set<std::string> OPAQUE = {
     "aten::_nested_tensor_from_mask",
 };
 
+// Operators that are not pointwise, whose floats do not decide sizes: arange, linspace and upsampling have some that do.
+const std::unordered_set<std::string> INERT_FLOATS = {
+    "aten::addmm", "aten::addmv", "aten::addbmm", "aten::baddbmm", "aten::addr", "aten::full", "aten::full_like",
+    "aten::new_full", "aten::fill_", "aten::masked_fill", "aten::masked_fill_", "aten::native_layer_norm",
+    "aten::native_group_norm", "aten::scalar_tensor", "aten::constant_pad_nd", "aten::norm",
+    "aten::linalg_vector_norm",
+};
+
 bool is_tensor(const c10::TypePtr& type) { return type->isSubtypeOf(*c10::TensorType::get()); }
 bool is_tensor_list(const c10::TypePtr& type) { return type->isSubtypeOf(*c10::ListType::ofTensors()); }
+
+// dtypes, layouts and memory formats are ints for the dispatcher.
+bool is_name(c10::TypePtr type) {
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
+    case c10::TypeKind::QSchemeType:
+      return true;
+    default:
+      return false;
+  }
+}
 
 bool depends_on_data(const c10::OperatorHandle& op) {
   // Random operations run when they are called: seeding and saving a generator's state are no operations, so a draw
@@ -65,11 +87,13 @@ Facts facts_for(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   facts.is_opaque = name.compare(0, 6, "aten::") != 0 || OPAQUE.count(name);
   facts.is_empty = name.compare(0, 11, "aten::empty") == 0 || name.compare(0, 15, "aten::new_empty") == 0;
+  facts.has_inert_floats = op.hasTag(at::Tag::pointwise) || INERT_FLOATS.count(name);
   int at = 0;
   for (const auto& argument : op.schema().arguments()) {
     const bool writes = argument.alias_info() && argument.alias_info()->isWrite();
     facts.writes.push_back(writes);
     facts.writes_any |= writes;
+    facts.names.push_back(is_name(argument.real_type()));
     if (argument.name() == "device") facts.device = at;
     if (argument.name() == "pin_memory") facts.pinned = at;
     at++;

@@ -1,6 +1,8 @@
 // The fallback under the dispatch key: records a call in this thread's batch, or runs it now; see lazy.h.
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <typeinfo>
 
 #include <ATen/ops/empty_strided.h>
@@ -13,7 +15,12 @@ namespace {
 
 constexpr size_t MOST_OPERATIONS = 1024;  // of a batch; then it runs
 
-enum Tag : int64_t { NONE, INT, FLOAT, BOOL, TEXT, DEVICE, INTS, FLOATS, BOOLS, TENSOR, TENSORS, NUMBER, INPUT, UNDEFINED };
+enum Tag : int64_t {
+  NONE, INT, NAME, FLOAT, BOOL, TEXT, DEVICE, INTS, FLOATS, BOOLS, TENSOR, TENSORS, NUMBER, INPUT, UNDEFINED
+};
+
+constexpr int64_t INERT = std::numeric_limits<int64_t>::min() + 1;  // in place of a number
+constexpr double LARGEST_HALF = 65504;
 
 constexpr c10::DispatchKeySet BELOW(c10::DispatchKeySet::FULL_AFTER, KEY);
 const c10::DispatchKeySet IGNORED = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
@@ -25,11 +32,41 @@ bool is_plain(const c10::TensorImpl* impl) {
          !impl->has_symbolic_sizes_strides();
 }
 
-// What a call reads: its tensors, and tokens of its arguments. Tokens are exact: equal ones mean equal calls.
+// Descriptions of a call. `call` decides the layouts of its results: it has the layouts of tensors, and numbers as far as
+// they matter. `shape` is what batches of one key have in common: it has neither.
+struct Tokenised {
+  Tokens call, shape;
+  std::vector<Number> numbers;
+
+  void clear() {
+    call.clear();
+    shape.clear();
+    numbers.clear();
+  }
+  void both(std::initializer_list<int64_t> tokens) {
+    call.insert(call.end(), tokens);
+    shape.insert(shape.end(), tokens);
+  }
+  // `is_inert`: the number decides no layout. Kernels refuse zeros (as divisors) and numbers that overflow a dtype.
+  void add(int64_t number, bool is_inert) {
+    const bool is_usual = number && -(int64_t(1) << 31) <= number && number < (int64_t(1) << 31);
+    call.push_back(is_inert && is_usual ? INERT : number);
+    numbers.push_back({number, false});
+  }
+  void add(double number, bool is_inert) {
+    int64_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    call.push_back(is_inert && std::abs(number) <= LARGEST_HALF ? INERT : bits);
+    numbers.push_back({bits, true});
+  }
+};
+
+// What a call reads: its tensors, and its arguments as tokens.
 struct Scan {
+  const Facts& facts;
   const torch::jit::Stack& stack;
   size_t first;
-  Tokens& tokens;  // with the layout's number in place of each tensor
+  Tokenised& made;
   struct Found {
     int argument, item;
     const at::Tensor* tensor;
@@ -53,26 +90,36 @@ struct Scan {
     if (value.isTensor()) {
       add(value.toTensor(), argument, -1);
     } else if (value.isNone()) {
-      tokens.push_back(NONE);
+      made.both({NONE});
+    } else if (value.isInt() && facts.names[size_t(argument)]) {
+      made.both({NAME, value.toInt()});
     } else if (value.isInt()) {
-      tokens.insert(tokens.end(), {INT, value.toInt()});
+      made.both({INT});
+      made.add(value.toInt(), false);
     } else if (value.isDouble()) {
-      tokens.insert(tokens.end(), {FLOAT, bits(value.toDouble())});
+      made.both({FLOAT});
+      made.add(value.toDouble(), facts.has_inert_floats);
     } else if (value.isBool()) {
-      tokens.insert(tokens.end(), {BOOL, value.toBool()});
+      made.both({BOOL, value.toBool()});
     } else if (value.isIntList()) {
-      list(INTS, value, [](const c10::IValue& one) { return one.toInt(); });
+      const auto all = value.toListRef();
+      made.both({INTS, int64_t(all.size())});
+      for (const c10::IValue& one : all) made.add(one.toInt(), false);
     } else if (value.isDoubleList()) {
-      list(FLOATS, value, [](const c10::IValue& one) { return bits(one.toDouble()); });
+      const auto all = value.toListRef();
+      made.both({FLOATS, int64_t(all.size())});
+      for (const c10::IValue& one : all) made.add(one.toDouble(), false);
     } else if (value.isBoolList()) {
-      list(BOOLS, value, [](const c10::IValue& one) { return int64_t(one.toBool()); });
+      const auto all = value.toListRef();
+      made.both({BOOLS, int64_t(all.size())});
+      for (const c10::IValue& one : all) made.both({int64_t(one.toBool())});
     } else if (value.isDevice()) {
       const auto device = value.toDevice();
-      tokens.insert(tokens.end(), {DEVICE, int64_t(device.type()), device.index()});
+      made.both({DEVICE, int64_t(device.type()), device.index()});
     } else if (value.isString()) {
       const std::string text = value.toStringRef();
-      tokens.insert(tokens.end(), {TEXT, int64_t(text.size())});
-      for (const char one : text) tokens.push_back(one);
+      made.both({TEXT, int64_t(text.size())});
+      for (const char one : text) made.both({one});
     } else if (value.isTensorList() || value.isOptionalTensorList()) {
       tensor_list(value, argument);
     } else {
@@ -80,41 +127,28 @@ struct Scan {
     }
   }
 
-  static int64_t bits(double number) {
-    int64_t same;
-    std::memcpy(&same, &number, sizeof same);
-    return same;
-  }
-
-  template <class Token>
-  void list(Tag tag, const c10::IValue& value, Token&& token) {
-    const auto all = value.toListRef();
-    tokens.insert(tokens.end(), {tag, int64_t(all.size())});
-    for (const c10::IValue& one : all) tokens.push_back(token(one));
-  }
-
   void tensor_list(const c10::IValue& value, int argument) {
     const auto all = value.toListRef();
-    tokens.insert(tokens.end(), {TENSORS, int64_t(all.size())});
+    made.both({TENSORS, int64_t(all.size())});
     int item = 0;
     for (const c10::IValue& one : all) {
       if (one.isTensor())
         add(one.toTensor(), argument, item);
       else
-        tokens.push_back(NONE);
+        made.both({NONE});
       item++;
     }
   }
 
   void add(const at::Tensor& tensor, int argument, int item) {
     if (!tensor.defined()) {
-      tokens.push_back(UNDEFINED);
+      made.both({UNDEFINED});
       return;
     }
     const auto* impl = tensor.unsafeGetTensorImpl();
     if (impl->is_wrapped_number()) {
-      number(tensor);
-      return;
+      can_record &= item < 0;
+      return number(tensor);
     }
     PendingStorage* pending = storage_of(impl);
     has_pending |= pending != nullptr;
@@ -129,7 +163,8 @@ struct Scan {
     }
     if (tensor.is_complex() || (device && *device != impl->device())) can_record = false;
     device = impl->device();
-    tokens.insert(tokens.end(), {TENSOR, layout});
+    made.call.insert(made.call.end(), {TENSOR, layout});
+    made.shape.push_back(TENSOR);
     if (item >= 0) {
       items.push_back(tensor);
       tensors.push_back({argument, item, nullptr, layout, pending});
@@ -143,16 +178,16 @@ struct Scan {
     return impl->numel() == 0 || impl->storage().data();
   }
 
-  // A number of Python among tensors: a constant of the graph.
+  // A number of Python among tensors, of which only the type decides layouts.
   void number(const at::Tensor& tensor) {
     const auto type = tensor.scalar_type();
-    tokens.insert(tokens.end(), {NUMBER, int64_t(type)});
+    made.both({NUMBER, int64_t(type)});
     if (type == at::kDouble)
-      tokens.push_back(bits(*tensor.const_data_ptr<double>()));
+      made.add(*tensor.const_data_ptr<double>(), true);
     else if (type == at::kLong)
-      tokens.push_back(*tensor.const_data_ptr<int64_t>());
+      made.add(*tensor.const_data_ptr<int64_t>(), true);
     else if (type == at::kBool)
-      tokens.push_back(*tensor.const_data_ptr<bool>());
+      made.both({*tensor.const_data_ptr<bool>()});
     else
       can_record = false;
   }
@@ -169,7 +204,9 @@ int input_of(Batch& batch, const at::Tensor& tensor, int layout) {
   const int number = int(batch.values.size());
   batch.values.push_back({layout, at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), false))});
   known.push_back(number);
-  batch.key.insert(batch.key.end(), {INPUT, layout});
+  const auto device = impl->device();
+  const auto dtype = int64_t(tensor.scalar_type());
+  batch.key.insert(batch.key.end(), {INPUT, dtype, int64_t(device.type()), device.index(), impl->dim()});
   batch.reads_shared |= !memory->resizable();
   return number;
 }
@@ -185,6 +222,8 @@ c10::IValue without_tensors(const c10::IValue& value) {
     if (list.get(i).isTensor()) list.set(i, at::Tensor());
   return list;
 }
+
+using Dropped = c10::SmallVector<c10::IValue, 4>;  // arguments of a recorded call, released without the mutex
 
 Batch& batch_of(Recorder& recorder) {
   if (!recorder.batch) {
@@ -219,10 +258,9 @@ void push_results(const Facts& facts, Recorder& recorder, const Results& results
   }
 }
 
-// Records the call and replaces its arguments on the stack by its results. `dropped` gets the arguments: they are
-// released without the mutex.
+// Records the call and replaces its arguments on the stack by its results. `dropped` gets the arguments.
 void record(const Facts& facts, Recorder& recorder, const Scan& scan, const Results& results, const Line& line,
-            torch::jit::Stack* stack, torch::jit::Stack& dropped) {
+            torch::jit::Stack* stack, Dropped& dropped) {
   Batch& batch = batch_of(recorder);
   Operation operation{&facts};
   for (const auto& one : scan.tensors) {
@@ -233,7 +271,9 @@ void record(const Facts& facts, Recorder& recorder, const Scan& scan, const Resu
   }
   // After its inputs: the operator, the arguments, and the values that its tensors are.
   batch.key.push_back(reinterpret_cast<int64_t>(&facts));
-  batch.key.insert(batch.key.end(), scan.tokens.begin(), scan.tokens.end());
+  batch.key.insert(batch.key.end(), scan.made.shape.begin(), scan.made.shape.end());
+  batch.key.insert(batch.key.end(), results.counts.begin(), results.counts.end());
+  batch.numbers.insert(batch.numbers.end(), scan.made.numbers.begin(), scan.made.numbers.end());
   for (const Place& one : operation.tensors) batch.key.push_back(one.value);
   operation.first_result = int(batch.values.size());
   operation.results = facts.kind == Kind::in_place ? 0 : int(results.layouts.size());
@@ -248,10 +288,12 @@ void record(const Facts& facts, Recorder& recorder, const Scan& scan, const Resu
   const int first = operation.first_result;
   batch.operations.push_back(std::move(operation));
   counts().recorded++;
-  if (facts.kind == Kind::in_place)
+  if (facts.kind == Kind::in_place) {
     stack->push_back(dropped.front());
-  else
-    push_results(facts, recorder, results, first, stack, facts.kind == Kind::view ? dropped.front().toTensor() : at::Tensor());
+    return;
+  }
+  const at::Tensor base = facts.kind == Kind::view ? dropped.front().toTensor() : at::Tensor();
+  push_results(facts, recorder, results, first, stack, base);
 }
 
 void make_real(const at::Tensor& tensor) {
@@ -328,7 +370,7 @@ bool is_due(const Batch& batch) { return batch.reads_shared || batch.operations.
 enum class Outcome { recorded, unknown_results, allocate, now, run_first };
 
 Outcome try_record(const Facts& facts, Scan& scan, const Line& line, torch::jit::Stack* stack,
-                   torch::jit::Stack& dropped, std::shared_ptr<Batch>& due) {
+                   Dropped& dropped, std::shared_ptr<Batch>& due) {
   Recorder* recorder = recorder_for(scan);
   if (!can_record(facts, scan, line, recorder)) return Outcome::now;
   const auto default_dtype = c10::get_default_dtype_as_scalartype();
@@ -336,8 +378,8 @@ Outcome try_record(const Facts& facts, Scan& scan, const Line& line, torch::jit:
     due = recorder->batch;
     return Outcome::run_first;
   }
-  scan.tokens.push_back(int64_t(default_dtype));
-  const Results* results = cached_results(scan.tokens);
+  scan.made.call.push_back(int64_t(default_dtype));
+  const Results* results = cached_results(scan.made.call);
   if (!results) return Outcome::unknown_results;
   if (!results->known) return Outcome::now;
   if (facts.is_empty) return Outcome::allocate;
@@ -359,26 +401,27 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
     op.redispatchBoxed(keys & BELOW, stack);
     return;
   }
-  static thread_local Tokens tokens;
+  static thread_local Tokenised tokens;
   const size_t first = stack->size() - facts.writes.size();
   Line line;
   for (;;) {
     std::optional<Gil> gil(std::in_place);
     if (facts.kind != Kind::now && !line.code) line = users_line();
-    torch::jit::Stack dropped;  // arguments are released without the mutex
+    Dropped dropped;
     std::shared_ptr<Batch> due;
     tokens.clear();
-    tokens.push_back(reinterpret_cast<int64_t>(&facts));
-    Scan scan{*stack, first, tokens};
+    tokens.call.push_back(reinterpret_cast<int64_t>(&facts));
+    Scan scan{facts, *stack, first, tokens};
     Outcome outcome;
     {
       const Locked lock(mutex());
+      forget_old_layouts();
       scan.read();
       outcome = try_record(facts, scan, line, stack, dropped, due);
     }
     gil.reset();
     if (outcome == Outcome::now) return run_now(facts, keys, stack, scan);
-    if (outcome == Outcome::allocate) return allocate(*cached_results(tokens), first, stack);
+    if (outcome == Outcome::allocate) return allocate(*cached_results(tokens.call), first, stack);
     if (outcome == Outcome::recorded) {
       dropped.clear();
       if (due) run(due);
@@ -388,7 +431,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       run(due);
       continue;
     }
-    const Tokens call = tokens;
+    const Tokens call = tokens.call;
     const Results inferred = infer_results(facts, {stack->begin() + int64_t(first), stack->end()});
     const Locked lock(mutex());
     cache_results(call, inferred);

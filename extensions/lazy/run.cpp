@@ -1,31 +1,18 @@
 // Runs a batch and gives its live results their memory; see lazy.h.
 //
-// A batch is compiled when it first runs, and found by its exact key from then on. Where it cannot be compiled, or the
-// compiled graph raises, its operations run one by one, which also finds the operation and the line of an error.
+// A batch runs as a compiled graph. Where there is none, or where that raises, its operations run one by one, which also
+// finds the operation and the line of an error.
 // Inputs are never written to, so running a batch again is safe.
 
 #include <condition_variable>
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/object_ptr.h>
 
 #include "lazy.h"
 
 namespace jitmagic::lazy {
 namespace {
-
-constexpr size_t MOST_COMPILED = 512;  // then the cache starts anew
-
-PyObject* compiler = nullptr;
-
-// Callables, or None for batches that are not compiled. With the GIL.
-std::unordered_map<Tokens, THPObjectPtr, TokensHash>& compiled() {
-  static auto* made = new std::unordered_map<Tokens, THPObjectPtr, TokensHash>();
-  return *made;
-}
 
 std::condition_variable_any& finished() {
   static auto* made = new std::condition_variable_any();
@@ -53,47 +40,6 @@ void wait_for(const std::shared_ptr<Batch>& batch, Locked& lock) {
   lock.unlock();
   if (released) PyEval_RestoreThread(released);
   lock.lock();
-}
-
-// Returns the callable of a batch, compiled if it is new; null if it is to run one by one.
-PyObject* callable_of(const Batch& batch, const std::vector<int>& outputs, const Tokens& key) {
-  if (batch.operations.size() < 2 || !compiler) return nullptr;
-  const auto found = compiled().find(key);
-  if (found != compiled().end()) {
-    if (found->second.get() == Py_None) return nullptr;
-    counts().cached++;
-    return found->second.get();
-  }
-  const c10::impl::ForceDispatchKeyGuard outside(c10::default_included_set, c10::default_excluded_set);
-  THPObjectPtr description(describe_batch(batch, outputs));
-  if (!description) throw python_error();
-  THPObjectPtr made(PyObject_CallOneArg(compiler, description));
-  if (!made) {
-    python_error error;
-    error.persist();
-    throw std::move(error);
-  }
-  if (compiled().size() >= MOST_COMPILED) compiled().clear();
-  PyObject* result = made.get();
-  if (result != Py_None) counts().compiled++;
-  compiled()[key] = std::move(made);
-  return result == Py_None ? nullptr : result;
-}
-
-// Calls the compiled graph; returns whether it has computed all outputs.
-bool call(PyObject* function, const Batch& batch, const std::vector<int>& outputs, std::vector<at::Tensor>& values) {
-  std::vector<PyObject*> inputs;
-  for (const Value& value : batch.values)
-    if (value.input.defined()) inputs.push_back(THPVariable_Wrap(value.input));
-  THPObjectPtr results(PyObject_Vectorcall(function, inputs.data(), inputs.size(), nullptr));
-  for (PyObject* one : inputs) Py_XDECREF(one);
-  if (!results || !PyTuple_Check(results.get()) || PyTuple_GET_SIZE(results.get()) != Py_ssize_t(outputs.size())) {
-    PyErr_Clear();  // what the operations raise one by one is raised
-    return false;
-  }
-  for (size_t i = 0; i < outputs.size(); i++)
-    values[size_t(outputs[i])] = THPVariable_Unpack(PyTuple_GET_ITEM(results.get(), Py_ssize_t(i)));
-  return true;
 }
 
 void run_one(const Operation& operation, std::vector<at::Tensor>& values) {
@@ -145,12 +91,15 @@ std::exception_ptr compute_values(
     const Batch& batch, const std::vector<int>& outputs, const Tokens& key, std::vector<at::Tensor>& values) {
   const Below below;
   const DefaultDtype dtype(batch.default_dtype);
-  PyObject* function = callable_of(batch, outputs, key);
-  THPObjectPtr held(Py_XNewRef(function));
-  if (held && call(held, batch, outputs, values)) return nullptr;
+  const std::shared_ptr<Form> form = form_of(batch, outputs, key);
+  std::optional<std::string> fault;
+  if (form && !(fault = call(*form, batch, outputs, values))) return nullptr;
   counts().replayed++;
   std::exception_ptr error = replay(batch, values);
-  if (held && !error) compiled()[key] = THPObjectPtr(Py_NewRef(Py_None));  // the compiled graph is at fault
+  if (fault && !error) {
+    form->function = nullptr;
+    report_fault(*fault);
+  }
   return error;
 }
 
@@ -278,12 +227,5 @@ void compute(PendingStorage* storage) {
   const Locked lock(mutex());
   if (storage->failed) std::rethrow_exception(storage->failed);
 }
-
-void set_compiler(PyObject* function) {
-  Py_XDECREF(compiler);
-  compiler = Py_XNewRef(function);
-}
-
-void forget_compiled() { compiled().clear(); }
 
 }  // namespace jitmagic::lazy

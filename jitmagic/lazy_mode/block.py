@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import UserLine
+from ..errors import UserLine, warn
 from ..extension import lazy_module
 from ..late import load
-from ..torch_types import Executable
+from ..torch_types import AnyFunction
 
 __all__ = ["Counts", "Lazy", "PendingCall", "PendingCalls", "lazy"]
 
@@ -52,9 +52,9 @@ class Counts(NamedTuple):
 
     recorded: int  # operations
     batches: int  # times that recorded operations were run
-    compiled: int  # batches that were compiled
-    cached: int  # batches whose compiled graph was known
-    replayed: int  # batches that ran operation by operation
+    compiled: int  # graphs, of which a batch that repeats others compiles none
+    cached: int  # batches that ran without a compile
+    replayed: int  # batches that ran operation by operation: single ones, and after an error
 
 
 class Lazy:
@@ -96,16 +96,28 @@ class Lazy:
 @cache
 def _native() -> Any:
     native = lazy_module()
-    folders = (torch.__file__, __file__)
-    roots = Path(folders[0]).parent, Path(folders[1]).parents[1]
-    native.set_compiler(_compile, tuple(f"{root}/" for root in roots))
+    roots = Path(torch.__file__).parent, Path(__file__).parents[1]
+    folders = tuple(f"{root}/" for root in roots)
+    native.set_callbacks(_infer, _compile, _report_fault, folders)
     return native
 
 
-def _compile(described: object) -> Executable | None:
-    """Compile a batch; the stages are imported by the first one."""
-    compile_batch: Callable[[object], Executable | None] = load("lazy_mode.compiling").compile_batch
-    return compile_batch(described)
+def _infer(*call: object) -> object:
+    """Infer the results of a call; the modules for that are imported by the first one."""
+    return load("lazy_mode.inference").infer(*call)
+
+
+def _compile(batch: object) -> AnyFunction:
+    """Return the function of a batch; the modules for that are imported by the first one."""
+    compile_batch: Callable[[object], AnyFunction] = load("lazy_mode.compiling").compile_batch
+    return compile_batch(batch)
+
+
+def _report_fault(error: str) -> None:
+    warn(
+        f"a graph that jitmagic.lazy() compiled raised {error}\n  Its operations raise nothing; "
+        "they run one by one from now on. jitmagic.report() collects what to report about it"
+    )
 
 
 lazy = Lazy()
