@@ -36,7 +36,7 @@ KINDS: dict[str, Step] = {
     "reduction": lambda y, x: y.sum(1, keepdim=True) + x,
     "softmax": lambda y, x: y.softmax(-1),
 }
-COUNT = 1000  # operations of a chain, fewer than a batch may have
+COUNT = 500  # steps of a chain, whose operations fit in one batch
 
 
 def chain(step: Step, x: Tensor) -> Tensor:
@@ -80,9 +80,12 @@ def measure(program: Callable[[Tensor], Tensor], rounds: int, runs: bool) -> lis
         partial(timed, program, True, x) if runs else lambda: float("nan"),
         partial(timed, program, False, x),
     ]
+    before = jitmagic.lazy.counts().recorded
+    ways[0]()
+    operations = jitmagic.lazy.counts().recorded - before  # a step may have several
     for way in ways:
         way()
-    return [[way() / COUNT for way in ways] for _ in range(rounds)]
+    return [[way() / operations for way in ways] for _ in range(rounds)]
 
 
 def main() -> None:
