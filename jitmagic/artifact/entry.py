@@ -8,6 +8,7 @@ and makes the executable only if they hold. Everything malformed or changed is a
 from __future__ import annotations
 
 import json
+import os
 import weakref
 import zlib
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from ..call_warnings import CallWarning, raises_warnings
 from ..errors import CannotKeep, UserLine
 from ..frame.handle import Handle
 from ..frame.ledger import EntryForm, Variant
@@ -62,6 +64,7 @@ def entry_bytes(
         "mutates": entry.mutates,
         "notes": {name: writer.write(getattr(notes, name)) for name in _NOTES},
         "constants": _writable(writer, notes.constants),
+        "warned": [_warning_data(writer, one) for one in notes.warned],
     }
     text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
     return zlib.compress(text.encode(), _LEVEL), writer.growing
@@ -74,6 +77,20 @@ def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) 
         with suppress(CannotKeep):
             pairs.append([writer.write(origin), writer.write(line)])
     return pairs
+
+
+def _warning_data(writer: ArtifactWriter, one: CallWarning) -> Json:
+    """Return the data of a warning that the trace has shown."""
+    kind = type(one.message)
+    if one.varies:
+        raise CannotKeep(f"a warning that may name sizes of the call: {one.text}")
+    if one.message.args != (one.text,):
+        raise CannotKeep(f"a {kind.__qualname__}, which is more than its text")
+    own = one.filename == writer.code.co_filename
+    if not own and not os.path.exists(one.filename):  # another cell, whose file has a new name
+        raise CannotKeep(f"a warning at a line of {one.filename}, which is no file")
+    name = None if own else one.filename
+    return [writer.write(kind), one.text, name, one.lineno, one.is_once]
 
 
 def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
@@ -159,7 +176,10 @@ def _read(
     entry.mutates = document["mutates"]
     caches: Any = tuple(map(weakref.ref, reader.caches))
     constants = dict(reader.read(document["constants"]))
-    entry.notes = Variant(guards, form=form, later=caches, constants=constants, **notes)
+    warned = tuple(_warning(reader, *data) for data in document["warned"])
+    entry.notes = Variant(
+        guards, form=form, later=caches, constants=constants, warned=warned, **notes
+    )
     entry.notes.files = reader.files  # grows when a backward is read
     return entry, reader.growing
 
@@ -194,6 +214,19 @@ def _program(
     if not program.check((*snapshot.args, *snapshot.cells)):
         raise OtherCall(guards)
     return program, registers
+
+
+def _warning(
+    reader: ArtifactReader, kind: Json, text: str, name: str | None, lineno: int, is_once: bool
+) -> CallWarning:
+    """Return a warning; raises Mismatch if a filter makes it an error: tracing then finds the call
+    that raises it.
+    """
+    category = reader.read(kind)
+    if raises_warnings(category):
+        raise Mismatch(f"the filters of this process make {category.__qualname__} an error")
+    file = reader.code.co_filename if name is None else name
+    return CallWarning(category(text), file, lineno, is_once)
 
 
 def _no_graph() -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from weakref import ref
 import torch
 
 from ..bytecode import FrameSnapshot
+from ..call_warnings import show_warnings
 from ..errors import CannotKeep
 from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
@@ -73,6 +74,7 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
         entry.notes.place, entry.notes.is_loaded = place, True
         entry.notes.seconds = stored.header["seconds"]
         _watch(handle, snapshot, entry, growing)
+        show_warnings(entry.notes.warned)
         return entry
     return None
 

@@ -330,4 +330,5 @@ def _variant_of(
         speculates=traced.speculates,
         loops=traced.loops.idle,
         form=form,
+        warned=traced.warned,
     )

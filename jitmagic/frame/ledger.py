@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..bytecode import FrameSnapshot
+from ..call_warnings import CallWarning
 from ..errors import ASSERTION, UserLine
 from ..guards.check import (
     advice,
@@ -29,14 +30,7 @@ from ..guards.check import (
     is_other_number,
     why,
 )
-from ..guards.guard import (
-    Guard,
-    IdentityIs,
-    InRange,
-    TensorMatch,
-    TypeIs,
-    ValueEquals,
-)
+from ..guards.guard import Guard, IdentityIs, InRange, TensorMatch, TypeIs, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
@@ -137,6 +131,7 @@ class Variant:
     inlined: tuple[str, ...] = ()  # tagged functions and modules inlined in it
     loops: Mapping[int, tuple[Guard, ...]] = field(default_factory=dict)  # SeenLoops.idle
     form: EntryForm | None = None  # None: the result is made by Python code
+    warned: Sequence[CallWarning] = ()  # shown when it was traced
     place: int | None = None  # in the library of entries on disk
     files: Sequence[str] = ()  # kernels in the cache that an entry of an earlier process loaded
     seconds: float = 0.0  # that its compile took, in whichever process

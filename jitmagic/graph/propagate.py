@@ -27,7 +27,7 @@ from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import Args, Kwargs, OpOverload
-from .attribution import Silence, call_from
+from .attribution import Attribution, LineOfSizes, Silence, call_from
 from .dispatch_mode import DispatchMode
 from .memory import storage_under
 from .operators.collectives import makes_async, mark_async, runs_at_once
@@ -151,7 +151,7 @@ def _followed(
     args: tuple[object, ...],
     kwargs: dict[str, object],
     may_guess: bool,
-    attribution: UserLine | Silence,
+    attribution: Attribution,
 ) -> object:
     try:
         result = _run(target, args, kwargs, attribution)
@@ -193,7 +193,7 @@ def _varies(value: object) -> bool:
 def _warn(target: Target, arguments: tuple[Any, object], line: UserLine) -> None:
     """Repeat a call on fresh tensors of this call's sizes, so that its warning names them."""
     try:
-        _noted(target, line, with_sizes_of_call(arguments))
+        _noted(target, LineOfSizes(line), with_sizes_of_call(arguments))
     except Warning as error:  # the user's filter turns warnings into errors
         raise EagerRaises(error) from None
     except Exception:  # the call itself succeeded: an error on stand-in tensors proves nothing
@@ -232,7 +232,7 @@ def _run(
     target: Target,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    attribution: UserLine | Silence,
+    attribution: Attribution,
 ) -> Any:
     if isinstance(target, str):
         if isinstance(args[0], torch.Tensor):
@@ -250,7 +250,7 @@ def _run(
 
 
 def _noted(
-    target: Target, attribution: UserLine | Silence, arguments: tuple[Any, Any]
+    target: Target, attribution: Attribution, arguments: tuple[Any, Any]
 ) -> tuple[object, set[int]]:
     """Return the result of a call and the storages it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()

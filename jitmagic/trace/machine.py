@@ -17,6 +17,7 @@ from types import CodeType
 
 from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
+from ..call_warnings import noted_warnings
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
 from ..guards.guard import AutocastDetails, Guard, IdentityIs
@@ -107,7 +108,9 @@ def trace(
     while True:
         machine = Machine(snapshot, options, stop, programs, assumed)
         try:
-            return machine.run()
+            with noted_warnings() as warned:
+                traced = machine.run()
+            return replace(traced, warned=tuple(warned))
         except OutOfTime as over:
             over.guards = machine.guards.finish(machine.entry_state)
             raise

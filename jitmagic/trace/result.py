@@ -37,6 +37,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from ..call_warnings import CallWarning
 from ..errors import UserLine
 from ..graph.wrappers.wrapping import Rewrap
 from ..guards.guard import Guard
@@ -398,6 +399,7 @@ class Trace:
     has_ones: bool = False  # a varying dimension is or was of size one
     loops: SeenLoops = SeenLoops()
     retraced: tuple[str, ...] = ()  # rules of compile/retracing.py that were tried
+    warned: tuple[CallWarning, ...] = ()  # warnings of its calls, which the trace has shown
 
     @property
     def freed_results(self) -> tuple[int, ...]:

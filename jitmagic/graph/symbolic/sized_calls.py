@@ -19,10 +19,9 @@ from torch.types import Device
 
 from ...compat.modes import without_innermost_mode
 from ...compat.operators import resolve_overload
-from ...errors import UserLine
 from ...symbols.context import Specialize
 from ...torch_types import AnyFunction
-from ..attribution import Silence, call_from
+from ..attribution import Attribution, call_from
 from ..node_meta import tensors_in
 from .sym_node import sizes_in, with_hints
 from .symbolic_views import symbolic_view
@@ -35,7 +34,7 @@ _LARGEST = 1 << 15  # for other fractions, float64 is compared with the exact pr
 
 
 def call_with_sizes(
-    line: UserLine | Silence,
+    line: Attribution,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],

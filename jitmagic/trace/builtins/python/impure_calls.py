@@ -24,6 +24,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from ....call_warnings import raises_warnings
 from ....compat.flags import log_api_usage_once
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
@@ -36,7 +37,7 @@ from ...values.objects.opaque import HiddenValue
 from ...values.objects.operators import is_none
 from ..registry import AS_GIVEN, calls, handles
 
-__all__ = ["raises_warnings"]
+__all__: list[str] = []
 
 
 # -- clocks ----------------------------------------------------------------------------------------
@@ -169,12 +170,6 @@ def _warn(
 
 def _is_only_said(category: Value) -> bool:
     return isinstance(category, ClassValue) and not raises_warnings(category.live)
-
-
-def raises_warnings(category: type) -> bool:
-    """Return whether a filter turns such a warning into an error, which ends the traced program."""
-    kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
-    return any(issubclass(category, kind) for kind in kinds)
 
 
 def _warn_at(

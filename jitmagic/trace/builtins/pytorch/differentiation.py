@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import torch
 from torch.fx import Node
 
+from ....call_warnings import raises_warnings
 from ....compat.flags import get_warn_always
 from ....graph.gradients import copied_gradient, first_gradient
 from ....graph.node_meta import device_of
@@ -42,7 +43,6 @@ from ...values.tensors.gradients import (
 )
 from ...values.tensors.tensor import TensorValue, lift, record
 from ...values.tensors.tensor_hooks import TensorHook, hooks_run_by
-from ..python.impure_calls import raises_warnings
 from ..registry import handles
 from .process_state import read_state
 
