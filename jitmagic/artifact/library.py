@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -31,6 +31,7 @@ from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
+from ..options import Options
 from ..records import FOUND, Recording
 from ..runtime.store import ENTRY, content_key, store_of
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
@@ -91,8 +92,7 @@ def keep_entry(handle: Handle, snapshot: FrameSnapshot, entry: Entry, record: Re
 def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
     """Write an entry, now and when it changes; return why it cannot be kept, or ""."""
     notes: Variant = entry.notes
-    key = _key(handle)
-    if key is None:
+    if (key := _key(handle)) is None:  # an extension was registered since it was compiled
         return "its options or extensions have no form on disk"
     header = {"name": handle.label, "at": time.time(), "seconds": notes.seconds,
               "torch": torch.__version__}  # fmt: skip
@@ -159,25 +159,23 @@ def _name(key: str, place: int) -> str:
 
 def _key(handle: Handle) -> str | None:
     """Return the key of a handle's entries; None if they are not kept."""
-    options = handle.options
-    if (
-        not options.persist
-        or options.backend not in ("native", "eager")
-        or options.tunes
-        or options.freeze
-    ):
+    # What a pass, a rule or a lowering of the user does depends on more than its code (helpers,
+    # globals, lists that it reads), and no guard watches that: nothing is kept while there is one.
+    if any(registry.recompiles and registry.rows for registry in REGISTRIES):
         return None
-    if any(registry.rows for registry in REGISTRIES):
+    if (setting := _setting(handle.options)) is None:
         return None
-    return content_key(
-        str(FORMAT),
-        _versions(),
-        handle.original.qualname,
-        fingerprint(handle.original.code),
-        repr(
-            [(f.name, getattr(options, f.name)) for f in fields(options) if f.name not in _IGNORED]
-        ),
-    )
+    return content_key(setting, handle.original.qualname, fingerprint(handle.original.code))
+
+
+@lru_cache(maxsize=256)
+def _setting(options: Options) -> str | None:
+    """Return what entries depend on besides their function; None if they are not kept."""
+    if not options.persist or options.backend not in ("native", "eager") or options.freeze:
+        return None
+    chosen = [(f.name, getattr(options, f.name)) for f in fields(options)]
+    named = [pair for pair in chosen if pair[0] not in _IGNORED]
+    return content_key(str(FORMAT), _versions(), repr(named))
 
 
 @cache

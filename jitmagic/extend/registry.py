@@ -53,7 +53,7 @@ class Registration:
 class Registry(Generic[T]):
     """Values by name. `on_remove` is called with the name of each row that is removed."""
 
-    __slots__ = ("_lock", "_on_remove", "_recompiles", "_rows", "kind")
+    __slots__ = ("_lock", "_on_remove", "_rows", "kind", "recompiles")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Registry(Generic[T]):
         self.kind = kind  # "pass", for messages
         self._rows: Mapping[str, T] = MappingProxyType({})
         self._lock = threading.Lock()
-        self._recompiles, self._on_remove = recompiles, on_remove
+        self.recompiles, self._on_remove = recompiles, on_remove
         REGISTRIES.append(self)
 
     @property
@@ -102,7 +102,7 @@ class Registry(Generic[T]):
         return True
 
     def _changed(self) -> None:
-        if self._recompiles:
+        if self.recompiles:
             Changes.notify()
 
 
