@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...bytecode.instruction import Instruction
 from ..builtins.python.set_methods import operand_of
 from ..builtins.python.texts import formatted
+from ..residual_calls import joined
 from ..state import Frame
 from ..values.base import Machine, Value
 from ..values.containers.dict_objects import mapping_pairs
@@ -70,11 +71,7 @@ def build_string(machine: Machine, frame: Frame, instruction: Instruction) -> No
     if (text := joined_text(machine, pieces)) is not None:
         frame.push(text)
         return
-    frame.push(fold(machine, _joined, *(piece.realize(machine) for piece in pieces)))
-
-
-def _joined(*pieces: str) -> str:
-    return "".join(pieces)
+    frame.push(fold(machine, joined, *(piece.realize(machine) for piece in pieces)))
 
 
 @opcode("LIST_APPEND")

@@ -20,7 +20,6 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch.fx import Graph, Node
 
@@ -28,6 +27,7 @@ from ....call_warnings import raises_warnings
 from ....compat.flags import log_api_usage_once
 from ....symbols.interval import Interval
 from ...breaks import GraphBreak, PrintCall, Reason, StatefulCall, UnsupportedArguments
+from ...residual_calls import warn_at
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.numbers.number import drawn_number, is_next_draw_constant
 from ...values.numbers.residual_calls import ResidualCall
@@ -165,20 +165,11 @@ def _warn(
     frame = machine.frames[-level]
     line = frame.line()
     position = (machine.constant(line.filename), machine.constant(line.lineno), frame.globals)
-    machine.effects.perform(machine.constant(_warn_at), (message, category, *position))
+    machine.effects.perform(machine.constant(warn_at), (message, category, *position))
 
 
 def _is_only_said(category: Value) -> bool:
     return isinstance(category, ClassValue) and not raises_warnings(category.live)
-
-
-def _warn_at(
-    message: str, category: type[Warning], filename: str, lineno: int, names: dict[str, Any]
-) -> None:
-    """Do what `warnings.warn` does in the frame with these globals."""
-    registry = names.setdefault("__warningregistry__", {})
-    module = names.get("__name__") or "<string>"
-    warnings.warn_explicit(message, category, filename, lineno, module, registry)
 
 
 # -- calls that break ------------------------------------------------------------------------------

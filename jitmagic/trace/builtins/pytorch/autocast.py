@@ -15,15 +15,15 @@ from functools import partial
 import torch
 
 from ....compat.flags import is_autocast_available, privateuse1_name
-from ....graph.autocast_mode import DEVICES, Autocast
+from ....graph.autocast_mode import DEVICES
 from ....guards.guard import AutocastDetails
-from ....guards.state import read_autocast_details
 from ...breaks import GraphBreak, RefusedTorchCall
+from ...residual_calls import bring_thread_to
 from ...values.base import Machine, Value
 from ...values.contexts.contexts import set_at_exit
 from ..registry import calls, handles
 
-__all__ = ["bring_thread_to"]
+__all__: list[str] = []
 
 
 def _rest(machine: Machine) -> AutocastDetails:
@@ -35,20 +35,6 @@ def _rest(machine: Machine) -> AutocastDetails:
     now = lambda: (machine.graph.autocast, machine.autocast)  # noqa: E731
     set_at_exit(machine, bring_thread_to, lambda: None if now() == (mode, entry) else now())
     return entry
-
-
-def bring_thread_to(mode: Autocast, rest: AutocastDetails) -> None:
-    """Set the thread's state to the one that the traced code has left."""
-    for device in DEVICES:
-        torch.set_autocast_enabled(device, mode.dtype_on(device) is not None)
-        torch.set_autocast_dtype(device, getattr(rest, device))
-    torch.set_autocast_cache_enabled(rest.cache)
-    while (nesting := read_autocast_details().nesting) < rest.nesting:
-        torch.autocast_increment_nesting()
-    for _ in range(nesting - rest.nesting):
-        # As torch.autocast.__exit__ does, which clears the cache with the outermost block.
-        if torch.autocast_decrement_nesting() == 0:
-            torch.clear_autocast_cache()
 
 
 def _device(machine: Machine, name: str, value: Value | None) -> str:

@@ -20,6 +20,7 @@ from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import InstanceDict, Item, Source
 from ...breaks import GraphBreak, UnsupportedArguments
 from ...builtins.registry import handles
+from ...residual_calls import entered_block
 from ...result import Perform, Recipe
 from ...wrap import wraps
 from ..base import Args, Builder, Kwargs, Machine, Value
@@ -83,14 +84,6 @@ class Row:
         """Return the recipe of the `__exit__` of an entered context."""
         named = {name: builder.constant(value) for name, value in context.arguments.items()}
         return builder.invoke(entered_block, (builder.constant(self.kind),), **named)
-
-
-def entered_block(kind: ContextClass, /, **arguments: object) -> Callable[..., object]:
-    """Create and enter a context; return its `__exit__`."""
-    block = kind(**arguments)
-    block.__enter__()
-    leave: Callable[..., object] = block.__exit__
-    return leave
 
 
 def set_at_exit(

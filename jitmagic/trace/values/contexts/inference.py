@@ -13,13 +13,13 @@ import torch
 from torch.fx import Node
 
 from ....compat.distributed import make_async
-from ....compat.modes import InferenceMode
 from ....graph.nested import tensor_nodes_in
 from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
+from ...residual_calls import as_inference_tensor, with_class
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..tensor_base import TensorBase
@@ -34,14 +34,6 @@ __all__ = [
 _DETACHING = ("Tensor.detach", "torch detach", "torch getattr")
 
 
-def as_inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an inference tensor with the same memory."""
-    # torch cannot convert a tensor, but a new one, created in the mode, can share its storage.
-    with InferenceMode(True):  # type: ignore[attr-defined]
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return empty.set_(tensor)  # type: ignore[call-overload, no-any-return]
-
-
 def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     """Return the recipe of a TensorValue that the trace computed."""
     if is_wrapper(owner.meta):
@@ -52,16 +44,8 @@ def output_recipe(builder: Builder, owner: TensorBase) -> Recipe:
     if is_inference_result(owner.node):
         return builder.invoke(as_inference_tensor, (output,))
     if owner.live is None and owner.kind is not torch.Tensor:
-        return builder.invoke(_of_class, (output, builder.constant(owner.kind)))
+        return builder.invoke(with_class, (output, builder.constant(owner.kind)))
     return output
-
-
-def _of_class(tensor: torch.Tensor, kind: type) -> torch.Tensor:
-    try:
-        tensor.__class__ = kind
-    except TypeError:  # a class with slots has another layout in memory
-        return tensor.as_subclass(kind)  # type: ignore[type-var]
-    return tensor
 
 
 def is_inference_result(node: Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch.autograd.profiler import record_function
@@ -21,6 +21,7 @@ from ....lazy_dataclass import dataclass
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
 from ...builtins.registry import handles, method
+from ...residual_calls import applied_context
 from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .contexts import ContextClass, ContextValue, Row, set_at_exit, wrap_live
@@ -141,13 +142,6 @@ class StateRow(Row):
     def _applied(self, builder: Builder, context: ContextValue, before: object) -> Recipe:
         parts = self.kind, context.arguments["mode"], before
         return builder.invoke(applied_context, tuple(map(builder.constant, parts)))
-
-
-def applied_context(kind: type, mode: bool, before: bool) -> object:
-    """Build a context without its constructor, which might set the mode again."""
-    made: Any = object.__new__(kind)
-    made.mode, made.prev = mode, before
-    return made
 
 
 _GRAD = State(lambda machine: machine.graph.grad_enabled, set_grad_mode)

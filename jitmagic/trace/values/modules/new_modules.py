@@ -14,6 +14,7 @@ import torch
 
 from ...breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ...builtins.registry import handler_of, handles
+from ...residual_calls import bare_module
 from ...result import Effect, Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
@@ -23,7 +24,7 @@ from ..objects.class_facts import (
     is_standard,
 )
 from ..objects.classes import ClassValue, constructs
-from ..objects.monkey_patches import MODULE, unwrap_function
+from ..objects.monkey_patches import unwrap_function
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue
 from ..tensors.torch_namespaces import inlined_function
@@ -33,7 +34,6 @@ from .nn_module import TABLES, NNModuleValue, is_parameter
 __all__ = ["NewModuleValue"]
 
 _NON_PERSISTENT = "_non_persistent_buffers_set"
-_initialise: Any = MODULE["__init__"]
 
 
 class NewModuleValue(NNModuleValue):
@@ -90,20 +90,13 @@ class NewModuleValue(NNModuleValue):
     def recipe(self, builder: Builder) -> Recipe:
         if _NON_PERSISTENT not in self.attrs:  # `Module.__init__` was not called
             return super().recipe(builder)
-        return builder.invoke(_bare_module, (builder(self.cls),))
+        return builder.invoke(bare_module, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """Yield the effects that set attributes and tables, with `object.__setattr__`."""
         for name, value in self.attrs.items():
             if value is not None:
                 yield builder.set_attr(self, str(name), value, object.__setattr__)
-
-
-def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
-    """Create a module with torch.nn.Module's `__init__` alone."""
-    module = object.__new__(cls)
-    _initialise(module)
-    return module
 
 
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)

@@ -26,6 +26,7 @@ from ....guards.source import Source
 from ....symbols.size import Size, value_of
 from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, NumpyCall, UncertainStrides
+from ...residual_calls import number_scalar
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue
@@ -192,7 +193,7 @@ class ArrayValue(Value):
         raise machine.error(TypeError, f"'{_full_name(self.kind)}' object is not callable")
 
     def recipe(self, builder: Builder) -> Recipe:
-        make = torch.Tensor.numpy if self.kind is np.ndarray else _scalar
+        make = torch.Tensor.numpy if self.kind is np.ndarray else number_scalar
         return builder.invoke(make, (builder(self.tensor),))
 
     def parts(self) -> Iterable[Value]:
@@ -229,11 +230,6 @@ class ArrayMethodValue(MethodValue):
 
 def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _scalar(tensor: torch.Tensor) -> Any:
-    """Return the scalar of numpy with the value of a 0-dim tensor."""
-    return tensor.numpy()[()]
 
 
 # -- calls ---------------------------------------------------------------------------------------

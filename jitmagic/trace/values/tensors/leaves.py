@@ -23,6 +23,7 @@ from ....graph.node_meta import device_of
 from ....lazy_dataclass import dataclass, replace
 from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
+from ...residual_calls import require_grad
 from ...result import Perform
 from ..base import Builder, CannotRebuild, Machine
 from ..tensor_base import TensorBase
@@ -115,17 +116,13 @@ def _flag_before_graph(machine: Machine, owner: TensorBase) -> Node:
     notes = machine.notes
     node: Node = owner.node
     notes.of(LeafChanges).append(LeafChange(owner, machine.step, is_early=True))
-    machine.effects.draw(owner, _require_grad, "requires_grad_")
+    machine.effects.draw(owner, require_grad, "requires_grad_")
     # A loss that leaves the frame needs an input that requires grad: with the flag set at the exit,
     # a PINN's loss was a break and its rest ran in eager.
     node.meta["val"].requires_grad_()
     spec = node.meta["spec"] = replace(node.meta["spec"], requires_grad=True)
     notes.inputs[node] = replace(notes.inputs[node], spec=spec)
     return node
-
-
-def _require_grad(tensor: torch.Tensor) -> None:
-    tensor.requires_grad_()
 
 
 def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
