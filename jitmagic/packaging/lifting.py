@@ -205,7 +205,10 @@ def _check_writes(
             if name is None and type(value) not in _CONTAINERS:
                 raise CannotKeep(f"a write to {shown}")
             if reads.depend_on(value, name):
-                raise CannotKeep(f"a write to {shown}, which the call reads too")
+                raise CannotKeep(
+                    f"a write to {shown}, which the call reads too\n"
+                    "  hint: if it is a cache, call the program once before you save it"
+                )
 
 
 def _target(effect: Effect) -> Recipe:
