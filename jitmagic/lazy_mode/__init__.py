@@ -2,7 +2,8 @@
 
 For code that cannot be tagged. Operations inside the block are recorded; when a value is needed,
 they are written as a Python function, which is tagged and called. So they are compiled by
-jitmagic's own stages, once for each record: the second time nothing is traced or compiled.
+jitmagic's own stages, once for each record: the second time nothing is traced or compiled, nor in
+the next process, which finds it on disk.
 
 **How an operation is seen.** Inside the block the dispatch key `Fake` is on in this thread. torch
 registers nothing under it, and it is below autograd and above all kernels, so one C++ fallback

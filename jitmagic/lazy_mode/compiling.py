@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from ..api import tagged_copy
+from ..api import tag_once
 from ..extension import lazy_module
 from ..frame.handle import Handle
 from ..frame.native import Entry
@@ -31,9 +31,10 @@ _handles: WeakSet[Handle] = WeakSet()
 def compile_batch(described: tuple[Any, Any, Any]) -> AnyFunction:
     """Return the function of a batch; each call of it may compile a variant."""
     program = Program(Batch.of(described))
-    # Its plain form is no code of the user, so there is nothing to compare a variant's time with.
-    options = {"keep": "compiled"}
-    made = tagged_copy(program.function(), {"dynamic": program.declared, "options": options})
+    # Its plain form is no code of the user, so there is nothing to compare a variant's time with,
+    # and nothing to run meanwhile.
+    options = {"keep": "compiled", "background": False}
+    made = tag_once(program.function(), {"dynamic": program.declared, "options": options})
     handle = tagged_handle(made)
     family = handle.family
     family.compiler = replace(family.compiler, compile=partial(_counted, family.compiler.compile))
@@ -44,7 +45,7 @@ def compile_batch(described: tuple[Any, Any, Any]) -> AnyFunction:
 def _counted(compile_: Callable[..., Any], *call: Any) -> Any:
     """Compile a variant for `lazy.counts()` to count."""
     made = compile_(*call)
-    if isinstance(made, Entry) and made.notes.outcome == COMPILED:
+    if isinstance(made, Entry) and made.notes.outcome == COMPILED and not made.notes.is_loaded:
         lazy_module().count_compile()
     return made
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
+from tests.processes import run_forked
 
 
 @pytest.fixture(autouse=True)
@@ -212,3 +213,28 @@ def test_programs_that_never_recur_are_not_compiled_for_ever() -> None:
         for _ in range(59):
             y = y.neg()
     assert jitmagic.lazy.counts().compiled == after.compiled + 1
+
+
+# -------------------------------------------------------------------------------- the next process
+
+STEPS = """
+    import sys, torch, jitmagic
+
+    def step(rate, rows):
+        x = torch.linspace(-1, 1, rows * 4).reshape(rows, 4)
+        with jitmagic.lazy():
+            return (x - rate * (x * 2).tanh()).sum(0).tolist()
+
+    for rate, rows in ((0.1, 8), (0.05, 8), (0.02, 5), (0.01, 7)):
+        print(step(rate, rows))
+    print(jitmagic.lazy.counts().compiled, "jitmagic.trace.machine" in sys.modules)
+"""
+
+
+def test_next_process_compiles_nothing(tmp_path) -> None:
+    kept = {"JITMAGIC_PERSIST": "1", "JITMAGIC_CACHE_DIR": str(tmp_path)}
+    first, second = (run_forked(STEPS, imported="torch", **kept) for _ in range(2))
+    *values, compiles = first.stdout.splitlines()
+    *found, none = second.stdout.splitlines()
+    assert (compiles, none) == ("3 True", "0 False"), second.stderr[-2000:]
+    assert values == found
