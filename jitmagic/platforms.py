@@ -17,6 +17,7 @@ from functools import lru_cache
 
 __all__ = [
     "LINUX_PROCESSOR",
+    "architecture",
     "build_advice",
     "builds_native",
     "compiler_names",
@@ -26,6 +27,7 @@ __all__ = [
     "l2_bytes",
     "library_flags",
     "loads_elf",
+    "machine",
     "native_flag",
     "processor_features",
     "usable_processors",
@@ -63,9 +65,19 @@ def build_advice() -> str:
     return "it is known to build on Linux only"
 
 
+def machine() -> str:
+    """Return the architecture of the processor by Linux's name: x86_64, aarch64, ..."""
+    return architecture(os.uname().machine)
+
+
+def architecture(name: str) -> str:
+    """Return Linux's name of an architecture that another system or a compiler names."""
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name)
+
+
 def is_arm() -> bool:
     """Return whether the processor is a 64-bit ARM, which has NEON."""
-    return os.uname().machine in ("aarch64", "arm64")
+    return machine() == "aarch64"
 
 
 def compiler_names() -> tuple[str, ...]:

@@ -16,6 +16,15 @@ namespace {
 
 constexpr int64_t kFormat = 1;
 
+constexpr const char* kMachine =
+#if defined(__x86_64__)
+    "x86_64";
+#elif defined(__aarch64__)
+    "aarch64";
+#else
+    "unknown";
+#endif
+
 // Returns the names of instructions that this processor lacks. Names are those of Linux.
 std::string missing_instructions(const Json& wanted) {
   std::ifstream facts("/proc/cpuinfo");
@@ -43,6 +52,9 @@ void check_fits(const Json& described) {
   const std::string& torch = described.at("torch").string();
   if (torch != TORCH_VERSION) {
     throw FileError("it was compiled with torch " + torch + ", this library with torch " TORCH_VERSION);
+  }
+  if (const std::string& machine = described.at("machine").string(); machine != kMachine) {
+    throw FileError("its kernels are for " + machine + ", this library for " + kMachine);
   }
   if (const auto missing = missing_instructions(described.at("instructions")); !missing.empty()) {
     throw FileError("it was compiled for another processor, this one lacks:" + missing);

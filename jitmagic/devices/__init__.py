@@ -1,8 +1,9 @@
 """Describes types of devices by rows, which every stage asks instead of comparing names.
 
-device   the row, the table of them, and `Target`: the facts of one machine that kernels depend on
-cpu      the CPU, and the search for C++ compilers
-cuda     NVIDIA GPUs
+device      the row, the table of them, and `Target`: the facts of one machine that kernels need
+cpu         the CPU, and the search for C++ compilers
+cuda        NVIDIA GPUs
+processors  those that `save` compiles for on another machine
 
 `extend.register_device` adds a row for the device that a package gives to torch (PrivateUse1).
 """
@@ -20,14 +21,18 @@ from .device import (
     row_of,
     weaker_target,
 )
+from .processors import PROCESSORS, Processor, compiling_for
 
 __all__ = [
     "CPU_ROW",
     "CUDA_ROW",
+    "PROCESSORS",
     "Device",
+    "Processor",
     "Target",
     "add",
     "all_rows",
+    "compiling_for",
     "find_target",
     "is_compiled",
     "remove",

@@ -16,6 +16,7 @@ import torch
 
 from .. import platforms
 from .device import Device, Target, TargetOptions, add
+from .processors import Processor, chosen_processor
 
 __all__ = ["CPU_ROW", "aten_vector_bytes", "distrust_compiler"]
 
@@ -31,11 +32,13 @@ def _cpu_isa() -> tuple[str, int]:
 
 
 def aten_vector_bytes() -> int:
-    """Return the size in bytes of the vector registers that ATen's CPU kernels use here."""
-    isa, lanes = _cpu_isa()
+    """Return the size in bytes of the vector registers that ATen's CPU kernels use."""
+    chosen = chosen_processor()
+    isa, lanes = _cpu_isa() if chosen is None else (chosen.isa, chosen.lanes)
     return {"avx512": 64, "avx2": 32}.get(isa, 16 if lanes > 1 else 32)
 
 
+_L2_BYTES = 1 << 20  # where it is unknown
 _l2_bytes = lru_cache(maxsize=1)(platforms.l2_bytes)
 _distrusted: dict[str, tuple[float, str]] = {}  # compiler -> until when, why
 _DISTRUST_SECONDS = 300.0  # a full disk, or a compiler that is being installed, is temporary
@@ -91,16 +94,29 @@ def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
 def _target(device: torch.device, options: TargetOptions) -> Target:
     cxx, without = _find_cxx(options.cxx)
     tier, why = _tier(options, cxx, without)
-    isa, lanes = _cpu_isa()
     threads = torch.get_num_threads()
-    return Target("cpu", tier, why, isa, lanes, threads, _l2_bytes(1 << 20), cxx)
+    if (chosen := chosen_processor()) is not None:
+        return _target_elsewhere(chosen, options, cxx, threads)
+    isa, lanes = _cpu_isa()
+    return Target("cpu", tier, why, isa, lanes, threads, _l2_bytes(_L2_BYTES), cxx)
+
+
+def _target_elsewhere(
+    chosen: Processor, options: TargetOptions, native: str, threads: int
+) -> Target:
+    """Return the target for the processor of another machine, whose cache sizes are not known."""
+    tier = "aten" if options.cpu_tier == "aten" else "cpp"
+    cxx = chosen.find_compiler(native)
+    why = f"the file is for {chosen.name}"
+    isa, lanes, name = chosen.isa, chosen.lanes, chosen.name
+    return Target("cpu", tier, why, isa, lanes, threads, _L2_BYTES, cxx, processor=name)
 
 
 def _weaker(failed: Target, options: TargetOptions) -> Target:
     """Return the tier after `failed`. If a C++ compiler is broken (`distrust_compiler`), another
-    one is tried before numba.
+    one is tried before numba, whose code is for this machine alone.
     """
-    if failed.tier != "cpp":
+    if failed.tier != "cpp" or failed.processor:
         return replace(failed, tier="aten", why=f"{failed.tier} failed")
     other, _ = _find_cxx(options.cxx)
     if other and other != failed.cxx:

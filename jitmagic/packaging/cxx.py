@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from ..options import Options, make_options
-from ..platforms import instruction_sets
 from .cxx_entry import compile_entry
 from .cxx_file import CxxWriter
 from .examples import calls_of, with_marks
+from .targets import compiling_for_file, needed
 
 __all__ = ["save_cxx"]
 
@@ -31,14 +31,15 @@ def save_cxx(
     *examples: Any,
     dynamic: Any = None,
     options: Mapping[str, Any] | Options | None = None,
+    target: str | None = None,
 ) -> None:
     """Write `fn`, compiled for each example, to a file that C++ runs.
 
     Examples are as for `jitmagic.save`. Dimensions in `dynamic`, or marked by
     `jitmagic.mark_dynamic`, may vary within their bounds; all other sizes are those of the example.
-    C++ passes the tensors among the arguments, in order. The result has to be made of tensors, in
-    tuples, lists and dicts. Raises UsageError, CannotKeep or CompileFailed; `path` is then
-    unchanged.
+    `target` is as for `jitmagic.save`. C++ passes the tensors among the arguments, in order. The
+    result has to be made of tensors, in tuples, lists and dicts. Raises UsageError, CannotKeep or
+    CompileFailed; `path` is then unchanged.
     """
     calls = calls_of(examples)
     named: Mapping[str, Any] = dynamic if isinstance(dynamic, Mapping) else {}
@@ -46,7 +47,8 @@ def save_cxx(
         calls, dynamic = [with_marks(fn, call, named) for call in calls], None
     chosen = make_options(options, fullgraph=True, dynamic=dynamic)
     writer = CxxWriter()
-    entries = [compile_entry(fn, call, chosen, writer) for call in calls]
+    with compiling_for_file(target, chosen) as processor:
+        entries = [compile_entry(fn, call, chosen, writer) for call in calls]
     writer.finish(
         {
             "format": _FORMAT,
@@ -54,7 +56,7 @@ def save_cxx(
             "torch": re.match(r"\d+\.\d+\.\d+", torch.__version__)[0],  # type: ignore[index]
             "device": "cpu",
             "isa": entries[0].isa,
-            "instructions": instruction_sets(),
+            **needed(processor),
             "entries": [entry.described for entry in entries],
         },
         path,

@@ -29,19 +29,19 @@ from ..artifact.vocabulary import vocabulary
 from ..bytecode import FrameSnapshot
 from ..codegen.plan import KernelSource, Plan
 from ..dependencies import require
-from ..devices import Target, find_target
+from ..devices import Target
 from ..errors import ArtifactRefused, CallNotSaved, CannotKeep
 from ..frame.native import Dispatcher, Entry
 from ..guards.check import check, why
 from ..guards.guard import Guard
 from ..late import load as load_late
 from ..options import make_options
-from ..platforms import instruction_sets
 from ..records import Journal, Occasion, Recording
 from ..runtime.store import content_key
 from ..torch_types import Values
 from .archive import FORMAT, read_archive
 from .program import Program, read_program
+from .targets import lacking
 
 __all__ = ["LoadedFunction", "load"]
 
@@ -76,8 +76,8 @@ def _document(path: str | Path, files: Mapping[str, memoryview]) -> dict[str, An
         for fact, value in here.items():
             if document[fact] != value:
                 raise ArtifactRefused(path, f"its {fact} is {document[fact]}, this is {value}")
-        if lacking := sorted({*document["instructions"]}.difference(instruction_sets())):
-            raise ArtifactRefused(path, f"this processor has no {', '.join(map(str, lacking))}")
+        if why := lacking(document):
+            raise ArtifactRefused(path, why, "save it with target=... for this machine")
     except (LookupError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, ArtifactRefused):
             raise
@@ -224,12 +224,8 @@ class _FileReader(ArtifactReader):
         return {text: bytes(self._files[name]) for text, name in names.items()}
 
     def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
-        """Raise Mismatch if kernels are for another processor; other facts of it do not matter."""
-        if source is not None and source.language == "cpp":
-            here = find_target(plan.device, self.later.options)
-            if here.isa != target.isa:
-                raise Mismatch(f"its kernels are for {target.isa}, this machine has {here.isa}")
-        else:
+        """Raise Mismatch if kernels are for another machine; `load` has compared those in files."""
+        if source is not None and source.language != "cpp":
             super().check_target(plan, source, target)
 
     def retry(self, is_locked: bool) -> Any:

@@ -38,7 +38,6 @@ from ..frame.handle import Handle
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Entry, TimedGraph
 from ..guards.source import Argument, Item, Source
-from ..platforms import instruction_sets
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
 from ..trace.result import Trace
@@ -47,6 +46,7 @@ from .cxx import save_cxx
 from .examples import calls_of
 from .lifting import Lifted, lift
 from .program import Names
+from .targets import compiling_for_file, needed
 from .values import ProgramValues
 
 __all__ = ["save"]
@@ -60,6 +60,7 @@ def save(
     weights: bool = True,
     options: dict[str, Any] | None = None,
     cxx: bool = False,
+    target: str | None = None,
 ) -> None:
     """Compile `fn` for the calls that `examples` show, and write it to a file.
 
@@ -70,6 +71,7 @@ def save(
     weights: whether the values of parameters and buffers are in the file; if not, `load` takes them
     options: as for `jitmagic.jit`
     cxx: write a file that C++ and C programs run without Python, for inference
+    target: the processor that will run the file, "avx2", "avx512" or "aarch64"; None: this one
 
     Under `torch.no_grad()` the file is for inference. Otherwise it has the backward too, if an
     argument or a parameter requires grad. Raises Unsupported at a graph break, and CannotKeep for
@@ -78,12 +80,13 @@ def save(
     if cxx:
         if not weights:
             raise UsageError("a program for C++ needs its weights: leave out weights=False")
-        save_cxx(fn, path, *examples, dynamic=dynamic, options=options)
+        save_cxx(fn, path, *examples, dynamic=dynamic, options=options, target=target)
         return
     made = _Saved(fn, dynamic, options or {})
-    for args, kwargs in calls_of(examples):
-        made.add(args, kwargs)
-    write_archive(path, made.files(weights))
+    with compiling_for_file(target, made.handle.options) as processor:
+        for args, kwargs in calls_of(examples):
+            made.add(args, kwargs)
+    write_archive(path, made.files(weights, needed(processor)))
 
 
 class _Saved:
@@ -127,8 +130,8 @@ class _Saved:
         self.entries.append(writer.entry(entry, traced))
         self.kernels |= writer.kernels
 
-    def files(self, weights: bool) -> dict[str, bytes]:
-        """Return the files of the archive."""
+    def files(self, weights: bool, needs: dict[str, Any]) -> dict[str, bytes]:
+        """Return the files of the archive; `needs`: facts of the machine that runs it."""
         snapshot = self.handle.original.snapshot(())
         writer = ArtifactWriter(self.handle, vocabulary(), snapshot, (), {})
         program, tensors = self.values.data(writer, weights)
@@ -138,7 +141,7 @@ class _Saved:
             "name": self.handle.label,
             "torch": torch.__version__,
             "python": sys.implementation.cache_tag,
-            "instructions": instruction_sets(),
+            **needs,
             "is_module": self.is_module,
             "has_owner": self.owner is not None,
             "signature": _signature(self.function, writer),

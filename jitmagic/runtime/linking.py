@@ -77,9 +77,12 @@ def _linker(cxx: str) -> str | None:
     direct call saves.
     """
     for path in (os.path.realpath(cxx), cxx):  # clang's own folder has none
-        linker = os.path.join(os.path.dirname(path), "ld")
-        if os.access(linker, os.X_OK):
-            return linker
+        folder, name = os.path.split(path)
+        # A cross compiler's name begins like that of its linker: aarch64-linux-gnu-g++-12.
+        prefix = name[: name.rfind("g++")] if "-g++" in name else ""
+        for linker in (f"{prefix}ld", "ld"):
+            if os.access(os.path.join(folder, linker), os.X_OK):
+                return os.path.join(folder, linker)
     return None
 
 

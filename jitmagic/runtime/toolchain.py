@@ -11,6 +11,7 @@ its children and leaves the cache clean.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import threading
@@ -18,16 +19,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from .. import platforms
-from ..devices import Target
+from ..devices import PROCESSORS, Target
 from ..devices.cpu import distrust_compiler
 from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass
 from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, link_commands
-from .memory_loading import ImageError, load_image
+from .memory_loading import Image, ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
@@ -79,23 +81,33 @@ def build_command(
     sources: Sequence[str],
     out: str,
     output: Sequence[str] | None = None,
+    machine: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the command that compiles `text` and the sources, by default to a library."""
+    """Return the command that compiles `text` and the sources, by default to a library for this
+    machine.
+    """
     kind = platforms.library_flags() if output is None else output
-    return [cxx, *flags(text), *kind, platforms.native_flag(), f"-I{headers}", *sources, "-o", out]
+    chosen = (platforms.native_flag(),) if machine is None else machine
+    return [cxx, *flags(text), *kind, *chosen, f"-I{headers}", *sources, "-o", out]
+
+
+def _machine_flags(target: Target) -> tuple[str, ...]:
+    """Return the flags for the target's instructions."""
+    return PROCESSORS[target.processor].flags if target.processor else (platforms.native_flag(),)
 
 
 _FIRST_HEADER = "#include <jitmagic/loop.h>\n"
 
 
-def _precompiled_header(text: str, cxx: str, store: Store) -> precompiled.Header | None:
+def _precompiled_header(text: str, target: Target, store: Store) -> precompiled.Header | None:
     """Return the precompiled header of a text, None if it includes another or has other flags."""
     if not text.startswith(_FIRST_HEADER) or len(text) > _LONG:
         return None
     headers = header_folder()
     source = str(headers / "jitmagic" / "loop.h")
-    command = build_command(cxx, "", str(headers), [source], "", ("-x", "c++-header"))[:-1]
-    key = content_key(_headers_key(), *command, _compiler_key(cxx), _machine_key())
+    kind, machine = ("-x", "c++-header"), _machine_flags(target)
+    command = build_command(target.cxx, "", str(headers), [source], "", kind, machine)[:-1]
+    key = content_key(_headers_key(), *command, _compiler_key(target.cxx), _machine_key(target))
     return precompiled.Header(store, key, tuple(command))
 
 
@@ -109,21 +121,41 @@ def linked_with(text: str) -> tuple[str, ...]:
 
 class Library:
     """Represents a loaded shared object; its kernels are valid while it lives. `file` is its name
-    in the cache. Raises ImageError.
+    in the cache. Raises ImageError. `loads`: False for another machine's, which is not loaded.
     """
 
     def __init__(
-        self, data: bytes, key: str, symbols: Iterable[str], cached: bool, folder: Path
+        self,
+        data: bytes,
+        key: str,
+        symbols: Iterable[str],
+        cached: bool,
+        folder: Path,
+        loads: bool = True,
     ) -> None:
         self.cached = cached
         self.file = f"{key}.so"
-        self._image = load_image(data, key[:16], (folder,))
+        self._image: Image | _NotLoaded
+        self._image = load_image(data, key[:16], (folder,)) if loads else _NotLoaded()
         for symbol in symbols:
             self._image.address(symbol)
 
     def address(self, symbol: str) -> int:
         """Return the entry point of a kernel as an integer."""
         return self._image.address(symbol)
+
+
+class _NotLoaded:
+    """Stands in for the image of a library of another machine, which is only written to a file."""
+
+    def address(self, symbol: str) -> int:
+        """Return the entry point of a function that fails."""
+        return ctypes.cast(_failing(), ctypes.c_void_p).value or 0
+
+
+@lru_cache(maxsize=1)
+def _failing() -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda arguments: 1)
 
 
 @lru_cache(maxsize=1)
@@ -152,9 +184,13 @@ def _compiler_key(cxx: str) -> str:
     return f"{real} {facts.st_size} {facts.st_mtime_ns}"
 
 
+def _machine_key(target: Target) -> str:
+    """Return what the instructions depend on: with -march=native, the features of this machine."""
+    return " ".join(_machine_flags(target)) if target.processor else _native_key()
+
+
 @lru_cache(maxsize=1)
-def _machine_key() -> str:
-    """Hash the processor's features, on which -march=native depends."""
+def _native_key() -> str:
     return content_key(*platforms.processor_features())
 
 
@@ -164,7 +200,7 @@ def _key(text: str, target: Target) -> str:
         _headers_key(),
         " ".join((*flags(text), LINKED_AS)),
         _compiler_key(target.cxx),
-        _machine_key(),
+        _machine_key(target),
         target.isa,
     )
 
@@ -196,13 +232,13 @@ def build_library(
     key = _key(text, target)
     if (data := store.get(key, ".so")) is not None:
         with contextlib.suppress(ImageError):  # intact but not loadable: replaced below
-            return Library(data, key, symbols, True, store.folder)
+            return Library(data, key, symbols, True, store.folder, not target.processor)
     try:
         objects = partial(_objects, text, target, store, seconds, cancel, slots)
-        job = _Compile(text, target.cxx, seconds, cancel, objects, slots)
+        job = _Compile(text, target, seconds, cancel, objects, slots)
         data, library = _build(job, key, symbols, store)
     except ToolchainError:
-        if (cancel is None or not cancel.is_set()) and (why := _broken(target.cxx, store, seconds)):
+        if (cancel is None or not cancel.is_set()) and (why := _broken(target, store, seconds)):
             distrust_compiler(target.cxx, why)
         raise
     store.put(key, ".so", data)
@@ -217,7 +253,7 @@ class _Compile:
     """
 
     text: str
-    cxx: str
+    target: Target
     seconds: float
     cancel: threading.Event | None
     objects: Callable[[], tuple[bytes, ...]] | None = tuple
@@ -227,9 +263,10 @@ class _Compile:
 def _build(job: _Compile, key: str, symbols: Iterable[str], store: Store) -> tuple[bytes, Library]:
     data = _compile(job, store)
     try:
-        return data, Library(data, key, symbols, False, store.folder)
+        loads = not job.target.processor
+        return data, Library(data, key, symbols, False, store.folder, loads)
     except ImageError as error:
-        raise ToolchainError(job.cxx, "load what it built", str(error)) from error
+        raise ToolchainError(job.target.cxx, "load what it built", str(error)) from error
 
 
 # of several units that need an object at once, the first compiles it
@@ -276,7 +313,7 @@ def build_object(
     key = _key(source, target)
     with _object_lock:
         if (data := store.get(key, ".o")) is None:
-            data = _compile(_Compile(source, target.cxx, seconds, cancel, None, slots), store)
+            data = _compile(_Compile(source, target, seconds, cancel, None, slots), store)
             store.put(key, ".o", data)
     return data
 
@@ -289,13 +326,13 @@ _PROBE = 'extern "C" int probe(void* const*) { return 0; }'
 _PROBE_SECONDS = (2.0, 10.0)  # at least, at most
 
 
-def _broken(cxx: str, store: Store, seconds: float) -> str:
+def _broken(target: Target, store: Store, seconds: float) -> str:
     """Return why the compiler cannot build even an empty function; "" if it can, so that the text
     must be at fault.
     """
     least, most = _PROBE_SECONDS
     try:
-        job = _Compile(_PROBE, cxx, min(max(seconds, least), most), None)
+        job = _Compile(_PROBE, target, min(max(seconds, least), most), None)
         _build(job, "probe", ("probe",), store)
     except ToolchainError as error:
         return error.output.strip().partition("\n")[0]
@@ -304,7 +341,7 @@ def _broken(cxx: str, store: Store, seconds: float) -> str:
 
 def _compile(job: _Compile, store: Store) -> bytes:
     """Compile in the store's folder, or elsewhere if it is read-only, full or removed."""
-    header = _precompiled_header(job.text, job.cxx, store)
+    header = _precompiled_header(job.text, job.target, store)
     try:
         with store.scratch() as folder:
             return _compile_in(folder, job, header)
@@ -314,7 +351,7 @@ def _compile(job: _Compile, store: Store) -> bytes:
         with temporary_folder() as folder:
             return _compile_in(folder, job)
     except OSError as error:
-        raise ToolchainError(job.cxx, "write its files", str(error)) from error
+        raise ToolchainError(job.target.cxx, "write its files", str(error)) from error
 
 
 def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None = None) -> bytes:
@@ -328,7 +365,7 @@ def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None =
     for number, data in enumerate(job.objects()):
         objects[folder / f"{number}.o"] = data
         (folder / f"{number}.o").write_bytes(data)
-    for command in link_commands(job.cxx, objects, out):
+    for command in link_commands(job.target.cxx, objects, out):
         if not (why := _failure(command, out, job)):
             return out.read_bytes()
     raise _refusal(command, why, folder)
@@ -337,9 +374,9 @@ def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None =
 def _compile_object(
     source: Path, out: Path, job: _Compile, header: precompiled.Header | None
 ) -> None:
-    command = build_command(
-        job.cxx, job.text, str(header_folder()), [str(source)], str(out), ("-c",)
-    )
+    headers, machine = str(header_folder()), _machine_flags(job.target)
+    given = job.target.cxx, job.text, headers, [str(source)], str(out)
+    command = build_command(*given, output=("-c",), machine=machine)
     precompiled_at = header.find() if header is not None else None
     why = ""
     if precompiled_at is not None:

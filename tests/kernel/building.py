@@ -81,7 +81,7 @@ def _object(source: Path, isa: str) -> Path:
         machine = ["-w"]  # a generated text for ARM, which does not use all that it names
     command = [*cxx, *FLAGS, *machine, f"-I{toolchain.header_folder()}", "-c", str(source)]
     path = str(shutil.which(cxx[0]))
-    facts = (toolchain._headers_key(), toolchain._compiler_key(path), toolchain._machine_key())
+    facts = (toolchain._headers_key(), toolchain._compiler_key(path), toolchain._native_key())
     store, key = open_store(None), content_key(source.read_bytes(), *command, *facts)
     out = Path(_folder().name) / f"{source.stem}-{isa}.o"
     if (data := store.get(key, ".o")) is not None:
@@ -102,6 +102,14 @@ def emulated(*sources: Path) -> Emulated:
     objects = [str(_object(path, ARM)) for path in (*needed, HERE / "remote.cpp")]
     out = Path(_folder().name) / f"{sources[0].stem}-{len(list(Path(_folder().name).iterdir()))}"
     compile_text([*ARM_CXX, "-rdynamic", *objects, "-lgomp", "-lm", "-ldl", "-o", str(out)])
+    return Emulated([*ARM_EMULATOR, str(out)])
+
+
+def emulated_library(path: Path) -> Emulated:
+    """Return the kernels of a shared object of another processor, run by an emulator."""
+    out, remote = Path(f"{path}.run"), str(_object(HERE / "remote.cpp", ARM))
+    needs = ["-Wl,--no-as-needed", str(path), "-lgomp", "-lm", "-ldl"]
+    compile_text([*ARM_CXX, remote, *needs, "-o", str(out)])
     return Emulated([*ARM_EMULATOR, str(out)])
 
 

@@ -22,6 +22,7 @@ import jitmagic
 from jitmagic.errors import CompileFailed, JitmagicError, Unsupported, UsageError
 from jitmagic.packaging.cxx import save_cxx
 from jitmagic.packaging.cxx_file import CxxWriter
+from jitmagic.platforms import instruction_sets
 from tests.processes import ROOT, child_environment, run_python
 
 from .c_library import Program, build, installed
@@ -134,6 +135,14 @@ def test_results_are_those_of_the_compiled_call(name: str, prefix: Path, tmp_pat
     save_cxx(fn, tmp_path / "program.jmc", args)
     leaves = [t for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
     same(Program(prefix, tmp_path / "program.jmc")(*leaves), compiled(fn, *args))
+
+
+@pytest.mark.skipif("avx2" not in instruction_sets(), reason="this processor has no AVX2")
+def test_a_file_for_avx2_runs(prefix: Path, tmp_path: Path) -> None:
+    fn, x = encoder(), torch.randn(2, 16, 64)
+    jitmagic.save(fn, tmp_path / "program.jmc", x, cxx=True, target="avx2")
+    with torch.no_grad():
+        torch.testing.assert_close(Program(prefix, tmp_path / "program.jmc")(x), [fn(x)])
 
 
 def test_each_example_has_an_entry(prefix: Path, tmp_path: Path) -> None:
@@ -279,6 +288,7 @@ def test_a_missing_or_truncated_file_is_refused(prefix: Path, saved: Path) -> No
         ("torch", "2.1.0", "compiled with torch 2.1.0, this library with torch"),
         ("format", 99, "its format is 99, this library reads 1"),
         ("kind", "python", "it is for Python"),
+        ("machine", "mips64", "its kernels are for mips64, this library for"),
         ("instructions", ["avx9"], "another processor, this one lacks: avx9"),
     ],
 )
