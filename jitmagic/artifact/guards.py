@@ -79,9 +79,15 @@ class FrameWriter(Writer):
         of, source = found
         return {"at": of, "source": self.write(source), "is": _listed(facts_of(cls))}
 
+    def own_namespace(self, value: Any) -> str | None:
+        """Return the name of the globals or builtins of the frame, None for another object. They
+        are compared as such: functions that a pickle brings have globals of no module.
+        """
+        return self._namespaces.get(id(value))
+
     def table_data(self, table: dict[Any, Any]) -> str:
         """Return the name of a namespace of the process."""
-        name = self._namespaces.get(id(table)) or module_of_namespace(table)
+        name = self.own_namespace(table) or module_of_namespace(table)
         if name is None:
             raise CannotKeep("a namespace of no module")
         return name
@@ -166,6 +172,8 @@ def _write_held(writer: FrameWriter, value: Any) -> Json:
     """Return the data of an object that the guard finds by its own path."""
     if is_constant(value) or isinstance(value, _SINGLETONS):
         return {"equals": writer.write(value)}
+    if (name := writer.own_namespace(value)) is not None:
+        return {"own": name}
     return {"is": _listed(facts_of(value))}
 
 
@@ -173,6 +181,10 @@ def _read_held(reader: FrameReader, data: Json, live: Any) -> Any:
     """Return the object that is there now, if it is what it was."""
     if "is" in data:
         return _checked(live, data["is"])
+    if "own" in data:
+        if live is not reader.table_of(data["own"]):
+            raise Mismatch("a function has other globals than the frame")
+        return live
     value = reader.read(data["equals"])
     if value is not live and not same_constant(value, live):
         raise Mismatch(f"{live!r} is not {value!r}")

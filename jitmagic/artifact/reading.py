@@ -25,6 +25,7 @@ from ..frame.handle import Handle
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Dispatcher, release_arguments
 from ..late import load as load_late
+from ..lazy_dataclass import replace
 from ..runtime import native
 from ..runtime.load import load, load_template
 from ..symbols.context import Context
@@ -84,9 +85,12 @@ class ArtifactReader(FrameReader):
         return None
 
     def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
-        """Raise Mismatch if kernels are for another machine."""
+        """Raise Mismatch if kernels are for another machine. Those for more threads than there are
+        run here too: workers of joblib, Ray and Dask have one each.
+        """
         here = find_target(plan.device, self.later.options)
-        if here != target and source is not None:
+        fits = replace(target, threads=here.threads) == here and target.threads >= here.threads
+        if source is not None and not fits:
             raise Mismatch(f"its kernels are for {target}, this machine is {here}")
 
     def retry(self, is_locked: bool) -> RetryEager:

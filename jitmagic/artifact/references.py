@@ -69,22 +69,22 @@ def facts_of(value: Any) -> Facts:
         case FunctionType():
             return (
                 "function",
-                str(value.__module__),
+                _module(value.__module__),
                 value.__qualname__,
                 fingerprint(value.__code__),
             )
         case ModuleType():
-            return "module", str(value.__dict__.get("__name__"))
+            return "module", _module(value.__dict__.get("__name__"))
         case enum.Enum():
             return "member", facts_of(kind), value._name_
     if issubclass(kind, type):
-        return "class", str(_NAMES(value).get("__module__", "")), value.__qualname__
+        return "class", _module(_NAMES(value).get("__module__", "")), value.__qualname__
     if kind is BuiltinFunctionType:
         owner = value.__self__
         is_pybind = type(owner).__name__ == "PyCapsule" or "pybind11" in type(owner).__name__
         if owner is not None and not isinstance(owner, ModuleType | type) and not is_pybind:
             raise CannotKeep(f"the method {value.__name__} of a {type(owner).__qualname__}")
-        return "builtin", str(value.__module__), value.__qualname__
+        return "builtin", _module(value.__module__), value.__qualname__
     if kind in _DESCRIPTORS:
         return "descriptor", kind.__name__, facts_of(value.__objclass__), value.__name__
     if kind in _INSIDE:
@@ -102,7 +102,14 @@ def module_of_namespace(table: object) -> str | None:
     """Return the name of the module whose `__dict__` a dictionary is, or None."""
     name = table.get("__name__") if type(table) is dict else None
     module = sys.modules.get(name) if type(name) is str else None
-    return name if getattr(module, "__dict__", None) is table else None
+    return _module(name) if getattr(module, "__dict__", None) is table else None
+
+
+def _module(name: object) -> str:
+    """Return the name of a module. A process that multiprocessing has spawned runs the main module
+    under another name, and has it under both in `sys.modules`.
+    """
+    return "__main__" if name == "__mp_main__" else str(name)
 
 
 # ------------------------------------------------------------------------------------------- paths
@@ -146,7 +153,7 @@ def path_of(value: Any) -> Path:
 def _candidates(value: Any) -> Iterator[Path]:
     kind = type(value)
     if isinstance(value, ModuleType):
-        yield (str(value.__dict__.get("__name__")),)
+        yield (_module(value.__dict__.get("__name__")),)
         return
     if kind in _DESCRIPTORS:
         yield (*path_of(value.__objclass__), value.__name__)
@@ -157,8 +164,8 @@ def _candidates(value: Any) -> Iterator[Path]:
     if kind is BuiltinFunctionType and isinstance(value.__self__, type):
         yield (*path_of(value.__self__), value.__name__)  # such as tuple.__new__
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if type(module) is str and type(name) is str and "<" not in name:
-        named = (module, *name.split("."))
+    if isinstance(module, str) and type(name) is str and "<" not in name:
+        named = (_module(module), *name.split("."))
         yield named
         for inside in ("__func__", "fget"):
             yield (*named, inside)
