@@ -155,6 +155,11 @@ def _rewrite(code: CodeType, *callbacks: AnyFunction) -> CodeType | None:
     return made
 
 
+def _carry(handle: Handle) -> tuple[str, bytes] | None:
+    carried: tuple[str, bytes] | None = load(_LIBRARY).carried_code(handle)
+    return carried
+
+
 def _ask(question: str, fn: object) -> AnyFunction:
     """Import the public function called `question` (`why`, `test`, ...) and return what it gives
     for `fn`.
@@ -173,8 +178,8 @@ _QUESTIONS: dict[str, Callable[[object], AnyFunction]] = {
     name: functools.partial(_ask, name) for name in ("aot", "why", "test", "lower")
 }
 _QUESTIONS["_repr_html_"] = _shown
-_COMPILER = Compiler(_compile_frame, _flatten, _rewrite, _QUESTIONS)
-_UNLISTED = Compiler(_compile_frame, _flatten, _rewrite, is_listed=False)
+_COMPILER = Compiler(_compile_frame, _flatten, _rewrite, _QUESTIONS, _carry)
+_UNLISTED = Compiler(_compile_frame, _flatten, _rewrite, carry=_carry, is_listed=False)
 
 
 @overload

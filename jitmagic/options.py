@@ -50,6 +50,7 @@ PRECISIONS = ("eager", "fast")
 ON_ERROR = ("eager", "raise")
 NOTICES = ("auto", "always", "never")
 KEEP = ("faster", "compiled")
+PICKLES = ("plain", "artifact")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
@@ -89,6 +90,7 @@ class Options:
     cache_size: int | str = "2 GiB"  # limit of the folder; least recently used files go; 0: none
     shared_caches: tuple[str, ...] = ()  # further folders, which are only read
     persist: bool = True  # compiled entries are kept in the cache folder for later processes
+    pickle: str = "plain"  # "artifact": pickles carry compiled code to workers
     # "auto": what takes long is compiled once it pays; True: eager until kernels are built; number:
     # seconds to wait for them first
     background: bool | float | str = "auto"
@@ -256,6 +258,7 @@ def _check(options: Options) -> None:
     _one_of("on_error", options.on_error, ON_ERROR)
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
+    _one_of("pickle", options.pickle, PICKLES)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
     for name in ("fullgraph", "cuda_graphs", "fuse", "persist", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))

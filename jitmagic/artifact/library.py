@@ -20,33 +20,36 @@ from dataclasses import fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..call_warnings import show_warnings
-from ..errors import CannotKeep
+from ..errors import BundleError, CannotKeep, warn
 from ..extend.registry import REGISTRIES
 from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
+from ..frame.pickling.carried import take
+from ..late import load as load_late
 from ..options import Options
 from ..records import FOUND, Recording
-from ..runtime.store import ENTRY, content_key, store_of
+from ..runtime.load import Loaded
+from ..runtime.store import ENTRY, Store, content_key, store_of
 from .entry import FORMAT, StoredEntry, entry_bytes, read_entry
 from .fingerprint import fingerprint
 from .guards import Mismatch
 from .later import LaterBuilds
 
-__all__ = ["find_entry", "keep_entry", "stored_files"]
+__all__ = ["carried_code", "find_entry", "keep_entry", "stored_files"]
 
 _PLACES = 32  # entries of one function
 # Options that change neither the code nor when it is used.
 _IGNORED = frozenset(
     {
         *("notices", "cache_dir", "cache_size", "shared_caches"),
-        *("background", "compile_seconds", "on_error"),
+        *("background", "compile_seconds", "on_error", "pickle"),
     }
 )
 
@@ -56,6 +59,9 @@ def find_entry(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> En
     if (key := _key(handle)) is None:
         return None
     store = store_of(handle.options)
+    if (data := take(key)) is not None:
+        with record.stage("unbundle") as stage:
+            stage.keep(_unbundled(data, store))
     used = {entry.notes.place for entry in handle.dispatcher.entries}
     for place in range(_PLACES):
         if place in used or (data := store.get(_name(key, place), ENTRY)) is None:
@@ -137,10 +143,11 @@ def _watch(handle: Handle, snapshot: FrameSnapshot, entry: Entry, growing: Seque
 
 
 def stored_files(handle: Handle) -> list[str]:
-    """Return the names in the cache of the entries of a handle and its resume functions, and of the
-    kernels of entries that an earlier process wrote.
+    """Return the names in the cache of the entries of a handle and its resume functions, and of
+    their kernels.
     """
-    names: list[str] = []
+    kept = (stage.kept for record in handle.journal for stage in record.stages)
+    names = [file for loaded in kept if isinstance(loaded, Loaded) for file in loaded.files]
     for part in dict.fromkeys((handle, *handle.family.members)):
         key = _key(part)
         for entry in part.dispatcher.entries:
@@ -148,6 +155,45 @@ def stored_files(handle: Handle) -> list[str]:
             if key is not None and entry.notes.place is not None:
                 names.append(_name(key, entry.notes.place) + ENTRY)
     return names
+
+
+# ----------------------------------------------------------------------------------------- pickles
+
+_BUNDLES = "runtime.bundles"
+_carried: WeakKeyDictionary[Handle, tuple[str, bytes]] = WeakKeyDictionary()
+
+
+def carried_code(handle: Handle) -> tuple[str, bytes] | None:
+    """Return the key of a handle's entries, and a bundle of them and their kernels that are in the
+    cache. None, with a warning, if its options keep it from being there.
+    """
+    if (key := _key(handle)) is None:
+        if handle.options.pickle == "artifact":
+            warn(
+                f"pickles of {handle.label} carry no code: its options or extensions keep "
+                "compiled code out of the cache (persist, backend, freeze, mode)"
+            )
+        return None
+    store, names = store_of(handle.options), [*dict.fromkeys(stored_files(handle))]
+    entries = {name: store.peek(name.removesuffix(ENTRY), ENTRY) for name in names
+               if name.endswith(ENTRY)}  # fmt: skip
+    if not any(entries.values()):
+        return None
+    version = content_key(*names, *(data or b"" for data in entries.values()))
+    if handle not in _carried or _carried[handle][0] != version:  # one object: pickled once
+        try:
+            _carried[handle] = version, load_late(_BUNDLES).bundle_bytes(store, names)
+        except BundleError:  # the cache was emptied meanwhile
+            return None
+    return key, _carried[handle][1]
+
+
+def _unbundled(data: bytes, store: Store) -> str:
+    """Store the code that a pickle has brought; return what was stored, or why it does not fit."""
+    try:
+        return str(load_late(_BUNDLES).read_bundle_bytes(data, store))
+    except BundleError as error:
+        return str(error)
 
 
 # -------------------------------------------------------------------------------------------- keys

@@ -23,7 +23,6 @@ from ..errors import BundleError, UsageError
 from ..lazy_dataclass import dataclass
 from ..options import make_options
 from ..runtime.bundles import KINDS, Bundled, Unbundled, read_bundle, write_bundle
-from ..runtime.load import Loaded
 from ..runtime.store import ENTRY, SharedFolder, Store, store_of
 from .explanation.html import grid_html
 from .words import count, duration, size
@@ -282,10 +281,7 @@ class Cache(_Grid):
             return [file.file for file in chosen]
         if handle_of(target) is None:
             raise UsageError(f"{target!r} is neither a tagged function nor a name of the cache")
-        handle = tagged_handle(target)
-        kept = (stage.kept for record in handle.journal for stage in record.stages)
-        kernels = [file for loaded in kept if isinstance(loaded, Loaded) for file in loaded.files]
-        return [*kernels, *stored_files(handle)]
+        return stored_files(tagged_handle(target))
 
 
 def _name_of(store: Store, key: str) -> str:

@@ -40,6 +40,8 @@ class Compiler:
     rewrite: Callable[..., CodeType | None] = lambda code, make_piece, on_error: None
     # Queries on tagged functions: `f.why(*args)` is `queries["why"](f)(*args)`.
     queries: Mapping[str, Callable[[object], AnyFunction]] = field(default_factory=dict)
+    # The key of a handle's entries and a bundle of them, for pickles; None: there is no such code
+    carry: Callable[[Any], tuple[str, bytes] | None] = lambda handle: None
     is_listed: bool = True  # by `status`; not copies for explain and test, nor a cell's top level
 
 

@@ -9,10 +9,8 @@ stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload mov
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import inspect
-import pickle
 import sys
 import types
 import weakref
@@ -31,10 +29,12 @@ from . import hook  # noqa: F401  # registers the callback of the native hook
 from .code_updates import follow, handle_in, stub_code
 from .family import Compiler, Family
 from .forwarder import forwarder, needs_forwarder
-from .handle import Handle, all_handles
+from .handle import Handle
 from .library import is_of_torch_compile
-from .native import Dispatcher, ModuleCall, call_plainly
+from .native import ModuleCall, call_plainly
 from .never_hooked import suspendable, unsuitable
+from .pickling import by_value  # noqa: F401  # registers how dispatchers are pickled
+from .pickling.carried import CarriedTag, carry_by_names, receive
 from .torch_compile_boundary import hide, hide_stub
 from .user_tracebacks import strip_dispatcher_frames, strip_stub_frames
 
@@ -50,8 +50,9 @@ __all__ = [
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls this attribute and drops it on pickle and copy
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-if _SLOT not in UNSCRIPTED_ATTRIBUTES:  # a scripted copy must not have it
-    UNSCRIPTED_ATTRIBUTES.append(_SLOT)
+_CARRIED = "_jitmagic_carried_tag"
+# A scripted copy must not have them.
+UNSCRIPTED_ATTRIBUTES += [name for name in (_SLOT, _CARRIED) if name not in UNSCRIPTED_ATTRIBUTES]
 
 
 def tag(target: object, options: Options, compiler: Compiler) -> Any:
@@ -60,6 +61,7 @@ def tag(target: object, options: Options, compiler: Compiler) -> Any:
     if known is not None:
         if known.options != options:
             known.reset(options)
+            _carry(target, known)
         return target
     match target:
         case types.FunctionType() if not needs_forwarder(target):
@@ -132,6 +134,7 @@ def untag(target: object) -> Any:
         return target
     if isinstance(target, torch.nn.Module):
         del target.__dict__[_SLOT]
+        target.__dict__.pop(_CARRIED, None)
     elif isinstance(target, type):
         _untag_class(target)
     return original_of(target)
@@ -194,42 +197,11 @@ class Query:
         return _revive_query, (self._label.rpartition(".")[2], self._function(), self._question)
 
 
-# cloudpickle (joblib, Ray, Dask) pickles a notebook's functions by value: it takes a stub apart
-# down to the dispatcher in its constants. The other process tags the function again.
-
-
-def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[object, ...]:
-    for root in all_handles():
-        if dispatcher.owner in root.pieces:
-            return _revive_piece, (root.dispatcher, root.pieces.index(dispatcher.owner))
-    stub = None if dispatcher.stub is None else dispatcher.stub()
-    handle = None if stub is None else handle_in(stub.__code__)
-    if handle is None or handle is not dispatcher.owner:
-        raise pickle.PicklingError(f"{dispatcher!r} belongs to no tagged function")
-    family = handle.family
-    return _revive_dispatcher, (original_of(stub), family.options, family.compiler)
-
-
-def _revive_dispatcher(target: Any, options: Options, compiler: Compiler) -> Dispatcher:
-    function = forwarder(target) if needs_forwarder(target) else target
-    return Handle.of_function(function, options, compiler).dispatcher
-
-
-def _revive_piece(dispatcher: Dispatcher, number: int) -> Dispatcher:
-    handle = dispatcher.owner
-    if not handle.pieces:
-        stub_code(handle)
-    return handle.pieces[number].dispatcher  # type: ignore[no-any-return]
-
-
 def _revive_query(name: str, stub: types.FunctionType, question: AnyFunction) -> Query:
     handle = handle_in(stub.__code__)
     if handle is not None and handle.dispatcher.stub is None:
         handle.dispatcher.stub = weakref.ref(stub)
     return Query(name, stub, question)
-
-
-copyreg.pickle(Dispatcher, _reduce_dispatcher)  # type: ignore[arg-type]
 
 
 def _stub_of(function: types.FunctionType, handle: Handle) -> types.FunctionType:
@@ -248,7 +220,25 @@ def _stub_of(function: types.FunctionType, handle: Handle) -> types.FunctionType
     hide_stub(made, function)
     follow(function, made)
     handle.dispatcher.stub = weakref.ref(made)
+    carry_by_names(made, handle)
     return made
+
+
+def _carry(target: Any, handle: Handle) -> None:
+    """Let pickles of a tagged object carry its compiled code, or not, as its options say."""
+    match target:
+        case types.FunctionType():
+            carry_by_names(target, handle)
+        case types.MethodType() | staticmethod() | classmethod():
+            _carry(target.__func__, handle)
+        case functools.partial():
+            _carry(target.func, handle)
+        case torch.nn.Module():
+            target.__dict__.pop(_CARRIED, None)
+            if handle.options.pickle == "artifact" and _is_made_before_its_attributes(type(target)):
+                target.__dict__[_CARRIED] = CarriedTag(target, handle, _tag_again)
+        case type():
+            _carry(target.__dict__["forward"], handle)
 
 
 def _refusal(target: object) -> TaggingError:
@@ -264,8 +254,27 @@ def _refusal(target: object) -> TaggingError:
 
 
 def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -> torch.nn.Module:
-    module.__dict__[_SLOT] = tagged_call(module, options, compiler)
+    call = module.__dict__[_SLOT] = tagged_call(module, options, compiler)
+    _carry(module, call.owner)
     return module
+
+
+def _is_made_before_its_attributes(cls: type) -> bool:
+    """Return whether a reader of pickles makes a module first, to which its attributes may refer.
+    GraphModule is made of its attributes.
+    """
+    found: tuple[object, ...] = (cls.__reduce__, cls.__reduce_ex__)
+    return found == (object.__reduce__, object.__reduce_ex__)
+
+
+def _tag_again(
+    module: torch.nn.Module, options: Options, compiler: Compiler, carried: Any
+) -> CarriedTag:
+    """Tag a module that a pickle is being read into: it has a class, and no attributes yet."""
+    if carried is not None:
+        receive(*carried)
+    made: CarriedTag = _tag_module(module, options, compiler).__dict__[_CARRIED]
+    return made
 
 
 def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -> ModuleCall:

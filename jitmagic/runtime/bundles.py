@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import platform
@@ -35,7 +36,16 @@ from ..lazy_dataclass import dataclass
 from ..platforms import processor_features
 from .store import ENTRY, Store
 
-__all__ = ["KINDS", "Bundled", "Kind", "Unbundled", "read_bundle", "write_bundle"]
+__all__ = [
+    "KINDS",
+    "Bundled",
+    "Kind",
+    "Unbundled",
+    "bundle_bytes",
+    "read_bundle",
+    "read_bundle_bytes",
+    "write_bundle",
+]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -111,22 +121,39 @@ def write_bundle(path: Path, store: Store, names: Iterable[str]) -> Bundled:
     """Write the named files that are in the cache, undamaged, to a zip, which replaces any file of
     that name at the end. Raises BundleError.
     """
-    found: dict[str, dict[str, object]] = {}
     try:
-        with _replacing(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bundle:
-            # The manifest is the first member, but its contents are known last: two passes.
-            for name, data in _bundled(store, names):
-                found[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            manifest = {"format": _FORMAT, **_facts(), "files": found}
-            _add(bundle, _MANIFEST, json.dumps(manifest, indent=1).encode())
-            for name, data in _bundled(store, found):
-                if hashlib.sha256(data).hexdigest() == found[name]["sha256"]:
-                    _add(bundle, name, data)
-            if len(bundle.namelist()) <= len(found):
-                raise BundleError(path, "files of the cache were removed meanwhile", "try again")
+        with _replacing(path) as out:
+            files = _write(path, out, store, names)
     except OSError as error:
         raise BundleError(path, error.strerror or str(error), "choose another path") from error
-    return Bundled(path, len(found), path.stat().st_size)
+    return Bundled(path, files, path.stat().st_size)
+
+
+_PICKLE = Path("a pickle")
+
+
+def bundle_bytes(store: Store, names: Iterable[str]) -> bytes:
+    """Return the bundle that `write_bundle` writes."""
+    out = io.BytesIO()
+    _write(_PICKLE, out, store, names)
+    return out.getvalue()
+
+
+def _write(path: Path, out: BinaryIO, store: Store, names: Iterable[str]) -> int:
+    """Write the zip and return the number of its files."""
+    found: dict[str, dict[str, object]] = {}
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bundle:
+        # The manifest is the first member, but its contents are known last: two passes.
+        for name, data in _bundled(store, names):
+            found[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        manifest = {"format": _FORMAT, **_facts(), "files": found}
+        _add(bundle, _MANIFEST, json.dumps(manifest, indent=1).encode())
+        for name, data in _bundled(store, found):
+            if hashlib.sha256(data).hexdigest() == found[name]["sha256"]:
+                _add(bundle, name, data)
+        if len(bundle.namelist()) <= len(found):
+            raise BundleError(path, "files of the cache were removed meanwhile", "try again")
+    return len(found)
 
 
 def _bundled(store: Store, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -198,7 +225,17 @@ def read_bundle(path: Path, store: Store) -> Unbundled:
     """Store the files of a bundle that fit this machine and are not in the cache. Raises
     BundleError, with nothing stored, if it is damaged or nothing in it fits.
     """
-    with _opened(path) as file, _damage_refused(path):
+    with _opened(path) as file:
+        return _read_from(path, file, store)
+
+
+def read_bundle_bytes(data: bytes, store: Store) -> Unbundled:
+    """Do what `read_bundle` does with the bytes of a bundle that a pickle has brought."""
+    return _read_from(_PICKLE, io.BytesIO(data), store)
+
+
+def _read_from(path: Path, file: BinaryIO, store: Store) -> Unbundled:
+    with _damage_refused(path):
         _check_end(path, file)
         with zipfile.ZipFile(file) as bundle:
             return _stored(path, bundle, store)
