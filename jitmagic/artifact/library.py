@@ -171,7 +171,7 @@ def carried_code(handle: Handle) -> tuple[str, bytes] | None:
         if handle.options.pickle == "artifact":
             warn(
                 f"pickles of {handle.label} carry no code: its options or extensions keep "
-                "compiled code out of the cache (persist, backend, freeze, mode)"
+                "compiled code out of the cache (persist, backend, freeze)"
             )
         return None
     store, names = store_of(handle.options), [*dict.fromkeys(stored_files(handle))]

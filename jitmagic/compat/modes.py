@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ __all__ = [
     "switch_grad_mode",
     "switch_multithreading",
     "tracing_state",
+    "uninitialised_cuda",
     "without_dispatch_modes",
     "without_innermost_mode",
 ]
@@ -79,6 +80,25 @@ tracing_state: Callable[[], Any] = private("torch._C._get_tracing_state")
 # Blocks in which dispatch keys are excluded or included.
 AutocastOff: Callable[[], Mode] = private("torch._C._DisableAutocast")
 BelowAutograd: Callable[[], Mode] = private("torch._C._AutoDispatchBelowAutograd")
+_initialise_cuda: Callable[[], None] = private("torch.cuda._lazy_init")
+
+
+@contextmanager
+def uninitialised_cuda() -> Iterator[None]:
+    """Let factories be traced for a GPU on a machine without one. torch's argument parser calls
+    `torch.cuda._lazy_init` for `device="cuda"`, even if a mode takes the call; it raises here.
+    """
+    cuda: Any = torch.cuda
+    if cuda.is_available():
+        yield
+        return
+    cuda._lazy_init = lambda: None
+    try:
+        yield
+    finally:
+        cuda._lazy_init = _initialise_cuda
+
+
 _set_excluded: Callable[[DispatchKey, bool], Mode] = private("torch._C._SetExcludeDispatchKeyGuard")
 _is_included: Callable[[DispatchKey], bool] = private(
     "torch._C._dispatch_tls_is_dispatch_key_included"

@@ -14,6 +14,7 @@ __all__ = [
     "TensorBase",
     "broadcast_size",
     "dispatch_keys",
+    "dispatch_keys_on",
     "grad_mode_below",
     "is_transformed",
     "make_wrapper",
@@ -31,6 +32,20 @@ __all__ = [
 TensorBase: Any = private("torch._C.TensorBase")
 TENSOR_CLASSES: Collection[Any] = private("torch._tensor_classes")
 dispatch_keys: Callable[[torch.Tensor], Any] = private("torch._C._dispatch_keys")
+_KeySet: Any = private("torch._C.DispatchKeySet")
+_key_named: Callable[[str], Any] = private("torch._C._parse_dispatch_key")
+_BACKEND_BITS = {"CPU": 1, "CUDA": 2}  # of BackendComponent in c10/core/DispatchKey.h
+
+
+def dispatch_keys_on(device: str, keys: Any) -> Any:
+    """Return the keys that a tensor on the CPU would have on a device of another type."""
+    name = device.upper()
+    if keys.has(autocast := _key_named("AutocastCPU")):
+        keys = keys.remove(autocast).add(_key_named(f"Autocast{name}"))
+    moved = keys.raw_repr() ^ _BACKEND_BITS["CPU"] ^ _BACKEND_BITS[name]
+    return _KeySet.from_raw_repr(moved)
+
+
 make_wrapper: Callable[..., Any] = private("torch.Tensor._make_wrapper_subclass")
 set_conjugate: Callable[[torch.Tensor, bool], None] = private("torch._C._set_conj")
 storage_use_count: Callable[[int], int] = private("torch._C._storage_Use_Count")

@@ -21,18 +21,21 @@ from .device import (
     row_of,
     weaker_target,
 )
-from .processors import PROCESSORS, Processor, compiling_for
+from .processors import GPUS, PROCESSORS, Gpu, Processor, compiling_for, counted_device
 
 __all__ = [
     "CPU_ROW",
     "CUDA_ROW",
+    "GPUS",
     "PROCESSORS",
     "Device",
+    "Gpu",
     "Processor",
     "Target",
     "add",
     "all_rows",
     "compiling_for",
+    "counted_device",
     "find_target",
     "is_compiled",
     "remove",

@@ -7,11 +7,16 @@ from importlib.util import find_spec
 import torch
 
 from .device import Device, Target, TargetOptions, add
+from .processors import chosen_gpu
 
 __all__ = ["CUDA_ROW"]
 
 
 def _target(device: torch.device, options: TargetOptions) -> Target:
+    if (chosen := chosen_gpu()) is not None:
+        why, name = f"the file is for {chosen.name}", chosen.name
+        numbers = 1, 0, chosen.l2_bytes, "", chosen.multiprocessors
+        return Target("cuda", "triton", why, name, *numbers, processor=name)
     facts = torch.cuda.get_device_properties(device)
     has_triton = find_spec("triton") is not None
     tier, why = ("triton", "triton is installed") if has_triton else ("aten", "no triton")
@@ -21,7 +26,7 @@ def _target(device: torch.device, options: TargetOptions) -> Target:
 
 
 def _current_index() -> int:
-    return torch.cuda.current_device()
+    return torch.cuda.current_device() if chosen_gpu() is None else 0
 
 
 CUDA_ROW = add(

@@ -52,7 +52,7 @@ class Target:
     l2_bytes: int
     cxx: str = ""  # path of the C++ compiler, empty when there is none
     multiprocessors: int = 0
-    processor: str = ""  # cpu: a row of processors.py; empty: this machine's
+    processor: str = ""  # a row of processors.py; empty: this machine's
 
 
 def _only_aten(failed: Target, options: TargetOptions) -> Target:

@@ -1,7 +1,8 @@
-"""Lists the processors that `save` compiles for on another machine, and chooses one of them.
+"""Lists the processors and GPUs that `save` compiles for on another machine, and chooses one.
 
-In: a name such as "avx2". Out: its row, whose facts `find_target` uses in place of those of this
-machine while `compiling_for` is entered, on the thread that entered it.
+In: a name such as "avx2" or "sm_90". Out: its row, whose facts `find_target` uses in place of those
+of this machine while `compiling_for` is entered, on the thread that entered it. For a GPU, tensors
+on the CPU count as being on it: `counted_device`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 
+import torch
+
 from .. import platforms
 from ..lazy_dataclass import dataclass
 
-__all__ = ["PROCESSORS", "Processor", "chosen_processor", "compiling_for"]
+__all__ = [
+    "GPUS",
+    "PROCESSORS",
+    "Gpu",
+    "Processor",
+    "chosen_gpu",
+    "chosen_processor",
+    "compiling_for",
+    "counted_device",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +86,49 @@ PROCESSORS = {
     )
 }
 
-_chosen: ContextVar[Processor | None] = ContextVar("jitmagic_processor", default=None)
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Holds what kernels for a GPU depend on; the name is its architecture."""
+
+    name: str
+    multiprocessors: int
+    l2_bytes: int
+
+
+GPUS = {
+    row.name: row
+    for row in (
+        Gpu("sm_80", 108, 40 << 20),  # A100
+        Gpu("sm_90", 132, 50 << 20),  # H100, H200
+        Gpu("sm_100", 148, 126 << 20),  # B200
+    )
+}
+
+_chosen: ContextVar[Processor | Gpu | None] = ContextVar("jitmagic_processor", default=None)
 
 
 def chosen_processor() -> Processor | None:
     """Return the processor that this thread compiles for; None: that of this machine."""
-    return _chosen.get()
+    chosen = _chosen.get()
+    return chosen if isinstance(chosen, Processor) else None
+
+
+def chosen_gpu() -> Gpu | None:
+    """Return the GPU that this thread compiles for; None: that of this machine."""
+    chosen = _chosen.get()
+    return chosen if isinstance(chosen, Gpu) else None
+
+
+def counted_device(device: torch.device) -> torch.device:
+    """Return the device that a tensor of the program counts as being on."""
+    is_moved = device.type == "cpu" and chosen_gpu() is not None
+    return torch.device("cuda", 0) if is_moved else device
 
 
 @contextmanager
-def compiling_for(processor: Processor | None) -> Iterator[None]:
-    """Compile for a processor inside the block, on this thread."""
+def compiling_for(processor: Processor | Gpu | None) -> Iterator[None]:
+    """Compile for a processor or a GPU inside the block, on this thread."""
     token = _chosen.set(processor)
     try:
         yield

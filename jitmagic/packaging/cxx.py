@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ..devices import GPUS
+from ..errors import UsageError
 from ..options import Options, make_options
 from .cxx_entry import compile_entry
 from .cxx_file import CxxWriter
@@ -47,8 +49,11 @@ def save_cxx(
         calls, dynamic = [with_marks(fn, call, named) for call in calls], None
     chosen = make_options(options, fullgraph=True, dynamic=dynamic)
     writer = CxxWriter()
+    if target in GPUS:
+        raise UsageError("a program for C++ has kernels of the CPU: leave out cxx=True or target")
     with compiling_for_file(target, chosen) as processor:
         entries = [compile_entry(fn, call, chosen, writer) for call in calls]
+    kernels = [name for entry in entries for name in entry.described["kernels"].values()]
     writer.finish(
         {
             "format": _FORMAT,
@@ -56,7 +61,7 @@ def save_cxx(
             "torch": re.match(r"\d+\.\d+\.\d+", torch.__version__)[0],  # type: ignore[index]
             "device": "cpu",
             "isa": entries[0].isa,
-            **needed(processor),
+            **needed(processor, kernels),
             "entries": [entry.described for entry in entries],
         },
         path,

@@ -218,14 +218,19 @@ class _FileReader(ArtifactReader):
 
     def images_of(self, source: KernelSource | None) -> Mapping[str, bytes] | None:
         """Return the kernels that are in the file."""
-        if source is None or source.language != "cpp":
+        if source is None or source.language not in ("cpp", "triton"):
             return None
+        if source.language == "triton":
+            found = {
+                name: data for name, data in self._files.items() if name.startswith("kernels/")
+            }
+            return {name.removeprefix("kernels/"): bytes(data) for name, data in found.items()}
         names = {one.text: f"kernels/{content_key(one.text)}.so" for one in source.units}
         return {text: bytes(self._files[name]) for text, name in names.items()}
 
     def check_target(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
         """Raise Mismatch if kernels are for another machine; `load` has compared those in files."""
-        if source is not None and source.language != "cpp":
+        if source is not None and source.language not in ("cpp", "triton"):
             super().check_target(plan, source, target)
 
     def retry(self, is_locked: bool) -> Any:

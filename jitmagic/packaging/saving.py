@@ -28,25 +28,28 @@ from ..artifact.entry import compiled_data
 from ..artifact.vocabulary import vocabulary
 from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
-from ..codegen.plan import KernelSource
+from ..codegen.plan import KernelSource, Plan
 from ..compile.entries import residual_function
 from ..construction import Construction, construction_of
-from ..devices import Target
+from ..devices import Gpu, Target
 from ..errors import CannotKeep, Unsupported, UsageError
 from ..frame.binding import bind, values_of
 from ..frame.handle import Handle
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Entry, TimedGraph
 from ..guards.source import Argument, Item, Source
+from ..runtime.alignment import aligned_arguments
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
+from ..runtime.triton_kernels import cubin_files
+from ..torch_types import Values
 from ..trace.result import Trace
 from .archive import FORMAT, write_archive
 from .cxx import save_cxx
 from .examples import calls_of
 from .lifting import Lifted, lift
 from .program import Names
-from .targets import compiling_for_file, needed
+from .targets import compiling_for_file, entry_elsewhere, needed
 from .values import ProgramValues
 
 __all__ = ["save"]
@@ -71,7 +74,8 @@ def save(
     weights: whether the values of parameters and buffers are in the file; if not, `load` takes them
     options: as for `jitmagic.jit`
     cxx: write a file that C++ and C programs run without Python, for inference
-    target: the processor that will run the file, "avx2", "avx512" or "aarch64"; None: this one
+    target: the processor that will run the file, "avx2", "avx512" or "aarch64", or the GPU, for
+        inference, "sm_80", "sm_90" or "sm_100"; None: those of this machine
 
     Under `torch.no_grad()` the file is for inference. Otherwise it has the backward too, if an
     argument or a parameter requires grad. Raises Unsupported at a graph break, and CannotKeep for
@@ -85,8 +89,9 @@ def save(
     made = _Saved(fn, dynamic, options or {})
     with compiling_for_file(target, made.handle.options) as processor:
         for args, kwargs in calls_of(examples):
-            made.add(args, kwargs)
-    write_archive(path, made.files(weights, needed(processor)))
+            made.add(args, kwargs, isinstance(processor, Gpu))
+        files = made.files(weights, needed(processor, made.kernels))
+    write_archive(path, files)
 
 
 class _Saved:
@@ -108,17 +113,17 @@ class _Saved:
         self.entries: list[Json] = []
         self.kernels: dict[str, bytes] = {}
 
-    def add(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile for one call, and add its entry."""
+    def add(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_elsewhere: bool) -> None:
+        """Compile for one call, and add its entry. `is_elsewhere`: its tensors stand for others."""
         if self.is_module:
             values = values_of(self.function, (self.fn, *args), kwargs)
         else:
             values = bind(self.copy, args, kwargs)[1]
-        if not self.handle.compile_for(values):
+        entry = entry_elsewhere(self.handle, values) if is_elsewhere else self._entry_for(values)
+        if entry is None:
             raise Unsupported(
                 f"{self.handle.label} is not compiled: {self.handle.outcome}", "", None
             )
-        entry = self.handle.dispatcher.entries[0]
         for later in entry.notes.pending():
             later()
         traces = (record.result("trace") for record in reversed(list(self.handle.journal)))
@@ -129,6 +134,9 @@ class _Saved:
         writer = _SavedWriter(self.handle, snapshot, lifted)
         self.entries.append(writer.entry(entry, traced))
         self.kernels |= writer.kernels
+
+    def _entry_for(self, values: Values) -> Entry | None:
+        return self.handle.dispatcher.entries[0] if self.handle.compile_for(values) else None
 
     def files(self, weights: bool, needs: dict[str, Any]) -> dict[str, bytes]:
         """Return the files of the archive; `needs`: facts of the machine that runs it."""
@@ -200,14 +208,19 @@ class _SavedWriter(ArtifactWriter):
     def _executable(self, value: Any) -> Json:
         made: Construction = construction_of(value)
         if made.factory in ("load", "load_template"):
-            source, target = made.arguments[1], made.arguments[-1]
-            self._add_kernels(source, target)
+            plan, source, target = *made.arguments[:2], made.arguments[-1]
+            self._add_kernels(plan, source, target)
         return super()._executable(value)
 
-    def _add_kernels(self, source: KernelSource | None, target: Target) -> None:
+    def _add_kernels(self, plan: Plan, source: KernelSource | None, target: Target) -> None:
+        store = store_of(self.handle.options)
+        if source is not None and source.language == "triton":
+            for inputs in (True, False):
+                aligned = aligned_arguments(plan, inputs)
+                for name, data in cubin_files(source, aligned, target, store).items():
+                    self.kernels[f"kernels/{name}"] = data
         if source is None or source.language != "cpp":
             return
-        store = store_of(self.handle.options)
         for unit in source.units:
             image = library_image(unit.text, target, store)
             if image is not None:

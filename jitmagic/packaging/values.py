@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..artifact.codec import Json, Writer
+from ..devices import counted_device
 from ..errors import CannotKeep
 from ..guards.source import Global
 from .lifting import Lifted
@@ -55,7 +56,7 @@ class ProgramValues:
             described.append({
                 "members": members, "globals": [*names], "file": file if weights else None,
                 "dtype": writer.write(tensor.dtype), "shape": list(tensor.shape),
-                "stride": list(tensor.stride()), "device": str(tensor.device),
+                "stride": list(tensor.stride()), "device": str(counted_device(tensor.device)),
                 "requires_grad": tensor.requires_grad,
                 "is_parameter": isinstance(tensor, torch.nn.Parameter),
             })  # fmt: skip

@@ -42,7 +42,7 @@ from .precompiled import refusals
 from .store import content_key, store_of
 from .toolchain import Library
 from .translation_units import build_units
-from .triton_kernels import Cubin, build_cubins
+from .triton_kernels import Cubin, build_cubins, cubins_of_files
 
 __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 
@@ -104,12 +104,13 @@ def load(
 ) -> Loaded:
     """Build and bind the kernels of `source` and return the executable of `plan`. `report` receives
     progress messages; `others` are further kernels that the plan launches; `images`: shared objects
-    of C++ units, by their text, in place of those of the cache.
+    of C++ units, by their text, or files of Triton kernels (`triton_kernels.cubin_files`), in place
+    of those of the cache.
     """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     elif source.language == "triton":
-        loaded = _load_triton(plan, source, target, options, report, others)
+        loaded = _load_triton(plan, source, target, options, report, others, images)
     else:
         loaded = _load_host(plan, source, target, options, report, others, images)
     if options.cuda_graphs:
@@ -147,7 +148,7 @@ def _loaded_template(
     if source is None or not source.symbols:
         return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
     if source.language == "triton":
-        return _triton_template(plan, source, symbols, target, options, report)
+        return _triton_template(plan, source, symbols, target, options, report, images)
     kernels = _host_kernels(source, target, options, report, images)
     made = executable_template(plan, kernels.entries, symbols)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
@@ -241,19 +242,20 @@ def _load_triton(
     options: Options,
     report: Report,
     others: Others,
+    images: Images | None,
 ) -> Loaded:
     """Load kernels for 16-byte aligned inputs, and build those for any inputs at first use."""
     report(f"Triton, {len(source.symbols)} kernels")
-    inputs = inputs_of_kernels(plan)
+    inputs, given = inputs_of_kernels(plan), (plan, source, target, options, images)
     unaligned: list[Executable] = []
 
     def fallback(*tensors: object) -> tuple[object, ...]:
         if not unaligned:
-            kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
+            kernels = _triton_kernels(*given, is_aligned=False)
             unaligned.append(make_executable(plan, {**kernels.entries, **others}))
         return unaligned[0](*tensors)
 
-    kernels = _triton_kernels(plan, source, target, options)
+    kernels = _triton_kernels(*given)
     run = make_executable(plan, {**kernels.entries, **others}, inputs, fallback)
     return Loaded(run, kernels.cached, len(kernels.entries), files=kernels.files)
 
@@ -265,33 +267,41 @@ def _triton_template(
     target: Target,
     options: Options,
     report: Report,
+    images: Images | None,
 ) -> LoadedTemplate:
     """Load a Triton plan with Sizes; see `_load_triton`."""
     report(f"Triton, {len(source.symbols)} kernels")
-    inputs = inputs_of_kernels(plan)
+    inputs, given = inputs_of_kernels(plan), (plan, source, target, options, images)
     unaligned: list[SizeTemplate] = []
 
     def run_unaligned(values: tuple[int, ...], *tensors: object) -> tuple[object, ...]:
         if not unaligned:
-            kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
+            kernels = _triton_kernels(*given, is_aligned=False)
             unaligned.append(executable_template(plan, kernels.entries, symbols))
         return unaligned[0].at(values)(*tensors)
 
-    kernels = _triton_kernels(plan, source, target, options)
+    kernels = _triton_kernels(*given)
     fallback = partial(partial, run_unaligned)
     made = executable_template(plan, kernels.entries, symbols, inputs, fallback)
     return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
 
 
 def _triton_kernels(
-    plan: Plan, source: KernelSource, target: Target, options: Options, is_aligned: bool = True
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    images: Images | None,
+    is_aligned: bool = True,
 ) -> _Kernels:
     """Build the Triton kernels; `is_aligned` says that all inputs are on 16-byte boundaries."""
     flags = aligned_arguments(plan, inputs=is_aligned)
     store, device = store_of(options), plan.device.index or 0
+    if images is not None:
+        return _Kernels(_cuda_entries(cubins_of_files(source, flags, images), source, device), True)
     cubins, cached = build_cubins(source, flags, target, store)
     try:
-        entries = _cuda_entries(cubins, source, device)
+        entries = _cuda_entries(cubins, source, device, loads=not target.processor)
     except ToolchainError:
         if not cached:
             raise
@@ -302,11 +312,13 @@ def _triton_kernels(
 
 
 def _cuda_entries(
-    cubins: Mapping[str, Cubin], source: KernelSource, device: int
+    cubins: Mapping[str, Cubin], source: KernelSource, device: int, loads: bool = True
 ) -> dict[str, KernelEntry]:
+    """Load kernels. `loads`: False for another machine's, whose launches fail here."""
     entries: dict[str, KernelEntry] = {}
     for name, cubin in cubins.items():
-        function = load_function(cubin.image, cubin.name, cubin.shared_bytes, device)
+        given = cubin.image, cubin.name, cubin.shared_bytes, device
+        function = load_function(*given) if loads else 0
         grid = replace(source.grids[name], num_warps=cubin.warps)
         numbers = source.by_value.get(name, ())
         entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None, numbers)

@@ -34,7 +34,9 @@ from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass, replace
 from .store import Store, content_key
 
-__all__ = ["Cubin", "build_cubins", "import_triton", "read_cubin"]
+__all__ = [
+    "Cubin", "build_cubins", "cubin_files", "cubins_of_files", "import_triton", "read_cubin",
+]  # fmt: skip
 
 POINTERS: Mapping[torch.dtype, str] = {
     torch.float32: "*fp32",
@@ -50,6 +52,7 @@ POINTERS: Mapping[torch.dtype, str] = {
     torch.float8_e4m3fn: "*fp8e4nv",
 }
 _THREADS = 8
+_FACTS = ("name", "warps", "shared_bytes", "scratch")  # of a Cubin, in a kernel's JSON
 _SUFFIXES = (".cubin", ".json", ".py")  # of a kernel's files: code, launch facts, text
 
 
@@ -108,6 +111,36 @@ def build_cubins(
     files = {r.symbol: tuple(f"{r.key()}{suffix}" for suffix in _SUFFIXES) for r in requests}
     found = {name: cubin for name, cubin in cubins.items() if cubin is not None}
     return {name: replace(c, files=files[name]) for name, c in found.items()}, not missing
+
+
+def cubin_files(
+    source: KernelSource,
+    aligned: Mapping[str, tuple[bool, ...]],
+    target: Target,
+    store: Store,
+) -> dict[str, bytes]:
+    """Return the files of the kernels in an archive, by names that need no Triton to be found."""
+    files = {}
+    for symbol, cubin in build_cubins(source, aligned, target, store)[0].items():
+        name = _file_name(source, symbol, aligned)
+        facts = {name: getattr(cubin, name) for name in _FACTS}
+        files[f"{name}.cubin"], files[f"{name}.json"] = cubin.image, json.dumps(facts).encode()
+    return files
+
+
+def cubins_of_files(
+    source: KernelSource, aligned: Mapping[str, tuple[bool, ...]], files: Mapping[str, bytes]
+) -> dict[str, Cubin]:
+    """Return the kernels that `cubin_files` has written. Raises LookupError for a missing one."""
+    names = {symbol: _file_name(source, symbol, aligned) for symbol in source.symbols}
+    return {
+        symbol: Cubin(files[f"{name}.cubin"], **json.loads(files[f"{name}.json"]))
+        for symbol, name in names.items()
+    }
+
+
+def _file_name(source: KernelSource, symbol: str, aligned: Mapping[str, tuple[bool, ...]]) -> str:
+    return content_key(source.text, symbol, repr(aligned[symbol]))
 
 
 def _requests(
@@ -222,12 +255,7 @@ def _compile(request: _Request, store: Store) -> Cubin:
         command = f"triton.compile({request.symbol}, sm_{request.arch})"
         raise ToolchainError("triton", command, f"{error}\n{request.text}") from error
     cubin = read_cubin(compiled, len(request.signature))
-    facts = {
-        "name": cubin.name,
-        "warps": cubin.warps,
-        "shared_bytes": cubin.shared_bytes,
-        "scratch": cubin.scratch,
-    }
+    facts = {name: getattr(cubin, name) for name in _FACTS}
     store.put(key, ".cubin", cubin.image)
     store.put(key, ".json", json.dumps(facts).encode())
     return cubin

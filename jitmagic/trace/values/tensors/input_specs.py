@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import torch
 
-from ....compat.tensors import dispatch_keys
+from ....compat.tensors import dispatch_keys, dispatch_keys_on
+from ....devices import counted_device
 from ....guards.guard import TensorMatch
 from ....guards.kinds.tensors import hiding_entries
 from ....guards.source import Source
+from ....lazy_dataclass import replace
 from ....spec import TensorSpec, spec_of
 from ...varying.symbolic_sizes import symbolic_shape
 from ..base import Machine
@@ -22,9 +24,11 @@ __all__ = ["guarded_spec", "own_symbols"]
 
 def guarded_spec(machine: Machine, tensor: torch.Tensor, source: Source) -> TensorSpec:
     """Guard a tensor and return its spec, whose sizes are symbols where they vary."""
-    spec = spec_of(tensor)
+    spec, given = spec_of(tensor), dispatch_keys(tensor)
+    if (device := counted_device(spec.device)) != spec.device:
+        spec, given = replace(spec, device=device), dispatch_keys_on(device.type, given)
     # One comparison of the dispatch keys excludes conjugate, negative and functorch tensors.
-    keys, hiding = dispatch_keys(tensor).raw_repr(), hiding_entries(tensor)
+    keys, hiding = given.raw_repr(), hiding_entries(tensor)
     varying = machine.symbols.varying_dims(source, tensor)
     if not varying:
         machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
