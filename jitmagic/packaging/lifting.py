@@ -11,7 +11,7 @@ CannotKeep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -59,7 +59,7 @@ from ..trace.result import (
 )
 from .program import Names
 
-__all__ = ["Lifted", "lift"]
+__all__ = ["Lifted", "Reads", "Write", "check_writes", "lift"]
 
 _CONTAINERS = (dict, list, set)
 _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes change none of this
@@ -69,7 +69,7 @@ _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes chan
 class Lifted:
     """`values`: those that the call reads, by source. `targets`: the types of objects that it only
     writes to. `renamed`: the source of each in the file. `guards`: those that stay. `mutated`: the
-    sources of tensors that the graph writes to.
+    sources of tensors that the graph writes to. `writes` and `reads` are for `check_writes`.
     """
 
     values: Mapping[Source, Any]
@@ -77,6 +77,21 @@ class Lifted:
     renamed: Mapping[Source, Source]
     guards: tuple[Guard, ...]
     mutated: frozenset[Source]
+    writes: tuple[Write, ...]
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to an object of the program for which the file has a stand-in.
+
+    attribute: the only one that is written; None: any part of the object
+    shown: the object or attribute as text
+    """
+
+    target: Any
+    attribute: str | None
+    shown: str
 
 
 def lift(
@@ -90,8 +105,10 @@ def lift(
     read = (*traced.sources, *sources_read((traced.draws, traced.casts, traced.exit)))
     values = {s: read_source(s, snapshot) for s in read if not own.has(s)}
     written = [s for s in sources_read(traced.effects) if not own.has(s)]
-    targets = {}
-    for source in dict.fromkeys(written).keys() - values:
+    targets: dict[Source, Any] = {}
+    for source in written:
+        if source in values or source in targets:
+            continue
         value = read_source(source, snapshot)
         if is_constant(value) or isinstance(value, torch.Tensor | type):
             values[source] = value
@@ -100,13 +117,17 @@ def lift(
     renamed = {s: names.source_of(s, value) for s, value in (values | targets).items()}
     staying = [guard for guard in guards if _stays(guard, own, values)]
     free = {s: value for s, value in targets.items() if isinstance(renamed[s], Global)}
-    if traced.effects:
-        kept = {*map(id, staying)}
-        dropped = (guard for guard in guards if id(guard) not in kept)
-        _check_writes(traced.effects, free, values | targets, _Reads(snapshot, dropped, values))
-    kinds = {source: type(value) for source, value in free.items()}
-    mutated = frozenset(traced.inputs[n].source for n in traced.mutated)
-    return Lifted(values, kinds, renamed, tuple(staying), mutated & values.keys())
+    stays = {*map(id, staying)}
+    reads = Reads(snapshot, (guard for guard in guards if id(guard) not in stays), values)
+    return Lifted(
+        values,
+        {source: type(value) for source, value in free.items()},
+        renamed,
+        tuple(staying),
+        frozenset(traced.inputs[n].source for n in traced.mutated) & values.keys(),
+        tuple(_writes(traced.effects, free, values | targets)),
+        reads,
+    )
 
 
 class _Own:
@@ -135,7 +156,7 @@ def _stays(guard: Guard, own: _Own, lifted: Mapping[Source, Any]) -> bool:
 # ------------------------------------------------------------------------------------------ writes
 
 
-class _Reads:
+class Reads:
     """The places that a call reads and that no guard of the file checks.
 
     `of[id(object)]` has, for each read of a part of an object, the steps from the part down to the
@@ -191,24 +212,30 @@ def _attribute(steps: tuple[Source, ...]) -> str | None:
     return None
 
 
-def _check_writes(
-    effects: Iterable[Effect], free: Mapping[Source, Any], read: Mapping[Source, Any], reads: _Reads
-) -> None:
-    """Raise CannotKeep for a write to an object of `free` that its stand-in would not show."""
+def _writes(
+    effects: Iterable[Effect], free: Mapping[Source, Any], read: Mapping[Source, Any]
+) -> Iterator[Write]:
+    """Yield the writes to objects of `free`. Raises CannotKeep for one without a stand-in."""
     for effect in effects:
         if not isinstance(effect, Perform) and isinstance(_target(effect), Constant):
             raise CannotKeep("a write to a global variable, or to an object of the process")
         for source, name in _places_written(effect):
             if source not in free or _restores(effect, free[source], read):
                 continue
-            value, shown = free[source], describe(source) + (f".{name}" if name else "")
-            if name is None and type(value) not in _CONTAINERS:
+            target, shown = free[source], describe(source) + (f".{name}" if name else "")
+            if name is None and type(target) not in _CONTAINERS:
                 raise CannotKeep(f"a write to {shown}")
-            if reads.depend_on(value, name):
-                raise CannotKeep(
-                    f"a write to {shown}, which the call reads too\n"
-                    "  hint: if it is a cache, call the program once before you save it"
-                )
+            yield Write(target, name, shown)
+
+
+def check_writes(calls: Sequence[Lifted]) -> None:
+    """Raise CannotKeep if a call of a file reads what one of them writes to a stand-in."""
+    for write in (write for call in calls for write in call.writes):
+        if any(call.reads.depend_on(write.target, write.attribute) for call in calls):
+            raise CannotKeep(
+                f"a write to {write.shown}, which the program reads too\n"
+                "  hint: if it is a cache, call the program once before you save it"
+            )
 
 
 def _target(effect: Effect) -> Recipe:

@@ -14,7 +14,7 @@ from ..artifact.codec import Json, Writer
 from ..devices import counted_device
 from ..errors import CannotKeep
 from ..guards.source import Global
-from .lifting import Lifted
+from .lifting import Lifted, check_writes
 from .program import EMPTY, Names
 
 __all__ = ["ProgramValues"]
@@ -29,9 +29,11 @@ class ProgramValues:
         self._others: dict[str, Any] = {}
         self._targets: dict[str, type] = {}
         self._mutated: set[int] = set()  # ids of tensors
+        self._calls: list[Lifted] = []
 
     def add(self, lifted: Lifted) -> None:
         """Add the values that one call reads."""
+        self._calls.append(lifted)
         for source, value in lifted.values.items():
             at = lifted.renamed[source]
             if isinstance(value, torch.Tensor):
@@ -47,6 +49,7 @@ class ProgramValues:
     def data(self, writer: Writer, weights: bool) -> tuple[dict[str, Json], dict[str, bytes]]:
         """Return the parts of artifact.json, and the files."""
         self._check_memory()
+        check_writes(self._calls)
         files, described = dict[str, bytes](), []
         for number, (tensor, names) in enumerate(self._tensors.values()):
             file = f"tensors/{number}"

@@ -158,6 +158,20 @@ def test_writes_that_calls_read_are_refused(tmp_path, kind):
         load(tmp_path / "f", written_and_read(kind), torch.ones(2))
 
 
+def test_writes_of_one_call_that_another_reads_are_refused(tmp_path):
+    class Keeps(Block):
+        def forward(self, x, reads=False):
+            if reads:
+                return x if self.cache is None else x + self.cache
+            self.cache = x
+            return x * 2
+
+    x = torch.ones(2)
+    assert load(tmp_path / "f", Keeps(), x)(x).tolist() == [2.0, 2.0]
+    with pytest.raises(CannotKeep, match="a write to self.cache"):
+        load(tmp_path / "f", Keeps(), (x,), (x, True))
+
+
 def test_writes_that_no_call_reads_are_left_to_the_file(tmp_path):
     class Writes(Block):
         def forward(self, x):
