@@ -15,7 +15,8 @@ STORED = (
     "codegen.plan errors "
     "frame.handle frame.native frame.tag graph.autocast_mode guards.guard guards.kinds "
     "guards.source options records runtime.load runtime.native runtime.store spec symbols.size "
-    "trace.entry_state trace.residual.template trace.residual_calls trace.result"
+    "trace.entry_state trace.residual.template trace.residual_calls "
+    "trace.residual_torch_calls trace.result"
 )
 COMPILER = (
     "autograd.decompose autograd.recording codegen.rendering compile diagnostics graph.builder "

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.graph.autocast_mode import read_autocast
 from jitmagic.guards.state import read_autocast_details
-from jitmagic.trace.residual_calls import bring_thread_to
+from jitmagic.trace.residual_torch_calls import bring_thread_to
 
 from . import inputs
 from .program import BACKWARDS, load

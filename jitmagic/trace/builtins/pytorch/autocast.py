@@ -18,7 +18,7 @@ from ....compat.flags import is_autocast_available, privateuse1_name
 from ....graph.autocast_mode import DEVICES
 from ....guards.guard import AutocastDetails
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...residual_calls import bring_thread_to
+from ...residual_torch_calls import bring_thread_to
 from ...values.base import Machine, Value
 from ...values.contexts.contexts import set_at_exit
 from ..registry import calls, handles

@@ -27,7 +27,7 @@ from ....lazy_dataclass import dataclass, replace
 from ...breaks import GraphBreak
 from ...effects import EffectLog
 from ...region import RegionBuilder
-from ...residual_calls import register_hook
+from ...residual_torch_calls import register_hook
 from ...result import Effect, Perform
 from ..base import Builder, Machine, ObservedError, Value
 from ..objects.operators import is_none

@@ -19,7 +19,7 @@ from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles
 from ...graph_notes import GraphNotes
-from ...residual_calls import as_inference_tensor, with_class
+from ...residual_torch_calls import as_inference_tensor, with_class
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..tensor_base import TensorBase

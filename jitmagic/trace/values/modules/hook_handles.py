@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch.utils.hooks import RemovableHandle
 
 from ...builtins.registry import handles
-from ...residual_calls import take_hook_number
+from ...residual_torch_calls import take_hook_number
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue

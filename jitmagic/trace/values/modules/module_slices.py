@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ...residual_calls import advanced, sequential_of
+from ...residual_calls import advanced
+from ...residual_torch_calls import sequential_of
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.iterators import SequenceIterator

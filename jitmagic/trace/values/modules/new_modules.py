@@ -14,7 +14,7 @@ import torch
 
 from ...breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ...builtins.registry import handler_of, handles
-from ...residual_calls import bare_module
+from ...residual_torch_calls import bare_module
 from ...result import Effect, Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue

@@ -26,7 +26,7 @@ from ....guards.source import Source
 from ....symbols.size import Size, value_of
 from ....torch_types import AnyFunction
 from ...breaks import GraphBreak, NumpyCall, UncertainStrides
-from ...residual_calls import number_scalar
+from ...residual_torch_calls import number_scalar
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, TupleValue

@@ -23,7 +23,7 @@ from ....graph.node_meta import device_of
 from ....lazy_dataclass import dataclass, replace
 from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
-from ...residual_calls import require_grad
+from ...residual_torch_calls import require_grad
 from ...result import Perform
 from ..base import Builder, CannotRebuild, Machine
 from ..tensor_base import TensorBase

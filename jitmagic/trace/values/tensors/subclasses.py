@@ -35,7 +35,7 @@ from ....symbols.context import Specialize
 from ....symbols.size import Size
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
-from ...residual_calls import bump_version
+from ...residual_torch_calls import bump_version
 from ...result import Perform, Recipe, WrapperPart
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import entries_of_live
