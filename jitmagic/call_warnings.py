@@ -55,6 +55,7 @@ class CallWarning:
 
 _shown_once: set[str] = set()  # texts
 _shown_lock = threading.Lock()
+_flag_lock = threading.RLock()  # of torch's flag, which is one for all threads
 
 
 def note_shown(text: str) -> bool:
@@ -102,13 +103,19 @@ def noted_warnings() -> Iterator[list[CallWarning]]:
 
 @contextmanager
 def warning_always(is_on: bool) -> Iterator[None]:
-    """Set `torch.set_warn_always` in the block."""
+    """Set `torch.set_warn_always` in the block, unless another thread is in such a block for long:
+    threads that overlap would restore what the other has set.
+    """
+    if not _flag_lock.acquire(timeout=1.0):
+        yield
+        return
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(is_on)
     try:
         yield
     finally:
         torch.set_warn_always(before)
+        _flag_lock.release()
 
 
 def module_of_file(filename: str) -> ModuleType:

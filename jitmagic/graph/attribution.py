@@ -41,6 +41,7 @@ from .symbolic.sym_node import sizes_in, with_hints
 
 __all__ = ["Attribution", "LineOfSizes", "Silence", "call_from"]
 
+_FROM_CPP = "(Triggered internally at "  # which torch adds to warnings of C++ code
 _CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 
 
@@ -93,7 +94,9 @@ def call_from(
         made = call(function, args, kwargs)
     if caught:
         varies |= next(sizes_in((args, kwargs)), None) is not None
-        found = _repeated(call, function, (args, kwargs), caught)
+        found = caught
+        if any(_FROM_CPP in one.text for one in caught):
+            found = _repeated(call, function, (args, kwargs), caught)
         show_warnings(replace(one, varies=varies) for one in found)
     return made
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from jitmagic.call_warnings import warning_always
 from tests.processes import run_forked
 
 HELPER = """
@@ -129,3 +132,17 @@ def test_a_text_that_names_varying_sizes_is_not_kept(processes: Processes) -> No
         eager, _ = processes.run("broadcast", how="eager", rows=rows)
         assert f"[{rows}, 8]" in eager[0][0]
         assert processes.run("broadcast", how="dynamic", rows=rows) == (eager, True)
+
+
+def test_threads_leave_torchs_flag_as_it_was():
+    def flip():
+        for _ in range(2000):
+            with warning_always(True), warning_always(False):
+                pass
+
+    threads = [threading.Thread(target=flip) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not torch.is_warn_always_enabled()
