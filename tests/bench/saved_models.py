@@ -56,12 +56,13 @@ def _save(name: str, folder: str) -> None:
     grad = torch.enable_grad if name == "nb_pinn_burgers" else torch.no_grad
     with grad():
         compiled = jitmagic.jit(program, fullgraph=True, options={"keep": "compiled"})
-        results = []
-        for call in calls:  # before the model is saved: it may fill caches of its own
-            torch.manual_seed(3)
-            results.append(compiled(*call[0], **call[1]))
+        compiled(*args, **kwargs)  # the model may fill caches of its own
         example = tuple(args) if not kwargs else _by_name(program, args, kwargs)
         jitmagic.save(program, f"{folder}/model.jmz", example)
+        results = []
+        for call in calls:  # from the state that was saved: they may change it
+            torch.manual_seed(3)
+            results.append(compiled(*call[0], **call[1]))
     torch.save((calls, results), f"{folder}/results.pt")
 
 
