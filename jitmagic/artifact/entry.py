@@ -20,8 +20,8 @@ from ..bytecode import FrameSnapshot
 from ..call_warnings import CallWarning, raises_warnings
 from ..errors import CannotKeep, UserLine
 from ..frame.handle import Handle
-from ..frame.ledger import EntryForm, Variant
-from ..frame.native import Entry, GuardProgram, lower_guards
+from ..frame.ledger import Variant
+from ..frame.native import Entry, EntryForm, GuardProgram, lower_guards
 from ..guards.guard import Guard
 from ..guards.source import Source
 from ..lazy_dataclass import dataclass
@@ -198,11 +198,8 @@ def bound_entry(
     form = EntryForm(
         reader.read(result["sources"]), reader.read(result["template"]), result["run"] is not None
     )
-    program, registers = _program(guards, (*form.sources, *form.template.sources), snapshot)
-    inputs, read_again = registers[: len(form.sources)], registers[len(form.sources) :]
-    run = reader.read(result["run"]) if form.has_graph else _no_graph
-    shape = form.template.with_registers(read_again)
-    return Entry(program, run, inputs if form.has_graph else (), shape, hooked), form
+    program, registers = _program(guards, form.wanted, snapshot)
+    return form.entry(program, reader.read(result["run"]), registers, hooked), form
 
 
 def _program(
@@ -227,8 +224,3 @@ def _warning(
         raise Mismatch(f"the filters of this process make {category.__qualname__} an error")
     file = reader.code.co_filename if name is None else name
     return CallWarning(category(text), file, lineno, is_once)
-
-
-def _no_graph() -> tuple[object, ...]:
-    """Stand in for the executable of a frame that computes nothing."""
-    return ()

@@ -19,10 +19,11 @@ from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..errors import Unsupported
 from ..frame.eager import eager_entry
 from ..frame.handle import Handle
-from ..frame.ledger import EntryForm, Variant
+from ..frame.ledger import Variant
 from ..frame.locked_frames import RetryEager, while_held
 from ..frame.native import (
     Entry,
+    EntryForm,
     GuardProgram,
     TimedGraph,
     continue_with,
@@ -251,17 +252,14 @@ def make_entry(
     """
     alone = handle.resume_line is not None and handle.flat.release is not None
     template = template_of(traced) if traced.lock is None and not alone else None
-    sources = traced.sources
     if template is not None:
-        wanted = (*sources, *template.sources)
-        steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
         # Sources that guards have read are not read again for the graph or the result.
-        inputs, read_again = registers[: len(sources)], registers[len(sources) :]
-        shape = template.with_registers(read_again)
-        called = run if run is not None else _no_graph
-        entry = Entry(GuardProgram(steps), called, inputs if run else (), shape, False)
+        form = EntryForm(traced.sources, template, run is not None)
+        steps, registers = lower_guards(
+            traced.guards, form.wanted, snapshot.globals, snapshot.builtins
+        )
+        entry = form.entry(GuardProgram(steps), run, registers)
         entry.mutates = not can_start_over(traced)  # eager must not repeat a graph that raised
-        form = EntryForm(sources, template, run is not None)
         entry.notes = _variant_of(handle, traced, record, form)
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
@@ -304,11 +302,6 @@ def residual_function(
         renamed,
     )
     return emit(traced, handle.flat, graph, scope)
-
-
-def _no_graph() -> tuple[object, ...]:
-    """Stand in for the executable of a frame that computes nothing."""
-    return ()
 
 
 def _variant_of(

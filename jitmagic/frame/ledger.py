@@ -40,11 +40,11 @@ from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place
 from ..torch_types import Values
 from .library import LibraryFunction
-from .native import Dispatcher, Entry, ModuleCall
+from .native import Dispatcher, Entry, EntryForm, ModuleCall
 from .never_hooked import users_line
 from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
 
-__all__ = ["Comparable", "EntryForm", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before their second call
 _LONGEST_LOOP = 32  # consecutive values of an int that may be a loop's index
@@ -95,17 +95,6 @@ class Comparable:
 
     device: torch.device | None = None
     nbytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EntryForm:
-    """Says what the dispatcher calls the graph with, and how it makes the result (`template`: a
-    trace.residual.template.Template, which this package does not know).
-    """
-
-    sources: tuple[Source, ...]
-    template: Any
-    has_graph: bool
 
 
 @dataclass(eq=False, slots=True)

@@ -10,11 +10,13 @@ alive, and holds everything else weakly where possible.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ..extension import check_build, native_missing
 from ..guards.guard import Guard
 from ..guards.kinds import KINDS, Step
 from ..guards.source import Source
+from ..lazy_dataclass import dataclass
 from ..torch_types import AnyFunction, Namespace
 
 try:
@@ -43,6 +45,7 @@ __all__ = [
     "Continue",
     "Dispatcher",
     "Entry",
+    "EntryForm",
     "GuardProgram",
     "ModuleCall",
     "Spread",
@@ -118,3 +121,33 @@ class _Lowering:
             step = ("SIZES", tuple(dict.fromkeys((*registers, *step[1]))), (*codes, *step[2]))
         self._relations = len(self.steps) if is_relation else -1
         self.steps.append(step)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryForm:
+    """Says what the dispatcher calls the graph with, and how it makes the result (`template`: a
+    trace.residual.template.Template, which this package does not know).
+    """
+
+    sources: tuple[Source, ...]
+    template: Any
+    has_graph: bool
+
+    @property
+    def wanted(self) -> tuple[Source, ...]:
+        """The sources that a call reads after the guards, which give them registers."""
+        return (*self.sources, *self.template.sources)
+
+    def entry(
+        self, program: GuardProgram, run: AnyFunction | None, registers: Any, hooked: bool = False
+    ) -> Entry:
+        """Return the entry; `registers` are those of `wanted`."""
+        count = len(self.sources)
+        shape = self.template.with_registers(registers[count:])
+        inputs = registers[:count] if self.has_graph else ()
+        return Entry(program, run or _no_graph, inputs, shape, hooked)
+
+
+def _no_graph() -> tuple[object, ...]:
+    """Stand in for the executable of a frame that computes nothing."""
+    return ()

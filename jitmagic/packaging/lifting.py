@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -166,21 +167,27 @@ class Reads:
     def __init__(
         self, snapshot: FrameSnapshot, dropped: Iterable[Guard], values: Iterable[Source]
     ) -> None:
-        self.of: dict[int, list[tuple[Source, ...]]] = {}
-        self._alive: list[object] = []  # whose ids are keys of `of`
-        for guard in dropped:
-            for source in _read_by(guard):
-                self._add(source, snapshot, only_identity=isinstance(guard, _OF_IDENTITY))
-        for source in values:
-            self._add(source, snapshot, only_identity=True)
+        self._snapshot, self._dropped, self._values = snapshot, tuple(dropped), tuple(values)
+        self._of: dict[int, list[tuple[Source, ...]]] = {}
+        self._alive: list[object] = []  # whose ids are keys of `_of`
 
-    def _add(self, source: Source, snapshot: FrameSnapshot, only_identity: bool) -> None:
+    @cached_property
+    def of(self) -> Mapping[int, list[tuple[Source, ...]]]:
+        """Read every place; only files with writes to stand-ins ask."""
+        for guard in self._dropped:
+            for source in _read_by(guard):
+                self._add(source, only_identity=isinstance(guard, _OF_IDENTITY))
+        for source in self._values:
+            self._add(source, only_identity=True)
+        return self._of
+
+    def _add(self, source: Source, only_identity: bool) -> None:
         steps: tuple[Source, ...] = ()
         for at in source.path():
             if steps or not only_identity:
                 with suppress(*UNREADABLE):
-                    self._alive.append(read_source(at, snapshot))
-                    self.of.setdefault(id(self._alive[-1]), []).append(steps)
+                    self._alive.append(read_source(at, self._snapshot))
+                    self._of.setdefault(id(self._alive[-1]), []).append(steps)
             is_identity_of_dict = only_identity and not steps and isinstance(at, InstanceDict)
             if isinstance(at, TypeOf) or is_identity_of_dict:
                 return  # no write changes the class of an object, or which dict has its attributes
