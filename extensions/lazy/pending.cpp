@@ -16,6 +16,16 @@ struct KeyAccess : c10::TensorImpl {
   static c10::DispatchKeySet c10::TensorImpl::* member() { return &KeyAccess::key_set_; }
 };
 
+bool c10::StorageImpl::* refuses_reads();
+
+// Only an explicit instantiation may name a private member. clear_data_ptr_access_error_msg_(), which resets this one,
+// came after torch 2.11.
+template <bool c10::StorageImpl::* Member>
+struct PrivateMember {
+  friend bool c10::StorageImpl::* refuses_reads() { return Member; }
+};
+template struct PrivateMember<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
 void remove_key(c10::TensorImpl* impl) {
   auto& keys = impl->*KeyAccess::member();
   keys = keys.remove(KEY);
@@ -47,8 +57,8 @@ PendingStorage::~PendingStorage() {
 void PendingStorage::fill(c10::Storage source, const Layout& layout) {
   c10::DataPtr data = source.set_data_ptr(c10::DataPtr(nullptr, layout.device));
   set_nbytes(source.nbytes());
-  set_data_ptr_noswap(std::move(data));
-  clear_data_ptr_access_error_msg_();
+  this->*refuses_reads() = false;
+  set_data_ptr_noswap(std::move(data));  // reads that flag
   is_pending = false;
   for (PendingTensor* tensor : tensors) tensor->settle();
   tensors.clear();

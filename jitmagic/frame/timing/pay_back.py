@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from types import CellType
 from typing import Any
 
@@ -49,6 +49,7 @@ _WITH_BACKWARD = 3.0  # times the forward
 # Seconds of such calls that are likely to come, besides as many as there were.
 _TO_COME = 2.0
 _COUNTING = 50e-6  # seconds that `_counting` took on it
+_DEPTH, _TENSORS = 3, 64  # of containers, and of what is looked at in each
 _SEVERAL = 4  # kinds of calls: sizes vary, and all of them count together
 
 
@@ -243,7 +244,18 @@ def _kind(values: Values) -> _Kind:
 
 
 def _tensors(values: Values) -> Iterator[torch.Tensor]:
-    return (value for value in values if type(value) is torch.Tensor)
+    """Return the tensors of a call, also those of `*args`, `**kwargs` and of a batch in a dict."""
+    return islice(_nested(values, _DEPTH), _TENSORS)
+
+
+def _nested(values: Iterable[object], depth: int) -> Iterator[torch.Tensor]:
+    for value in islice(values, _TENSORS):
+        if type(value) is torch.Tensor:
+            yield value
+        elif depth and isinstance(value, (tuple, list)):
+            yield from _nested(value, depth - 1)
+        elif depth and isinstance(value, dict):
+            yield from _nested(dict.values(value), depth - 1)
 
 
 def _same(first: object, second: object) -> bool:
