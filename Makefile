@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
+NATIVE := $(shell find extensions jitmagic/include -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
 .PHONY: demo check rules test compat browser asan bench ecosystem docs lint build wheels clean
 .DELETE_ON_ERROR:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import time
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import partial
 from importlib import import_module
@@ -168,18 +171,37 @@ def show(line: str) -> None:
     print(f"{line}\n", end="", flush=True)  # whole lines from several threads
 
 
-def unfit_names() -> str:
-    """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses.
-
-    The table is imported without the package, whose import needs the extensions.
+@contextmanager
+def without_extensions() -> Iterator[None]:
+    """Let modules of jitmagic be imported in the block without the package, which needs the
+    extensions.
     """
     package = sys.modules["jitmagic"] = ModuleType("jitmagic")
     package.__path__ = [str(ROOT / "jitmagic")]
     try:
-        return import_module("jitmagic.compat").check_names(everything=True)
+        yield
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "jitmagic"]:
             del sys.modules[name]
+
+
+def unfit_names() -> str:
+    """Return one line if torch is newer than all tested ones or lacks names that jitmagic uses."""
+    with without_extensions():
+        return import_module("jitmagic.compat").check_names(everything=True)
+
+
+def compile_objects(cxx: str, folder: Path) -> None:
+    """Compile what kernels are linked with to `folder`; on a failure, each cache compiles it."""
+    with without_extensions():
+        jobs = import_module("jitmagic.runtime.toolchain").prebuild(cxx, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _, command in jobs]
+    for (file, _), compiler in zip(jobs, running, strict=True):
+        if compiler.wait():
+            file.unlink(missing_ok=True)
+            show(f"{file.name} is not compiled ahead")
 
 
 class BuildUnits(build_ext):
@@ -195,6 +217,12 @@ class BuildUnits(build_ext):
         super().finalize_options()
         self.force = True  # link anew; _is_stale decides what is compiled
         self.parallel = True
+
+    def run(self) -> None:
+        super().run()
+        if MODE is OPTIMIZE:  # sanitized kernels are linked with what is sanitized too
+            package = Path(self.get_ext_fullpath("jitmagic._runtime")).parent
+            compile_objects(self.compiler.compiler_cxx[0], package / "runtime" / "objects")
 
     def build_extensions(self) -> None:
         (version,) = {add_torch(ext) for ext in self.extensions}

@@ -20,9 +20,10 @@ from ..frame.declared_dynamic import declared_numbers, dynamic_dims, marked_stat
 from ..frame.handle import Handle
 from ..frame.never_hooked import is_library_file
 from ..graph.node_meta import lines_of
-from ..guards.guard import InRange, ValueEquals
+from ..guards.check import is_number
+from ..guards.guard import ValueEquals
 from ..guards.read import UNREADABLE, read_source
-from ..guards.source import Argument, Source
+from ..guards.source import Argument, Length, Source
 from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
@@ -55,14 +56,20 @@ def trace_frame(
 
 
 def note_numbers(handle: Handle, traced: Trace) -> bool:
-    """Note the numbers that a trace has read, so that the next one knows which of them a scheduler
-    changes; return whether that is worth the wait: not if there are none, nor a second time.
+    """Note the numbers that a trace has read and the ledger did not know, so that the next trace
+    finds which of them a scheduler changes; return whether there are any.
     """
-    if handle.ledger.noted:
-        return False
-    numbers = (guard for guard in traced.guards if isinstance(guard, ValueEquals | InRange))
-    handle.ledger.noted = tuple(numbers)
-    return bool(handle.ledger.noted)
+    known = {guard.source for guard in handle.ledger.noted}
+    numbers = tuple(
+        guard
+        for guard in traced.guards
+        if isinstance(guard, ValueEquals)
+        and is_number(guard.value)
+        and not isinstance(guard.source, Length)
+        and guard.source not in known
+    )
+    handle.ledger.noted += numbers
+    return bool(numbers)
 
 
 def trace_statically(

@@ -286,8 +286,8 @@ class Handle:
         terms.write_to(recording)
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, Postponed):
-            self.ledger.begun -= 1
-            self.pay_back.is_costly = True
+            self.ledger.postpone(snapshot)
+            self.pay_back.postpone(terms)
             return False
         self.pay_back.forget()
         if isinstance(result, PendingBuild):

@@ -43,6 +43,7 @@ from .library import LibraryFunction
 from .native import Dispatcher, Entry, EntryForm, ModuleCall
 from .never_hooked import users_line
 from .per_call_growth import Guards, differing_loops, grown_int, grown_size, int_step
+from .timing.reached_numbers import reached_numbers
 
 __all__ = ["Comparable", "GrowthQuery", "Lazy", "Ledger", "Variant", "why_not"]
 
@@ -155,7 +156,7 @@ class Ledger:
         self.speculates = True  # whether new variants speculate on data-dependent branches
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries made since it was tagged
-        self.noted: tuple[Any, ...] = ()  # guards of the numbers that an eager call has read
+        self.noted: tuple[ValueEquals, ...] = ()  # the numbers that an eager call has reached
         self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
         self._resized: WeakKeyDictionary[FrameSnapshot, list[Entry]] = WeakKeyDictionary()
@@ -196,6 +197,11 @@ class Ledger:
         entry.notes.inlined = tuple(dict.fromkeys(callee.label for callee in callees))
         for callee in callees:
             callee.ledger.inlined_in[self._dispatcher.owner.label] = None
+
+    def postpone(self, snapshot: FrameSnapshot) -> None:
+        """Take back a compile that was begun, and note the numbers that later calls may change."""
+        self.begun -= 1
+        self.noted = self.noted or reached_numbers(snapshot)
 
     def forget(self) -> None:
         """Reset the counters; the dispatcher owns the entries."""

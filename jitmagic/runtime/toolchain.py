@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass
 from . import precompiled
 from .compilers import run
-from .linking import LINKED_AS, link_commands
+from .linking import LINKED_AS, compiled_object, link_commands, object_file, processors_here
 from .memory_loading import Image, ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
@@ -44,6 +45,7 @@ __all__ = [
     "library_image",
     "linked_with",
     "missing_objects",
+    "prebuild",
 ]
 
 _FLAGS = (
@@ -60,6 +62,7 @@ _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codege
 _PRODUCTS = re.compile(
     r"^#include <jitmagic/(?:gemm|chain|attention|dequantised)\.h>$", re.MULTILINE
 )
+_OBJECTS = ("jitmagic/products.cpp",)
 SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes, more than a library takes
 
@@ -115,8 +118,8 @@ def linked_with(text: str) -> tuple[str, ...]:
     """Return the sources to link with a text: the tiles of matrix products. They take longer to
     compile than most texts and are the same for all.
     """
-    # One product: 0.15 s instead of 0.73 s of compile; the object takes 0.85 s once per machine.
-    return ("jitmagic/products.cpp",) if _PRODUCTS.search(text) else ()
+    # One product: 0.15 s instead of 0.73 s of compile; the object takes 0.85 s, once (linking.py).
+    return _OBJECTS if _PRODUCTS.search(text) else ()
 
 
 class Library:
@@ -295,7 +298,7 @@ def missing_objects(texts: Iterable[str], target: Target, store: Store) -> tuple
     return tuple(
         name
         for name, users in needed.items()
-        if store.get(_key(_source(name), target), ".o") is None
+        if _found_object(name, _key(_source(name), target), target, store) is None
         and not all(is_built(text, target, store) for text in users)
     )
 
@@ -312,10 +315,27 @@ def build_object(
     source = _source(name)
     key = _key(source, target)
     with _object_lock:
-        if (data := store.get(key, ".o")) is None:
+        if (data := _found_object(name, key, target, store)) is None:
             data = _compile(_Compile(source, target, seconds, cancel, None, slots), store)
             store.put(key, ".o", data)
     return data
+
+
+def _found_object(name: str, key: str, target: Target, store: Store) -> bytes | None:
+    """Return an object that was compiled with jitmagic or is in the cache."""
+    found = compiled_object(name, _headers_key(), target)
+    return store.get(key, ".o") if found is None else found
+
+
+def prebuild(cxx: str, folder: Path) -> list[tuple[Path, list[str]]]:
+    """Return the objects to compile when jitmagic is installed to `folder`, with their commands."""
+    headers, output = header_folder(), ("-c",)
+    found = []
+    for name, row in product(_OBJECTS, processors_here()):
+        file, source = object_file(name, _headers_key(), row, folder), _source(name)
+        paths = str(headers), [str(headers / name)], str(file)
+        found.append((file, build_command(cxx, source, *paths, output, row.flags)))
+    return found
 
 
 def _source(name: str) -> str:

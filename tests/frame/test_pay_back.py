@@ -169,6 +169,24 @@ def test_calls_with_the_same_tensors_are_a_measurement() -> None:
 
 
 @pytest.mark.usefixtures("costly")
+@pytest.mark.parametrize("pass_on", ["*args", "**kwargs", "dict"])
+def test_tensors_in_containers_are_compared_too(pass_on: str) -> None:
+    ways: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
+        "*args": (lambda *args: args[0].sin(), lambda tagged, x: tagged(x)),
+        "**kwargs": (lambda **kwargs: kwargs["x"].sin(), lambda tagged, x: tagged(x=x)),
+        "dict": (lambda batch: batch["x"][0].sin(), lambda tagged, x: tagged({"x": [x]})),
+    }
+    program, call = ways[pass_on]
+    tagged, x = jitmagic.jit(program, options=AUTO), torch.randn(3)
+    call(tagged, x)
+    call(tagged, torch.randn(3))
+    assert variants(tagged) == 0
+    call(tagged, x)
+    call(tagged, x)
+    assert variants(tagged) == 1
+
+
+@pytest.mark.usefixtures("costly")
 def test_who_asks_for_a_compile_gets_it_at_once(gate: threading.Event) -> None:
     tagged = jitmagic.jit(lambda x: (x * 2).sin(), options=AUTO)
     jitmagic.aot(tagged)(torch.randn(3))
@@ -329,6 +347,36 @@ def test_a_number_that_a_scheduler_changes_is_an_input_of_the_first_variant() ->
         assert jitmagic.wait(120)
         handle_of(tagged).pay_back.is_wanted = False
     assert variants(tagged) == 1
+
+
+@pytest.mark.usefixtures("costly")
+def test_numbers_of_an_optimizer_are_known_before_the_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    traces: list[object] = []
+    trace_frame = pipeline.trace_frame
+    monkeypatch.setattr(
+        pipeline, "trace_frame", lambda *given: traces.append(given) or trace_frame(*given)
+    )
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=50)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    tagged = jitmagic.jit(step, options=AUTO)
+    for _ in range(8):
+        tagged(torch.randn(3, 4))
+        schedule.step()
+        assert jitmagic.wait(120)
+        handle_of(tagged).pay_back.is_wanted = False
+    assert variants(tagged) == 1
+    assert len(traces) == 1
 
 
 @pytest.mark.usefixtures("costly")

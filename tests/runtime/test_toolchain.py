@@ -15,10 +15,11 @@ import torch
 import jitmagic
 from jitmagic.devices.cpu import _compilers
 from jitmagic.errors import ToolchainError
+from jitmagic.runtime import linking, toolchain
 from jitmagic.runtime.compilers import run
 from jitmagic.runtime.memory_loading import load_image
 from jitmagic.runtime.store import Store
-from jitmagic.runtime.toolchain import build_library, header_folder
+from jitmagic.runtime.toolchain import build_library, header_folder, linked_with
 
 from .processes import is_alive
 
@@ -217,6 +218,23 @@ def test_kernels_of_dropped_functions_are_unloaded(program, target, tmp_path):
         del run, made
         gc.collect()
         assert _mapped() == before
+
+
+@pytest.mark.parametrize("program", [_product, _chain])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_products_are_linked_with_an_object_of_the_installation(
+    program, is_installed, target, tmp_path, monkeypatch
+):
+    name = linked_with("#include <jitmagic/gemm.h>\n")[0]
+    installed = linking.compiled_object(name, toolchain._headers_key(), target)
+    if is_installed and installed is None:
+        pytest.skip("setup.py compiled no object for these headers and this machine's registers")
+    if not is_installed:
+        monkeypatch.setattr(toolchain, "compiled_object", lambda *known: None)
+    x = torch.randn(130, 512)
+    run = jitmagic.jit(program, options={"cache_dir": str(tmp_path), "keep": "compiled"})
+    torch.testing.assert_close(run(x), program(x), rtol=1e-4, atol=1e-3)
+    assert bool(list(tmp_path.rglob("*.o"))) is not is_installed
 
 
 def test_headers_are_where_generated_code_looks(target):

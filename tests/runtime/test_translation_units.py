@@ -102,6 +102,13 @@ exec {cxx} "$@"
 """
 
 
+@pytest.fixture
+def nothing_compiled_ahead(monkeypatch):
+    """No object of the installation is found."""
+    monkeypatch.setattr(toolchain, "compiled_object", lambda *known: None)
+
+
+@pytest.mark.usefixtures("nothing_compiled_ahead")
 def test_error_in_product_object_fails_the_source(target, tmp_path):
     cxx = tmp_path / "cxx"
     cxx.write_text(REFUSES_PRODUCTS.format(cxx=target.cxx))
@@ -194,6 +201,7 @@ def test_a_small_source_is_one_unit_and_a_long_one_is_shared_out(target):
     assert all(f"int {name}(" in u.text for u in long.units for name in u.symbols)
 
 
+@pytest.mark.usefixtures("nothing_compiled_ahead")
 def test_the_tiles_of_matrix_products_are_compiled_once(target, tmp_path, monkeypatch):
     def layers(x, w, v):
         for k in range(8):

@@ -59,8 +59,8 @@ class Terms:
 
     affordable: seconds that it may be expected to take; 0: it is only looked for on disk
     leaves_thread: what follows the trace runs on another thread
-    notes_numbers: if the trace reads numbers (a learning rate), the next call is compiled in place
-        of this one: those that a scheduler changes become inputs
+    notes_numbers: if the trace reads numbers that were not noted before (`reached_numbers`), the
+        next call is compiled in place of this one: those that a scheduler changes become inputs
     """
 
     affordable: float = float("inf")
@@ -117,6 +117,7 @@ class PayBack:
 
     is_costly: bool = False  # a compile of it was expected to be noticed
     is_wanted: bool = False  # the user waits for compiled code
+    has_noted: bool = False  # a trace has noted the numbers that it read
     _kinds: dict[_Kind, _Evidence] = field(default_factory=dict)
     _before: tuple[weakref.ref[torch.Tensor], ...] = ()
 
@@ -129,7 +130,13 @@ class PayBack:
         self.is_costly = True
         if not self._pays(values):
             return _ONLY_STORED if self._is_new(values) else None
-        return Terms(leaves_thread=has_free_processor(values), notes_numbers=True)
+        leaves = has_free_processor(values)
+        return Terms(leaves_thread=leaves, notes_numbers=not self.has_noted)
+
+    def postpone(self, terms: Terms) -> None:
+        """Count the calls from now on: a compile on these terms was put off."""
+        self.is_costly = True
+        self.has_noted |= terms.notes_numbers
 
     def run(self, run: Callable[[], object], values: Values) -> object:
         """Run a call as eager and count it."""
@@ -148,7 +155,7 @@ class PayBack:
     def forget(self) -> None:
         """Start over: a compile has begun, or everything compiled was dropped."""
         self._kinds.clear()
-        self._before, self.is_wanted = (), False
+        self._before, self.is_wanted, self.has_noted = (), False, False
 
     def _is_repeated(self, values: Values) -> bool:
         """Return whether the call has the same tensors as the one before."""
