@@ -358,7 +358,7 @@ def test_numbers_of_an_optimizer_are_known_before_the_trace(
     monkeypatch.setattr(
         pipeline, "trace_frame", lambda *given: traces.append(given) or trace_frame(*given)
     )
-    net = nn.Linear(4, 4)
+    net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=50)
 
