@@ -1,4 +1,4 @@
-// ExecutableTemplate: a Plan for all sizes (executor/sized_program.h).
+// ExecutableTemplate: a Plan for all sizes (executor/sized_program.h). CalledTemplate: a function that makes executables.
 
 #include "plan.h"
 #include "sized_program.h"
@@ -60,6 +60,34 @@ void plan_template_dealloc(PyObject* object) {
 
 PyTypeObject executable_template_type;
 
+struct CalledTemplate : Template {
+  PyObject* function;
+};
+
+PyObject* call_function(PyObject* object, Values values) {
+  THPObjectPtr known(tuple_of(values));
+  PyObject* made = known ? PyObject_CallOneArg(reinterpret_cast<CalledTemplate*>(object)->function, known) : nullptr;
+  if (!made) throw python_error();
+  return made;
+}
+
+PyObject* called_template_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* function;
+  if (!PyArg_ParseTuple(args, "O:CalledTemplate", &function)) return nullptr;
+  auto* self = reinterpret_cast<CalledTemplate*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->make = call_function;
+  self->function = Py_NewRef(function);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void called_template_dealloc(PyObject* object) {
+  Py_XDECREF(reinterpret_cast<CalledTemplate*>(object)->function);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject called_template_type;
+
 }  // namespace
 
 bool register_plan_template(PyObject* module) {
@@ -69,7 +97,12 @@ bool register_plan_template(PyObject* module) {
       "program has Registers, or a constant is a tuple of them, the numbers are those of `sizes`, a SizeProgram. "
       "`otherwise(values)` is what an Executable calls when an input listed in `aligned` is not.",
       sizeof(ExecutableTemplate), plan_template_new, plan_template_dealloc);
-  return PyModule_AddType(module, &executable_template_type) == 0;
+  called_template_type = template_type_of(
+      "jitmagic._runtime.CalledTemplate",
+      "CalledTemplate(function): makes what `function(values)` returns, a tuple of ints to an executable.",
+      sizeof(CalledTemplate), called_template_new, called_template_dealloc);
+  return PyModule_AddType(module, &executable_template_type) == 0 &&
+         PyModule_AddType(module, &called_template_type) == 0;
 }
 
 }  // namespace jitmagic

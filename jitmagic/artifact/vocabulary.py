@@ -25,6 +25,7 @@ from ..symbols.interval import Interval
 from ..symbols.size import DataSize, OffsetOf, SizeOf, StrideOf
 from ..trace.residual.template import Template
 from ..trace.result import GraphInput
+from ..trace.varying.origins import Count, DrawnNumber, InputNumber, KnownCount
 
 __all__ = ["vocabulary"]
 
@@ -44,6 +45,7 @@ _OTHERS: tuple[type, ...] = (
         ModulePath,
         NameFact,
     ),
+    *(Count, DrawnNumber, InputNumber, KnownCount),
     *(OffsetOf, ReplayInput, SizeOf, StateFacts, Step, StrideOf, Target, Template, TensorSpec),
     *(
         ReplayModes,

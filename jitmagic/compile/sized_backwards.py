@@ -154,9 +154,8 @@ class SizedBackward:
         template = self._templates.template(values, record)
         if template is None:
             return self._builders.graph(self._concrete(values), "backward", record, True)
-        if template.is_native:
-            add_template(self.run, checks((template.predicates,)), template.plan)
-        return template.instantiate(values)
+        add_template(self.run, checks((template.predicates,)), template.plan)
+        return template.plan.at(values)
 
     def _concrete(self, values: SizeTuple) -> GraphModule:
         return graph_at(self._graph, _known(self._within, values))

@@ -48,7 +48,7 @@ from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
 from .graph_passes import edit_joint, edit_parts
 from .sized_backwards import BackwardAhead, Builders, SizedBackwards, SizedGraphs
-from .template import SizeTuple, Template, Templates
+from .template import SizeTuple, Templates
 
 __all__ = ["BuiltExecutable", "SizedJoint", "check_results", "places_among"]
 
@@ -171,15 +171,16 @@ class SizedJoint:
         """
         templates = [part.forward.template(values, record) for part in self._parts]
         forwards = [
-            self._alone(part, values, record) if template is None else _forward(template, values)
+            self._alone(part, values, record) if template is None else template.plan
             for part, template in zip(self._parts, templates, strict=True)
         ]
         whole = self._assembled(forwards, inputs)
         run = whole.at(values) if isinstance(whole, SizeTemplate) else whole
         there = [template for template in templates if template is not None]
         predicates = (self.predicates, *(template.predicates for template in there))
-        is_native = len(there) == len(templates) and all(one.is_native for one in there)
-        template = whole if is_native and isinstance(whole, SizeTemplate) else None
+        template = None
+        if isinstance(whole, SizeTemplate) and len(there) == len(templates):
+            template = whole
         return BuiltExecutable(run, template, predicates)
 
     def _alone(self, part: _Part, values: SizeTuple, record: Recording) -> Executable:
@@ -236,10 +237,6 @@ def _shown(parts: Partition, known: dict[Expr, int]) -> Partition:
 def _shown_joint(joint: Joint, known: dict[Expr, int]) -> Joint:
     """Return the joint graph at this call's sizes, for people too."""
     return replace(joint, module=graph_at(joint.module, known))
-
-
-def _forward(template: Template, values: SizeTuple) -> SizeTemplate | Executable:
-    return template.plan if template.is_native else template.instantiate(values)
 
 
 def check_results(gm: GraphModule, joint: Joint) -> None:

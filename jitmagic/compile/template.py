@@ -25,13 +25,11 @@ from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
 from ..records import LazyPayload, Recording
-from ..runtime.cudagraph import with_cuda_graphs
 from ..runtime.load import Loaded, load_template
 from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
-from ..torch_types import Executable
 from .graph_passes import edit_loops
 from .profiler_names import call_places, titles_of
 
@@ -87,29 +85,14 @@ def for_all_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Loaded kernels and the plan that launches them, for all sizes that pass `predicates`.
-
-    `replays` wraps the executable of one size tuple in a CUDA graph, which is recorded for that
-    tuple alone; None without CUDA graphs.
-    """
+    """Loaded kernels and the plan that launches them, for all sizes that pass `predicates`."""
 
     plan: SizeTemplate
     predicates: Predicates
-    replays: Callable[[Executable, SizeTuple], Executable] | None = None
 
     def holds(self, values: SizeTuple) -> bool:
         """Return whether the template is valid for these values of its symbols, in their order."""
         return self.predicates.holds_for(values)
-
-    def instantiate(self, values: SizeTuple) -> Executable:
-        """Return the executable for inputs of these sizes, which must pass `holds`."""
-        run: Executable = self.plan.at(values)
-        return run if self.replays is None else self.replays(run, values)
-
-    @property
-    def is_native(self) -> bool:
-        """Return whether `plan` alone makes executables for other sizes."""
-        return self.replays is None
 
 
 class Templates:
@@ -248,12 +231,7 @@ def compile_template(
             stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, files=loaded.files))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
-    graph_pool, plans = loaded.graph_pool, PlanTemplate(plan, predicates.symbols)
-
-    def replays(run: Executable, values: SizeTuple) -> Executable:
-        return with_cuda_graphs(run, plans.plan(values), graph_pool)
-
-    return Template(loaded.plan, predicates, None if graph_pool is None else replays)
+    return Template(loaded.plan, predicates)
 
 
 def _shown(

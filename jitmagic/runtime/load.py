@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ..budget import check, left, stopped
-from ..codegen.plan import KernelSource, Plan
+from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..construction import made_by
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
@@ -34,6 +34,7 @@ from .native import (
     CudaEntry,
     KernelEntry,
     SizeTemplate,
+    called_template,
     executable_template,
     make_executable,
 )
@@ -68,7 +69,6 @@ class LoadedTemplate:
     plan: SizeTemplate
     cached: bool
     kernels: int
-    graph_pool: GraphPool | None = None  # limits the sizes that have CUDA graphs
     files: tuple[str, ...] = ()
 
 
@@ -131,9 +131,18 @@ def load_template(
 ) -> LoadedTemplate:
     """Load a plan with Sizes. `symbols` are in the order of their values; `images`: as `load`'s."""
     loaded = _loaded_template(plan, source, symbols, target, options, report, images)
-    graph_pool = GraphPool() if options.cuda_graphs and can_replay(plan) else None
+    if options.cuda_graphs and can_replay(plan):
+        loaded = replace(loaded, plan=_recorded_at(loaded.plan, PlanTemplate(plan, tuple(symbols))))
     made_by(loaded.plan, "load_template", plan, source, tuple(symbols), target)
-    return replace(loaded, graph_pool=graph_pool)
+    return loaded
+
+
+def _recorded_at(template: SizeTemplate, plans: PlanTemplate) -> SizeTemplate:
+    """Return a template whose executables are replayed: each size tuple has its own CUDA graph."""
+    pool = GraphPool()
+    return called_template(
+        lambda values: with_cuda_graphs(template.at(values), plans.plan(values), pool)
+    )
 
 
 def _loaded_template(

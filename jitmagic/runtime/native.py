@@ -50,6 +50,7 @@ __all__ = [
     "add_alone",
     "add_template",
     "by_sizes",
+    "called_template",
     "executable_template",
     "freed_results",
     "lower_plan",
@@ -149,6 +150,12 @@ def executable_template(
     made: SizeTemplate = runtime_module().ExecutableTemplate(
         program, constants, _owners(kernels), code.program(), aligned, fallback
     )
+    return made
+
+
+def called_template(make: Callable[[tuple[int, ...]], Executable]) -> SizeTemplate:
+    """Return a template whose executables a function makes."""
+    made: SizeTemplate = runtime_module().CalledTemplate(make)
     return made
 
 

@@ -27,6 +27,8 @@ def compare(
     if not eager.dtype.is_floating_point:
         assert equal(got, eager), where
         return
+    if eager.dtype.itemsize == 1:  # torch compares no floats of eight bits
+        got, eager = got.float(), eager.float()
     finite = isfinite(eager)
     special = [t.masked_fill(finite, 0) for t in (got, eager)]
     assert_close(*special, rtol=0, atol=0, equal_nan=True)

@@ -79,9 +79,11 @@ def test_kernels_compile_without_a_gpu(name, tmp_path):
     build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
 
 
-def test_float8_weights_compile_without_a_gpu(tmp_path):
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize(("n", "k"), [(256, 512), (32, 96)])
+def test_float8_weights_compile_without_a_gpu(n, k, rows, tmp_path):
     name = "groups of 32"
-    inputs = made_inputs(PROGRAMS[name], (8,), 256, 512, torch.bfloat16, torch.float8_e4m3fn)
+    inputs = made_inputs(PROGRAMS[name], (rows,), n, k, torch.bfloat16, torch.float8_e4m3fn)
     plan, source = made(name, *inputs)
     assert not any(isinstance(step, Call) for step in plan.steps), "no conversion by ATen"
     build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))

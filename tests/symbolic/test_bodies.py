@@ -66,7 +66,7 @@ def test_rows_of_one_step_ask_for_their_length_once(name):
     assert template.holds((6, 16)) and template.holds((900, 2)) and not template.holds((6, 17))
     for shape in [(6, 12), (6, 16), (5, 15), (40, 2), (3, 1 + 6)]:
         x = torch.randn(shape)
-        (result,) = template.instantiate(shape)(x)
+        (result,) = template.plan.at(shape)(x)
         torch.testing.assert_close(result, fn(x))
 
 
@@ -93,7 +93,7 @@ def test_few_columns_are_one_step_that_is_written_once(name):
         (x,) = make(*sizes)
         expected = COLUMNS[name](x)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for result, wanted in zip(template.instantiate(sizes)(x), expected, strict=True):
+        for result, wanted in zip(template.plan.at(sizes)(x), expected, strict=True):
             torch.testing.assert_close(result, wanted)
 
 
@@ -110,7 +110,7 @@ def test_a_number_of_elements_divides_as_a_constant_does(dtype):
         x = torch.randn(5, columns, dtype=dtype)
         x[0, 0], x[1, 1] = float("inf"), float("nan")
         x[2], x[3] = tiny, 1.0
-        quotient, mean = template.instantiate((5, columns))(x)
+        quotient, mean = template.plan.at((5, columns))(x)
         torch.testing.assert_close(quotient, x / columns, rtol=0, atol=0, equal_nan=True)
         assert mean[3] == 1 and torch.equal(mean[2], x[2].mean())
 
@@ -142,7 +142,7 @@ def test_a_long_step_with_room_for_all_of_a_row_is_written_once():
     for columns in (2, 5, 6):
         x = torch.randn(7, columns)
         assert template.holds((7, columns))
-        torch.testing.assert_close(template.instantiate((7, columns))(x)[0], cell(x))
+        torch.testing.assert_close(template.plan.at((7, columns))(x)[0], cell(x))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_rows_of_few_steps_are_written_beside_those_of_any(name, columns, steps)
     template = compiled(fn, lambda m, n: (torch.randn(m, n),), (6, columns))
     for length in range(2, 100):
         x = torch.randn(5, length)
-        (made,) = template.instantiate((5, length))(x)
+        (made,) = template.plan.at((5, length))(x)
         torch.testing.assert_close(made, fn(x))
 
 
@@ -186,7 +186,7 @@ def test_rows_of_any_length(name, values):
         if values:
             x = x.sign()
             x[1, shape[1] // 2] = x[-1, -1] = float("nan")
-        (result,) = template.instantiate(shape)(x)
+        (result,) = template.plan.at(shape)(x)
         torch.testing.assert_close(result, ROWS[name](x), equal_nan=True)
 
 
@@ -224,7 +224,7 @@ def test_positions_along_lanes_are_compared_by_how_many_are_below(name):
     template = compiled(BOUNDS[name], _tensor, (20, 60))
     for shape in [(20, 60), (2, 2), (3, 15), (70, 17), (33, 129)]:
         x = torch.randn(shape)
-        (made,) = template.instantiate(shape)(x)
+        (made,) = template.plan.at(shape)(x)
         assert torch.equal(made, BOUNDS[name](x))
 
 
@@ -258,7 +258,7 @@ def test_rows_that_begin_elsewhere(fn):
     template = compiled(fn, _tensor, (20, 60))
     for shape in [(20, 60), (2, 3), (7, 1000)]:
         x = torch.randn(shape)
-        (made,) = template.instantiate(shape)(x)
+        (made,) = template.plan.at(shape)(x)
         assert torch.equal(made, fn(x))
 
 
@@ -271,7 +271,7 @@ def test_coordinates_are_counted_from_row_to_row():
     template = compiled(turned, _tensor, (5, 6, 40))
     for shape in [(5, 6, 40), (2, 3, 4), (70, 200, 30)]:  # the last one by several threads
         x = torch.randn(shape)
-        (made,) = template.instantiate(shape)(x)
+        (made,) = template.plan.at(shape)(x)
         assert torch.equal(made, turned(x))
 
 
@@ -284,7 +284,7 @@ def test_sums_over_short_rows_have_as_many_of_them_in_a_block_as_fit():
     template = compiled(sums, _tensor, (6, 5, 64))
     for shape in [(6, 5, 64), (100, 3, 16), (300, 4, 512), (40, 2, 3)]:
         x = torch.rand(shape) + 10
-        (made,) = template.instantiate(shape)(x)
+        (made,) = template.plan.at(shape)(x)
         torch.testing.assert_close(made.double(), sums(x.double()), rtol=2e-7, atol=0)
 
 

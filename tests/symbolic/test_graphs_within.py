@@ -241,16 +241,35 @@ def test_a_number_that_a_batching_rule_copies(number: float) -> None:
     torch.testing.assert_close(compiled(x), program(x))
 
 
-def test_sizes_refused_by_a_call_do_not_affect_others() -> None:
+REFUSING = {  # the call, sizes of the first dimension that it takes, and one that it refuses
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x[None, None], 2), (6, 8, 20, 4), 7),
+    "thirds": (lambda x: F.pixel_unshuffle(x[None, None, :, :3], 3), (6, 9, 21, 3), 8),
+    "channel_shuffle": (lambda x: F.channel_shuffle(x[None, :, :, None], 4), (8, 16, 20, 4), 6),
+    "group_norm": (lambda x: F.group_norm(x[None], 3), (6, 9, 21, 3), 7),
+    "a least size": (lambda x: F.max_pool1d(x.T[None], 4, 1), (6, 8, 20, 4), 3),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_sizes_refused_by_a_call_do_not_affect_others(name: str) -> None:
+    call, taken, refused = REFUSING[name]
+
     def program(x: torch.Tensor) -> torch.Tensor:
-        return F.pixel_unshuffle(x[None, None], 2) * 2
+        return call(x) * 2
 
     compiled = jitmagic.jit(program, dynamic=True)
-    for rows in (6, 8, 20, 4):
+    for rows in taken:
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x), program(x))
-    with pytest.raises(RuntimeError, match="divisible"):
-        compiled(torch.randn(7, 4))
-    handle = handle_of(compiled)
+    handle, x = handle_of(compiled), torch.randn(refused, 4)
     assert handle is not None
-    assert sum(record.result("trace") is not None for record in handle.journal) <= 2
+    assert handle.ledger.added <= 3
+    with pytest.raises(RuntimeError) as eager:
+        program(x)
+    with pytest.raises(RuntimeError) as ours:
+        compiled(x)
+    assert str(ours.value) == str(eager.value)
+    added = handle.ledger.added
+    for rows in taken:
+        compiled(torch.randn(rows, 4))
+    assert handle.ledger.added == added

@@ -93,7 +93,7 @@ def test_results_are_eager_results_at_every_size(name, hints):
         served += 1
         inputs = make(*values)
         expected = _results(fn(*(x.double() for x in inputs)))
-        for result, exact in zip(template.instantiate(values)(*inputs), expected, strict=True):
+        for result, exact in zip(template.plan.at(values)(*inputs), expected, strict=True):
             torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=1e-4)
     assert served >= len(SIZES) * 4 - 1, str(template.predicates)
 

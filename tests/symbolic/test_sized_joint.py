@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.compile import sizes, template
+from jitmagic.compile import sizes
 from jitmagic.compile.template import Templates
 from jitmagic.errors import CompileFailed, JitmagicWarning
 from jitmagic.extension import runtime_module
@@ -400,13 +400,14 @@ def test_each_size_tuple_has_its_own_recordings(
     """Simulate CUDA graphs: kernels serve all sizes, recordings one."""
     made_for: list[Any] = []
 
-    def with_cuda_graphs(run: Any, plan: Any, recent: Any) -> Any:
+    def with_cuda_graphs(run: Any, plan: Any, pool: Any = None) -> Any:
+        if pool is None:
+            return run
         made_for.append(plan)
         return lambda *inputs: run(*inputs)
 
     monkeypatch.setattr(load, "can_replay", lambda plan: bool(plan.steps))
-    monkeypatch.setattr(load, "with_cuda_graphs", lambda run, plan: run)
-    monkeypatch.setattr(template, "with_cuda_graphs", with_cuda_graphs)
+    monkeypatch.setattr(load, "with_cuda_graphs", with_cuda_graphs)
     options = {"keep": "compiled", "cuda_graphs": True}
 
     def program(x: torch.Tensor) -> torch.Tensor:

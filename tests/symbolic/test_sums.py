@@ -38,7 +38,7 @@ def _checked(fn, template, x):
     assert template.holds(tuple(x.shape)), str(template.predicates)
     expected = fn(x.double())
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for result, exact in zip(template.instantiate(tuple(x.shape))(x), expected, strict=True):
+    for result, exact in zip(template.plan.at(tuple(x.shape))(x), expected, strict=True):
         torch.testing.assert_close(result.double(), exact, rtol=1e-6, atol=2e-6, equal_nan=True)
 
 
@@ -64,7 +64,7 @@ def test_non_finite_values_in_compensated_sums(length, odd):
     template = compiled(SUMS["rows"], lambda m, n: (torch.randn(m, n),), (6, max(length, 64)))
     x = torch.zeros(2, length)
     x[0, length // 2] = x[1, -1] = odd
-    (result,) = template.instantiate((2, length))(x)
+    (result,) = template.plan.at((2, length))(x)
     expected = (x.double() * 2).sum(1).float()
     torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
 

@@ -332,9 +332,10 @@ def _position_of(block: TileBlock) -> Mapping[Expr, int]:
 
 def _fill(node: Load) -> str:
     """Return the value of a masked-off load."""
-    # Triton reads a plain number as a float32.
+    # Triton reads a plain number as a float32, and casts no int to a float of eight bits.
     if isinstance(node.fill, int):
-        return repr(node.fill)
+        is_small = node.dtype.is_floating_point and node.dtype.itemsize == 1
+        return repr(float(node.fill) if is_small else node.fill)
     if node.dtype == torch.float64 and node.fill:
         return typed(node.fill, node.dtype)
     return plain_number(node.fill, torch.float64)

@@ -17,6 +17,7 @@ that is compiled. A call that is repeated in a trace on tensors of the same layo
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from ...lazy_dataclass import dataclass
 from ...operators.operation import is_elementwise
 from ...symbols.context import Context
-from ...symbols.expr import Expr, Integer, integer
+from ...symbols.expr import Expr, Integer, integer, mod
 from ...symbols.probe import (
     FEWEST,
     Formulas,
@@ -65,6 +66,7 @@ Run = Callable[[object], tuple[object, Collection[int]]]
 _REFUSALS = (RuntimeError, ValueError, IndexError, AssertionError)
 _MOST_PAIRS = 8  # of sizes that a call may require to be equal
 _NUMBERS, _DIMS = 2, 6  # how many numbers and dimensions of a call are combined
+_LARGEST_DIVISOR = 64  # that a call may require of a size
 _MARGINS = range(-4, 8)  # kernel extent minus padding: subtracted from a dimension
 
 
@@ -201,6 +203,15 @@ class ResultsDiffer(Exception):
     """Raised if the results at two size tuples differ in more than sizes."""
 
 
+def _value_at(expr: Expr, known: SizeValues) -> int:
+    value: int = evaluate(expr, dict(known))
+    return value
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(2, min(number, _LARGEST_DIVISOR) + 1) if number % n == 0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Sampling:
     """A call that is run at several size tuples."""
@@ -281,8 +292,8 @@ class _Sampling:
         """Return the call's result for each size tuple, by index. Raises ResultsDiffer.
 
         The smallest run first: where the number of results depends on a size (`unbind`), large
-        sizes would give millions. Sizes of inputs that are refused (odd ones, for pixel_unshuffle)
-        are skipped: the call refuses them in the program too.
+        sizes would give millions. Where the call raises at some (odd ones, for pixel_unshuffle), a
+        guard leaves them out.
         """
         made: dict[int, Any] = {}
         for n in (0, *sorted(range(1, len(samples)), key=lambda n: sum(samples[n].values()))):
@@ -296,7 +307,29 @@ class _Sampling:
                 raise ResultsDiffer("the number of results depends on sizes")
         if len(made) < FEWEST:
             raise ResultsDiffer("the call refuses most sizes")
+        refused = [known for n, known in enumerate(samples) if n not in made]
+        self._exclude(refused, [samples[n] for n in made])
         return dict(sorted(made.items()))
+
+    def _exclude(self, refused: list[SizeValues], accepted: list[SizeValues]) -> None:
+        """Guard what tells the sizes at which the call raises from those at which it does not: a
+        divisor or a least size. A kernel checks nothing and would return a result there. Raises
+        ResultsDiffer if nothing tells them apart.
+        """
+        for expr in [size.expr for size in dict.fromkeys(sizes_in(self.arguments))]:
+            if not refused:
+                return
+            at = partial(_value_at, expr)
+            least, common = min(map(at, accepted)), math.gcd(*map(at, accepted))
+            for divisor in _divisors(common):
+                if any(at(known) % divisor for known in refused):
+                    self.context.decide("==", mod(expr, divisor), integer(0))
+                    refused = [known for known in refused if at(known) % divisor == 0]
+            if refused and all(at(known) < least for known in refused):
+                self.context.decide(">=", expr, integer(least))
+                return
+        if refused:
+            raise ResultsDiffer("the call refuses some sizes")
 
     def _outcome(self, known: SizeValues) -> object:
         given = _at(self.arguments, known)

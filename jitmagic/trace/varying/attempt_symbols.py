@@ -17,7 +17,6 @@ from ...errors import UserLine
 from ...guards.guard import Guard, InRange, NumbersRelate, SizesRelate
 from ...guards.sizes import size_name
 from ...guards.source import Drawn, Source
-from ...lazy_dataclass import dataclass
 from ...symbols.context import Context, Specialize
 from ...symbols.expr import Expr
 from ...symbols.float_programs import is_computable
@@ -37,14 +36,11 @@ from ...symbols.symbolic_numbers import Symbol, symbols_of
 from ..assumptions import Assumptions
 from ..breaks import DataDecidesSize, Reason, UnbackedSize
 from ..result import Specialized
+from .origins import InputNumber, KnownCount
 from .symbolic_sizes import LARGEST, SMALLEST, STRIDES, guards_of_range
 
 __all__ = [
     "Constants",
-    "Count",
-    "DrawnNumber",
-    "InputNumber",
-    "KnownCount",
     "Symbols",
     "specialized",
     "undecided_reason",
@@ -55,33 +51,6 @@ __all__ = [
 _EXAMPLE = 61  # example value of data-dependent sizes, if in range
 Constants = Mapping[Hashable, Specialized]
 """Specialised numbers, by the origins of their symbols."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputNumber:
-    """The origin of a number in an input tensor; SizesRelate cannot read it, InRange can."""
-
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnNumber:
-    """The origin of a number that Python computes before the graph, by the index of the draw."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """The origin of a counter in a tensor: its source, and the amount added since."""
-
-    source: Source
-    added: int
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCount(Count):
-    """A counter whose value in this call is known and guarded."""
 
 
 class Symbols(Context):

@@ -48,7 +48,7 @@ from ....symbols.size import (
 from ....symbols.symbolic_numbers import Apply, Number, Symbol, apply, constant, symbols_of
 from ....torch_types import AnyFunction
 from ...result import InputKind
-from ...varying.attempt_symbols import Count
+from ...varying.origins import Count
 from ..base import Machine
 from .assertions import assert_data, asserted_truth, size_from_data
 from .precomputed_scalars import nonzero_by_check, precompute

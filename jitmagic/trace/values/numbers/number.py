@@ -29,7 +29,7 @@ from ....symbols.polynomial import application
 from ....symbols.size import DataSize, Dimension, Size, stride_place
 from ....symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
 from ...result import Recipe
-from ...varying.attempt_symbols import DrawnNumber
+from ...varying.origins import DrawnNumber
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..methods import MethodValue

@@ -37,7 +37,7 @@ from ....symbols.expr import Integer
 from ....symbols.interval import ANY_FLOAT, Interval
 from ....symbols.symbolic_numbers import Symbol, constant
 from ...breaks import GraphBreak, UnsupportedOperation
-from ...varying.attempt_symbols import Count, InputNumber, KnownCount
+from ...varying.origins import Count, InputNumber, KnownCount
 from ..base import Machine, Value
 from ..objects.class_facts import belongs_to_torch
 from ..torch_warnings import replay_warning
