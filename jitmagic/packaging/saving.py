@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ..api import original_of, tagged_copy, tagged_handle
+from ..artifact import registrations
 from ..artifact.codec import Json
 from ..artifact.entry import compiled_data
 from ..artifact.vocabulary import vocabulary
@@ -166,7 +167,7 @@ class _SavedWriter(ArtifactWriter):
     """Writes an entry with its kernels as files."""
 
     def __init__(self, handle: Handle, snapshot: FrameSnapshot, lifted: Lifted) -> None:
-        super().__init__(handle, vocabulary(), snapshot, lifted.guards, {})
+        super().__init__(handle, vocabulary(), snapshot, lifted.guards, registrations.WRITERS)
         self.lifted = lifted
         self._is_in_source = False
         self.kernels: dict[str, bytes] = {}
