@@ -5,8 +5,9 @@ argument of the caller's, the source at which the file has that value, and the g
 all calls of the file. The others are about the program as it was when it was saved.
 
 A call may assign to buffers of its module. It may write to other objects of the program if none of
-its calls reads what is written: the file has a stand-in for such an object. Other writes raise
-CannotKeep.
+its calls reads what is written: the file has a stand-in for such an object. Calls of a
+functools.lru_cache that has the result are left out: all that they do is count a hit, and no
+compiled code reads that. Other writes raise CannotKeep.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..bytecode import FrameSnapshot
 from ..errors import CannotKeep
 from ..frame.original import parameter_count
 from ..guards.constants import is_constant, same_constant
+from ..guards.function_cache import LRU_CACHE, cache_key, cached_result
 from ..guards.guard import (
     DifferentObjects,
     EntriesEmpty,
@@ -62,6 +64,7 @@ from .program import Names
 
 __all__ = ["Lifted", "Reads", "Write", "check_writes", "lift"]
 
+_HINT = "  hint: if it is a cache, call the program once before you save it"
 _CONTAINERS = (dict, list, set)
 _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes change none of this
 
@@ -70,7 +73,8 @@ _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes chan
 class Lifted:
     """`values`: those that the call reads, by source. `targets`: the types of objects that it only
     writes to. `renamed`: the source of each in the file. `guards`: those that stay. `mutated`: the
-    sources of tensors that the graph writes to. `writes` and `reads` are for `check_writes`.
+    sources of tensors that the graph writes to. `effects`: those that calls of the file have.
+    `writes` and `reads` are for `check_writes`.
     """
 
     values: Mapping[Source, Any]
@@ -78,6 +82,7 @@ class Lifted:
     renamed: Mapping[Source, Source]
     guards: tuple[Guard, ...]
     mutated: frozenset[Source]
+    effects: tuple[Effect, ...]
     writes: tuple[Write, ...]
     reads: Reads
 
@@ -105,7 +110,8 @@ def lift(
     own = _Own(snapshot, names.owner)
     read = (*traced.sources, *sources_read((traced.draws, traced.casts, traced.exit)))
     values = {s: read_source(s, snapshot) for s in read if not own.has(s)}
-    written = [s for s in sources_read(traced.effects) if not own.has(s)]
+    effects = tuple(one for one in traced.effects if not _counts_a_hit(one, own, snapshot))
+    written = [s for s in sources_read(effects) if not own.has(s)]
     targets: dict[Source, Any] = {}
     for source in written:
         if source in values or source in targets:
@@ -126,7 +132,8 @@ def lift(
         renamed,
         tuple(staying),
         frozenset(traced.inputs[n].source for n in traced.mutated) & values.keys(),
-        tuple(_writes(traced.effects, free, values | targets)),
+        effects,
+        tuple(_writes(effects, free, values | targets)),
         reads,
     )
 
@@ -230,19 +237,51 @@ def _writes(
             if source not in free or _restores(effect, free[source], read):
                 continue
             target, shown = free[source], describe(source) + (f".{name}" if name else "")
+            if type(target) is LRU_CACHE:
+                raise CannotKeep(f"a call of {shown}, whose cache has no result for it\n{_HINT}")
             if name is None and type(target) not in _CONTAINERS:
                 raise CannotKeep(f"a write to {shown}")
             yield Write(target, name, shown)
+
+
+def _counts_a_hit(effect: Effect, own: _Own, snapshot: FrameSnapshot) -> bool:
+    """Return whether an effect calls a functools.lru_cache that has the result of each such call.
+
+    A call without a result there may do more: a function that logs is called once.
+    """
+    if not isinstance(effect, Perform) or not isinstance(effect.callee, FromSource):
+        return False
+    cached = read_source(effect.callee.source, snapshot)
+    if type(cached) is not LRU_CACHE or own.has(effect.callee.source):
+        return False
+    try:
+        args = [_key_part(one, own, snapshot) for one in effect.args]
+        kwargs = {name: _key_part(one, own, snapshot) for name, one in effect.kwargs}
+        cached_result(cached, cache_key(cached, args, kwargs))
+    except LookupError:
+        return False
+    return True
+
+
+def _key_part(recipe: Recipe, own: _Own, snapshot: FrameSnapshot) -> object:
+    """Return an argument that is the same in each call; raises LookupError for another one."""
+    match recipe:
+        case Constant(value):
+            return value
+        case FromSource(source):
+            value = read_source(source, snapshot)
+            kind: Any = type(value)
+            has_identity_hash = kind.__hash__ is object.__hash__
+            if is_constant(value) or (has_identity_hash and not own.has(source)):
+                return value
+    raise LookupError(recipe)
 
 
 def check_writes(calls: Sequence[Lifted]) -> None:
     """Raise CannotKeep if a call of a file reads what one of them writes to a stand-in."""
     for write in (write for call in calls for write in call.writes):
         if any(call.reads.depend_on(write.target, write.attribute) for call in calls):
-            raise CannotKeep(
-                f"a write to {write.shown}, which the program reads too\n"
-                "  hint: if it is a cache, call the program once before you save it"
-            )
+            raise CannotKeep(f"a write to {write.shown}, which the program reads too\n{_HINT}")
 
 
 def _target(effect: Effect) -> Recipe:

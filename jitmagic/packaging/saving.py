@@ -39,6 +39,7 @@ from ..frame.handle import Handle
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Entry, TimedGraph
 from ..guards.source import Argument, Item, Source
+from ..lazy_dataclass import replace
 from ..runtime.alignment import aligned_arguments
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
@@ -203,8 +204,8 @@ class _SavedWriter(ArtifactWriter):
             self.handle.original.snapshot(()),
             RetryEager(self.handle, is_locked=False),
         )
-        renamed = self.lifted.renamed
-        return residual_function(self.handle, snapshot, traced, graph, retry, renamed)
+        kept = replace(traced, effects=self.lifted.effects)
+        return residual_function(self.handle, snapshot, kept, graph, retry, self.lifted.renamed)
 
     def _executable(self, value: Any) -> Json:
         made: Construction = construction_of(value)

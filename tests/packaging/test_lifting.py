@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 import pytest
@@ -26,6 +27,19 @@ class Plain:
 
 
 PLAIN = Plain()
+
+
+@functools.lru_cache(8)
+def settings(name: str, *, kind: type = Plain) -> Any:
+    """Return an object that a cache holds, as model libraries do with what they look up."""
+    made = kind()
+    made.scale *= len(name)
+    return made
+
+
+@functools.lru_cache(8)
+def length(name: str) -> int:
+    return len(name)
 
 
 def wrapped(function: Any) -> Any:
@@ -197,6 +211,37 @@ def test_state_that_a_call_restores_may_be_read(tmp_path):
 
     x = torch.ones(2)
     assert load(tmp_path / "f", Restores(), x)(x).tolist() == [5.0, 5.0]
+
+
+def test_functions_with_a_cache_are_in_a_file_with_their_results(tmp_path):
+    class Looks(Block):
+        def forward(self, x):
+            return x * settings("a", kind=Plain).scale + x * length("abc")
+
+    model, x = Looks(), torch.randn(2)
+    expected = model(x)
+    loaded, found = load(tmp_path / "f", model, x), settings.cache_info()
+    assert torch.equal(loaded(x), expected)
+    assert settings.cache_info() == found  # the file has the results, and calls no function
+    length.cache_clear()
+    with pytest.raises(CannotKeep, match=r"a call of .*length.*\n  hint: .*call the program once"):
+        load(tmp_path / "g", model, x)
+
+
+def test_a_cached_function_that_runs_in_each_call_is_refused(tmp_path):
+    class Logs(Block):
+        def forward(self, x, other):
+            noted(other)
+            return x * 2
+
+    @functools.lru_cache(8)
+    def noted(other):
+        logging.getLogger(__name__).debug("called")
+
+    other = Plain()
+    Logs()(torch.ones(2), other)
+    with pytest.raises(CannotKeep, match="a call of .*noted"):
+        load(tmp_path / "f", Logs(), torch.ones(2), other)
 
 
 def test_writes_to_memory_that_two_tensors_share_are_refused(tmp_path):
