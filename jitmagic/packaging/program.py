@@ -18,7 +18,9 @@ import torch
 
 from ..artifact.codec import Json, Reader
 from ..artifact.guards import Mismatch
+from ..bytecode import FrameSnapshot
 from ..errors import ArtifactRefused, UsageError
+from ..guards.read import read_source
 from ..guards.source import Global, InstanceDict, Item, Source, describe
 from ..lazy_dataclass import dataclass
 
@@ -47,7 +49,9 @@ class LoadedModule(torch.nn.Module):
 
 
 class StandIn:
-    """Stands for an object of the program to which its calls write, and which they never read."""
+    """Stands for an object of the program to which its calls write; what they read of it is
+    state.
+    """
 
 
 # Stand-ins for the objects that calls write to, by the name of their type.
@@ -64,12 +68,6 @@ class Member:
     name: str
     kind: str
     """"parameter", "buffer", or "temporary" for a buffer that is not persistent."""
-
-    def source(self, owner: Source) -> Source:
-        """Return the source that reads it from the module at another source."""
-        *parts, name = self.name.split(".")
-        table = "_parameters" if self.kind == "parameter" else "_buffers"
-        return Item(_table(owner, parts, table), name)
 
 
 class Names:
@@ -92,7 +90,8 @@ class Names:
             self._members.setdefault(id(parameter), []).append(Member(name, "parameter"))
         for prefix, part in module.named_modules(remove_duplicate=False):
             parts = prefix.split(".") if prefix else []
-            self._tables.setdefault(id(part._buffers), _table(owner, parts, "_buffers"))
+            for name, table in (("_parameters", part._parameters), ("_buffers", part._buffers)):
+                self._tables.setdefault(id(table), _table(owner, parts, name))
             for name, buffer in part._buffers.items():
                 kind = "temporary" if name in part._non_persistent_buffers_set else "buffer"
                 member = Member(".".join((*parts, name)), kind)
@@ -102,14 +101,26 @@ class Names:
         """Return the members that a tensor is."""
         return self._members.get(id(tensor), [])
 
-    def source_of(self, source: Source, value: object) -> Source:
-        """Return the source in a file of the value that the program has at a source."""
-        if isinstance(value, torch.Tensor) and (found := self.members(value)):
-            assert self.owner is not None
-            return found[0].source(self.owner)
-        if (table := self._tables.get(id(value))) is not None:
-            return table
+    def source_of(self, source: Source, value: object, snapshot: FrameSnapshot) -> Source:
+        """Return the source in a file of the value that the program has at a source.
+
+        A member that the program finds elsewhere too, such as in a list, is a global there: it
+        stays in the list when a call assigns another tensor to the member.
+        """
+        if isinstance(value, torch.Tensor) and self.members(value):
+            for part in source.path():
+                table = read_source(part, snapshot)
+                if (place := self._tables.get(id(table))) is not None:
+                    names = [name for name, one in table.items() if one is value]
+                    own = isinstance(source, Item) and source.base == part and source.key in names
+                    return Item(place, source.key if own else names[0])  # type: ignore[attr-defined]
+        if (place := self._tables.get(id(value))) is not None:
+            return place
         return Global(self.global_name(source))
+
+    def table(self, value: object) -> Source | None:
+        """Return the source of a table of the module's members; None for another object."""
+        return self._tables.get(id(value))
 
     def global_name(self, source: Source) -> str:
         """Return the name in a file of a value that is no member: its source, as text."""
@@ -148,6 +159,12 @@ class Program:
         else:
             at.register_buffer(name, tensor, persistent=member.kind == "buffer")
 
+    def put_in_slot(self, slot: dict[str, Json], value: Any) -> None:
+        """Set an entry or attribute that calls read and write."""
+        owner = self.globals[slot["owner"]]
+        table = vars(owner) if slot["is_attribute"] else owner
+        table[slot["key"]] = value
+
 
 # ----------------------------------------------------------------------------------------- reading
 
@@ -163,10 +180,16 @@ def read_program(
     the file. Raises ArtifactRefused.
     """
     program = Program()
+    for name, kind in document["written"].items():
+        program.globals[name] = EMPTY[kind]()
     for described in document["tensors"]:
         members = [Member(name, kind) for name, kind in described["members"]]
-        names = [*(one.name for one in members), *described["globals"]]
+        slots = described["slots"]
+        places = (*(one.name for one in members), *(one["name"] for one in slots))
+        names = [*places, *described["globals"]]
         tensor = _tensor(path, names, described, files, weights, reader)
+        for slot in slots:
+            program.put_in_slot(slot, tensor)
         for member in members:
             program.put_member(member, tensor)
         for name in described["globals"]:
@@ -177,8 +200,8 @@ def read_program(
         except Mismatch as error:
             module = value["to"]["path"][0]
             raise ArtifactRefused(path, str(error), f"import {module} first") from error
-    for name, kind in document["written"].items():
-        program.globals[name] = EMPTY[kind]()
+    for slot in document["numbers"]:
+        program.put_in_slot(slot, reader.read(slot["value"]))
     return program
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.errors import CannotKeep
+from jitmagic.errors import CallNotSaved, CannotKeep
 
 SCALE = torch.full((2,), 1.5)
 HITS: dict[str, int] = {}
@@ -118,6 +118,48 @@ def test_equal_texts_of_sources_are_two_values(tmp_path):
     torch.testing.assert_close(load(tmp_path / "f", program, x)(x), program(x))
 
 
+def test_an_example_of_the_programs_own_tensors_is_for_these_alone(tmp_path):
+    held = torch.ones(2)
+    programs = (lambda x: x + held, lambda x: x * 100 if x is held else x + 1)
+    for number, program in enumerate(programs):
+        loaded = load(tmp_path / str(number), program, held)
+        with pytest.raises(CallNotSaved, match="are two objects, were one"):
+            loaded(torch.full((2,), 5.0))
+    objects = [torch.ones(2)]
+    with pytest.raises(CannotKeep, match="an argument that is objects too"):
+        load(tmp_path / "f", lambda x: x[0] + objects[0], objects)
+
+
+def test_a_member_in_a_list_is_not_the_member(tmp_path):
+    class Listed(Block):
+        def __init__(self):
+            super().__init__()
+            self.parts = [self.mean, self.one.weight]
+
+        def forward(self, x, assigns=False):
+            if assigns:
+                self.mean = self.mean + x
+                return x
+            return self.parts[0] * 2 + x @ self.parts[1]
+
+    model, x = Listed(), torch.ones(2)
+    with torch.no_grad():
+        jitmagic.save(model, tmp_path / "f", (x,), (x, True))
+        loaded = jitmagic.load(tmp_path / "f")
+        for call in ((x,), (x, True), (x,)):
+            torch.testing.assert_close(loaded(*call), model(*call))
+        assert torch.equal(loaded.mean, model.mean)
+
+    class Both(Listed):
+        def forward(self, x):
+            y = self.parts[0] + x
+            self.mean = self.mean * 2
+            return y
+
+    with pytest.raises(CannotKeep, match="on whose value the program depends"):
+        load(tmp_path / "g", Both(), x)
+
+
 def test_assigned_buffers_are_those_of_the_loaded_module(tmp_path):
     class Average(Block):
         def forward(self, x):
@@ -143,9 +185,13 @@ def written_and_read(kind: str) -> Any:
         COUNT += 1
         return x * COUNT
 
-    def in_attribute(x):
-        PLAIN.count += 1
-        return x * PLAIN.count
+    def in_whole_dict(x):
+        HITS[str(len(HITS))] = 1
+        return x * len(HITS)
+
+    def in_list(x):
+        LOG.append(x)
+        return x * len(LOG)
 
     class InModule(Block):
         def forward(self, x):
@@ -153,20 +199,16 @@ def written_and_read(kind: str) -> Any:
                 self.cache = torch.ones(2)
             return x + self.cache
 
-    class ByAnotherName(Block):
-        def __init__(self):
-            super().__init__()
-            self.same = self.state
-
+    class InFlag(Block):
         def forward(self, x):
-            self.same.count = self.state.count + 1
-            return x * self.state.count
+            self.cache = not self.cache
+            return x * 2 if self.cache else x
 
-    made = {"dict": in_dict, "global": in_global, "attribute": in_attribute}
-    return made.get(kind) or {"module": InModule, "alias": ByAnotherName}[kind]()
+    made = {"missing key": in_dict, "global": in_global, "whole dict": in_whole_dict}
+    return made.get(kind) or {"module": InModule, "flag": InFlag, "list": lambda: in_list}[kind]()
 
 
-@pytest.mark.parametrize("kind", ["dict", "global", "attribute", "module", "alias"])
+@pytest.mark.parametrize("kind", ["missing key", "whole dict", "list", "global", "module", "flag"])
 def test_writes_that_calls_read_are_refused(tmp_path, kind):
     with pytest.raises(CannotKeep, match="a write to"):
         load(tmp_path / "f", written_and_read(kind), torch.ones(2))
