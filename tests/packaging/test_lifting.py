@@ -199,16 +199,31 @@ def written_and_read(kind: str) -> Any:
                 self.cache = torch.ones(2)
             return x + self.cache
 
+    class InBuffer(Block):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("filled", None)
+
+        def forward(self, x):
+            if self.filled is None:
+                self.filled = x * 2
+                return x
+            return x + self.filled
+
     class InFlag(Block):
         def forward(self, x):
             self.cache = not self.cache
             return x * 2 if self.cache else x
 
     made = {"missing key": in_dict, "global": in_global, "whole dict": in_whole_dict}
-    return made.get(kind) or {"module": InModule, "flag": InFlag, "list": lambda: in_list}[kind]()
+    classes = {"module": InModule, "flag": InFlag, "buffer": InBuffer, "list": lambda: in_list}
+    return made.get(kind) or classes[kind]()
 
 
-@pytest.mark.parametrize("kind", ["missing key", "whole dict", "list", "global", "module", "flag"])
+KINDS = ["missing key", "whole dict", "list", "global", "module", "flag", "buffer"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_writes_that_calls_read_are_refused(tmp_path, kind):
     with pytest.raises(CannotKeep, match="a write to"):
         load(tmp_path / "f", written_and_read(kind), torch.ones(2))
