@@ -40,7 +40,9 @@ from ..guards.kinds import KINDS
 from ..guards.live_objects import instance_dict
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import (
+    CellContents,
     Global,
+    Globals,
     InstanceDict,
     Item,
     SlotAttr,
@@ -49,7 +51,7 @@ from ..guards.source import (
     TypeOf,
     describe,
 )
-from ..lazy_dataclass import dataclass
+from ..lazy_dataclass import dataclass, replace
 from ..trace.result import (
     Constant,
     DelItem,
@@ -58,12 +60,13 @@ from ..trace.result import (
     Perform,
     Recipe,
     SetAttr,
+    SetCell,
     SetItem,
     Trace,
     sources_read,
 )
 from .program import Names
-from .state import HINT, State, Write, check_guard, refusal
+from .state import CELL, HINT, State, Write, check_guard, refusal
 
 __all__ = ["Lifted", "Reads", "check_writes", "lift", "written_and_read"]
 
@@ -99,7 +102,8 @@ def lift(
     """Return what the file has of the program, whose owner and values `names` knows."""
     own = _Own(snapshot, names.owner)
     read = (*traced.sources, *sources_read((traced.draws, traced.casts, traced.exit)))
-    effects = tuple(one for one in traced.effects if not _counts_a_hit(one, own, snapshot))
+    kept = (one for one in traced.effects if not _counts_a_hit(one, own, snapshot))
+    effects = tuple(_by_source(one, snapshot) for one in kept)
     written = [s for s in sources_read(effects) if not own.has(s)]
     placed = _placed((*read, *written), guards, own, state, snapshot)
     passed = _passed_as_arguments(guards, own, snapshot)
@@ -228,6 +232,8 @@ class Reads:
             if isinstance(at, TypeOf) or is_identity_of_dict:
                 return  # no write changes the class of an object, or which dict has its attributes
             steps = (*steps, at)
+        if isinstance(steps[-1], Global):
+            self._of.setdefault(id(self._snapshot.globals), []).append(steps)
 
     def depend_on(self, value: object, key: object) -> bool:
         """Return whether a read may find what is written to an object, or to a part of it."""
@@ -250,8 +256,10 @@ def _part(steps: tuple[Source, ...]) -> object:
     match steps[-2:]:
         case [Item(_, str(key)), InstanceDict()]:
             return key
-        case [*_, SlotAttr(_, key) | TypeAttr(_, key) | Item(_, key)]:
+        case [*_, SlotAttr(_, key) | TypeAttr(_, key) | Item(_, key) | Global(key)]:
             return key
+        case [*_, CellContents()]:
+            return CELL
     return None
 
 
@@ -261,7 +269,7 @@ def _writes(
     """Yield the writes to objects of `free`. Raises CannotKeep for one without a stand-in."""
     for effect in effects:
         if not isinstance(effect, Perform) and isinstance(_target(effect), Constant):
-            raise CannotKeep("a write to a global variable, or to an object of the process")
+            raise CannotKeep("a write to an object of the process, such as a class")
         for source, key in _places_written(effect):
             if source not in free or _restores(effect, free[source], read):
                 continue
@@ -271,9 +279,25 @@ def _writes(
             is_entry = isinstance(effect, SetItem | DelItem)
             if (key is None or is_entry) and type(target) not in _CONTAINERS:
                 raise CannotKeep(f"a write to {shown}")
-            if key is not None:
-                shown += f"[{key!r}]" if is_entry else f".{key}"
+            shown = _shown(source, key, is_entry)
             yield Write(source, target, key if type(target) is not list else None, shown)
+
+
+def _shown(source: Source, key: object, is_entry: bool) -> str:
+    """Return the text of an object, or of its part that is written."""
+    if isinstance(source, Globals) or key in (None, CELL):
+        return str(key) if isinstance(source, Globals) else describe(source)
+    return describe(source) + (f"[{key!r}]" if is_entry else f".{key}")
+
+
+def _by_source(effect: Effect, snapshot: FrameSnapshot) -> Effect:
+    """Return an assignment to a global variable with the source of the globals, which are an object
+    in the file as others are.
+    """
+    if not isinstance(effect, SetItem | DelItem) or not isinstance(effect.object, Constant):
+        return effect
+    is_global = effect.object.value is snapshot.globals
+    return replace(effect, object=FromSource(Globals())) if is_global else effect
 
 
 def _counts_a_hit(effect: Effect, own: _Own, snapshot: FrameSnapshot) -> bool:
@@ -357,6 +381,8 @@ def _places_written(effect: Effect) -> Iterator[tuple[Source, object]]:
             yield source, key
         case DelItem(FromSource(source), Constant(str() | int() as key)):
             yield source, key
+        case SetCell(FromSource(source), _):
+            yield source, CELL
         case Perform(Constant(setter), (FromSource(source), Constant(str(name)), _)) if (
             setter is object.__setattr__
         ):

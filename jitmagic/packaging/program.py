@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import torch
@@ -55,7 +56,13 @@ class StandIn:
 
 
 # Stand-ins for the objects that calls write to, by the name of their type.
-EMPTY: dict[str, Callable[[], Any]] = {"dict": dict, "list": list, "set": set, "object": StandIn}
+EMPTY: dict[str, Callable[[], Any]] = {
+    "dict": dict,
+    "list": list,
+    "set": set,
+    "cell": CellType,
+    "object": StandIn,
+}
 
 
 _ALIGNMENT = 64  # bytes, as torch allocates memory
@@ -160,10 +167,13 @@ class Program:
             at.register_buffer(name, tensor, persistent=member.kind == "buffer")
 
     def put_in_slot(self, slot: dict[str, Json], value: Any) -> None:
-        """Set an entry or attribute that calls read and write."""
+        """Set an entry, an attribute or the content of a cell that calls read and write."""
         owner = self.globals[slot["owner"]]
-        table = vars(owner) if slot["is_attribute"] else owner
-        table[slot["key"]] = value
+        if slot["kind"] == "cell":
+            owner.cell_contents = value
+        else:
+            table = vars(owner) if slot["kind"] == "attribute" else owner
+            table[slot["key"]] = value
 
 
 # ----------------------------------------------------------------------------------------- reading

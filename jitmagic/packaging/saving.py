@@ -82,7 +82,7 @@ def save(
 
     Under `torch.no_grad()` the file is for inference. Otherwise it has the backward too, if an
     argument or a parameter requires grad. Raises Unsupported at a graph break, and CannotKeep for
-    what a file cannot hold, such as a write to a global variable.
+    what a file cannot hold, such as a list that calls append to and read.
     """
     if cxx:
         if not weights:

@@ -1,6 +1,9 @@
 """Holds what the calls of a file both read and write: entries of dicts, and attributes, a module's
 assigned buffers among them.
 
+Global variables are entries of the dict of globals, and variables of an enclosing function are
+contents of cells.
+
 In: the writes of all calls, of which some change what others read. Out: `State`: for each such
 entry or attribute its place in the file, where calls find what earlier calls have written. It
 starts with the value that the program has when it is saved, a tensor or a number. Other values,
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from types import CellType
 from typing import Any
 
 import torch
@@ -32,12 +36,13 @@ from ..guards.guard import (
 )
 from ..guards.live_objects import instance_dict
 from ..guards.read import UNREADABLE, read_source
-from ..guards.source import Derived, Global, InstanceDict, Item, Source, TypeOf
+from ..guards.source import CellContents, Derived, Global, InstanceDict, Item, Source, TypeOf
 from ..lazy_dataclass import dataclass, replace
 from .program import Names
 
-__all__ = ["HINT", "Slot", "State", "Write", "check_guard", "other_numbers", "refusal"]
+__all__ = ["CELL", "HINT", "Slot", "State", "Write", "check_guard", "other_numbers", "refusal"]
 
+CELL = "cell_contents"  # the key of the content of a cell
 HINT = "  hint: if only its first call is so, call the program once before you save it"
 _HOLD_AFTER_WRITES = (
     *(DifferentObjects, InRange, NoOverlap, NumbersRelate, TensorMatch, TypeIs),
@@ -49,7 +54,7 @@ class Write:
     """A write to an object of the program that the file has an object of its own for.
 
     source: the object
-    key: the attribute or the key that is written; None: any part of the object
+    key: the attribute or the key that is written, CELL for a cell; None: any part of the object
     shown: the object or its part as text
     """
 
@@ -59,34 +64,35 @@ class Write:
     shown: str
 
     @property
-    def is_attribute(self) -> bool:
-        """Return whether an attribute is written, not an entry of a dict."""
-        return type(self.target) is not dict
+    def kind(self) -> str:
+        """Return what is written: an "entry" of a dict, the content of a "cell", or an
+        "attribute".
+        """
+        return {dict: "entry", CellType: "cell"}.get(type(self.target), "attribute")
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An entry or attribute in the file.
+    """An entry, an attribute or the content of a cell in the file.
 
     owner: the source in the file of the object that has it
+    kind: as `Write.kind`
     value: what it has when the program is saved
+    name: its name as text
     """
 
     owner: Source
     key: Any
-    is_attribute: bool
+    kind: str
     value: Any
+    name: str
 
     @property
     def source(self) -> Source:
         """Return its source in the file."""
-        return Item(InstanceDict(self.owner) if self.is_attribute else self.owner, self.key)
-
-    @property
-    def name(self) -> str:
-        """Return its name as text."""
-        owner = self.owner.describe()
-        return f"{owner}.{self.key}" if self.is_attribute else f"{owner}[{self.key!r}]"
+        if self.kind == "cell":
+            return CellContents(self.owner)
+        return Item(InstanceDict(self.owner) if self.kind == "attribute" else self.owner, self.key)
 
 
 class State:
@@ -109,8 +115,7 @@ class State:
         if write.key is None or isinstance(write.source, InstanceDict):
             raise refusal(write)
         try:
-            table: Any = instance_dict(write.target) if write.is_attribute else write.target
-            value = table[write.key]
+            table, value = _now(write)
         except UNREADABLE:
             raise refusal(write) from None
         if not isinstance(value, torch.Tensor) and type(value) not in (int, float):
@@ -118,7 +123,7 @@ class State:
         place = self._names.table(write.target) or Global(self._names.global_name(write.source))
         owner = self._owners.setdefault(id(write.target), place)
         self._alive += [write.target, table]
-        slot = Slot(owner, write.key, write.is_attribute, value)
+        slot = Slot(owner, write.key, write.kind, value, write.shown)
         self._slots.setdefault((id(table), write.key), slot)
 
     def owner(self, target: object) -> Source | None:
@@ -130,14 +135,33 @@ class State:
         for at in source.path() if self._slots else ():
             if isinstance(at, TypeOf):
                 return None  # no write changes the class of an object
-            if isinstance(at, Item) and (slot := self._slot_at(at, snapshot)) is not None:
-                return _moved(source, at, slot.source)
+            with suppress(*UNREADABLE):
+                if (slot := self._slots.get(_key_of(at, snapshot))) is not None:
+                    return _moved(source, at, slot.source)
         return None
 
-    def _slot_at(self, item: Item, snapshot: FrameSnapshot) -> Slot | None:
-        with suppress(*UNREADABLE):
-            return self._slots.get((id(read_source(item.base, snapshot)), item.key))
-        return None
+
+def _now(write: Write) -> tuple[Any, Any]:
+    """Return the dict or cell that is written to, and what it has there. Raises one of UNREADABLE
+    if it has nothing.
+    """
+    target = write.target
+    if write.kind == "cell":
+        return target, target.cell_contents
+    table: Any = target if write.kind == "entry" else instance_dict(target)
+    return table, table[write.key]
+
+
+def _key_of(source: Source, snapshot: FrameSnapshot) -> tuple[int, object]:
+    """Return the id of the dict or cell that has the value at a source, and the key there."""
+    match source:
+        case Item(base, key):
+            return id(read_source(base, snapshot)), key
+        case Global(name):
+            return id(snapshot.globals), name
+        case CellContents(base):
+            return id(read_source(base, snapshot)), CELL
+    return 0, None
 
 
 def _moved(source: Source, part: Source, to: Source) -> Source:

@@ -101,8 +101,7 @@ class ProgramValues:
 def _slot_data(slot: Slot) -> Json:
     """Return where a value of the state is."""
     assert isinstance(slot.owner, Global)
-    made = {"owner": slot.owner.name, "key": slot.key, "name": slot.name}
-    return {**made, "is_attribute": slot.is_attribute}
+    return {"owner": slot.owner.name, "key": slot.key, "kind": slot.kind, "name": slot.name}
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

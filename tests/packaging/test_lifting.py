@@ -180,9 +180,8 @@ def written_and_read(kind: str) -> Any:
         HITS["n"] = HITS.get("n", 0) + 1
         return x * HITS["n"]
 
-    def in_global(x):
-        global COUNT
-        COUNT += 1
+    def in_globals(x):
+        globals()["COUNT"] = len(globals())
         return x * COUNT
 
     def in_whole_dict(x):
@@ -215,12 +214,12 @@ def written_and_read(kind: str) -> Any:
             self.cache = not self.cache
             return x * 2 if self.cache else x
 
-    made = {"missing key": in_dict, "global": in_global, "whole dict": in_whole_dict}
+    made = {"missing key": in_dict, "globals": in_globals, "whole dict": in_whole_dict}
     classes = {"module": InModule, "flag": InFlag, "buffer": InBuffer, "list": lambda: in_list}
     return made.get(kind) or classes[kind]()
 
 
-KINDS = ["missing key", "whole dict", "list", "global", "module", "flag", "buffer"]
+KINDS = ["missing key", "whole dict", "list", "globals", "module", "flag", "buffer"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

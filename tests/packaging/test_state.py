@@ -13,6 +13,8 @@ import jitmagic
 from jitmagic.errors import CallNotSaved, CannotKeep
 from tests.processes import run_forked
 
+COUNT, AVERAGE = 3, torch.zeros(2)
+
 
 class Plain:
     def __init__(self) -> None:
@@ -84,7 +86,34 @@ def in_module_of_a_closure() -> Callable[[Tensor], Any]:
     return lambda x: model(x) * 2
 
 
+def in_global(x: Tensor) -> Tensor:
+    global COUNT, AVERAGE
+    COUNT += 1
+    AVERAGE = AVERAGE * 0.5 + x
+    return AVERAGE * COUNT
+
+
+def in_variable_of_a_closure() -> Callable[[Tensor], Any]:
+    count, average = 3, torch.zeros(2)
+
+    def program(x):
+        nonlocal count, average
+        count += 1
+        average = average * 0.5 + x
+        return average * count
+
+    return program
+
+
+def in_variable_of_a_callee() -> Callable[[Tensor], Any]:
+    inner = in_variable_of_a_closure()
+    return lambda x: inner(x) + inner(x)
+
+
 PROGRAMS = {
+    "global": lambda: in_global,
+    "variable": in_variable_of_a_closure,
+    "variable of a callee": in_variable_of_a_callee,
     "attribute": in_attribute,
     "tensor attribute": in_tensor_attribute,
     "two names": by_two_names,
