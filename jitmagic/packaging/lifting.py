@@ -171,12 +171,17 @@ def _passed_as_arguments(
     """Yield the sources of the program's tensors that the example has as arguments too: the graph
     reads each of them at one source only, and calls with other arguments have no entry.
     """
+    guards = tuple(guards)
+    compared = {one.source for one in guards if isinstance(one, IdentityIs)}  # such as a function
     for guard in guards:
         if isinstance(guard, SameObject) and own.has(guard.source) != own.has(guard.other):
-            source = guard.other if own.has(guard.source) else guard.source
-            if not isinstance(read_source(source, snapshot), torch.Tensor):
+            sources = (guard.source, guard.other)
+            argument, source = sources if own.has(guard.source) else reversed(sources)
+            value = read_source(source, snapshot)
+            if isinstance(value, torch.Tensor):
+                yield source
+            elif not is_constant(value) and argument not in compared:
                 raise CannotKeep(f"an argument that is {describe(source)} too")
-            yield source
 
 
 def _stays(

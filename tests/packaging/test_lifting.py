@@ -125,6 +125,14 @@ def test_an_example_of_the_programs_own_tensors_is_for_these_alone(tmp_path):
         loaded = load(tmp_path / str(number), program, held)
         with pytest.raises(CallNotSaved, match="are two objects, were one"):
             loaded(torch.full((2,), 5.0))
+    empty, act = (), torch.relu  # one object wherever they are, or compared by themselves
+
+    def adds(x, f, *more):
+        return f(act(x)) * len(more + empty if more is not empty else "ab")
+
+    loaded = load(tmp_path / "f", adds, (held, act), (held, act, 1))
+    for more, wanted in (((), 10.0), ((1,), 5.0)):
+        assert loaded(torch.full((2,), 5.0), act, *more).tolist() == [wanted, wanted]
     objects = [torch.ones(2)]
     with pytest.raises(CannotKeep, match="an argument that is objects too"):
         load(tmp_path / "f", lambda x: x[0] + objects[0], objects)
