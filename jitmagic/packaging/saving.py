@@ -119,7 +119,8 @@ class _Saved:
         self.copy = tagged_copy(fn, chosen)
         self.handle = tagged_handle(self.copy)
         self.is_module = isinstance(self.fn, torch.nn.Module)
-        self.function = original_of(type(self.fn).forward) if self.is_module else self.fn
+        method = type(self.fn).forward if self.is_module else getattr(self.fn, "__func__", self.fn)
+        self.function = original_of(method)
         self.owner = self.fn if self.is_module else getattr(self.fn, "__self__", None)
         module = self.fn if self.is_module else None
         self.names = Names(_owner_source(self.function) if self.owner is not None else None, module)

@@ -168,6 +168,21 @@ def test_a_member_in_a_list_is_not_the_member(tmp_path):
         load(tmp_path / "g", Both(), x)
 
 
+def test_methods_of_objects_and_classes(tmp_path):
+    class Scales(Plain):
+        def call(self, x, times=2):
+            return x * self.scale * times
+
+        @classmethod
+        def of_class(cls, x):
+            return x * 2
+
+    x = torch.ones(2)
+    loaded = load(tmp_path / "f", Scales().call, (x,), {"x": x, "times": 3})
+    assert (loaded(x).tolist(), loaded(x, times=3).tolist()) == ([6.0, 6.0], [9.0, 9.0])
+    assert load(tmp_path / "g", Scales.of_class, x)(x).tolist() == [2.0, 2.0]
+
+
 def test_assigned_buffers_are_those_of_the_loaded_module(tmp_path):
     class Average(Block):
         def forward(self, x):

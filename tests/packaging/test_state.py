@@ -110,7 +110,18 @@ def in_variable_of_a_callee() -> Callable[[Tensor], Any]:
     return lambda x: inner(x) + inner(x)
 
 
+class Optimizer:
+    def __init__(self) -> None:
+        self.step, self.rate, self.mean = 1, 0.5, torch.zeros(2)
+
+    def update(self, x: Tensor) -> Tensor:
+        self.step += 1
+        self.mean = self.mean * 0.9 + x
+        return self.mean / (1 - 0.9**self.step) * self.rate
+
+
 PROGRAMS = {
+    "method": lambda: Optimizer().update,
     "global": lambda: in_global,
     "variable": in_variable_of_a_closure,
     "variable of a callee": in_variable_of_a_callee,
