@@ -111,7 +111,7 @@ def lift(
     values = {s: read_source(s, snapshot) for s in fixed}
     targets: dict[Source, Any] = {}
     for source in written:
-        if source in values or source in targets or source in placed:
+        if source in placed:
             continue
         value = read_source(source, snapshot)
         if is_constant(value) or isinstance(value, torch.Tensor | type):
@@ -119,11 +119,11 @@ def lift(
         else:
             targets[source] = value
     renamed = {s: names.source_of(s, value, snapshot) for s, value in (values | targets).items()}
-    renamed |= {s: at for s, v in targets.items() if (at := state.owner(v)) is not None} | placed
+    renamed |= placed
     staying = [guard for guard in guards if _stays(guard, own, values, placed)]
     mutated = [traced.inputs[n].source for n in traced.mutated]
     free = {s: value for s, value in targets.items() if isinstance(renamed[s], Global)}
-    changed = {s: value for s, value in targets.items() if s in free or names.table(value)}
+    changed = {s: value for s, value in targets.items() if s in free or names.has_table(value)}
     stays = {*map(id, staying)}
     reads = Reads(snapshot, (guard for guard in guards if id(guard) not in stays), values)
     return Lifted(
@@ -133,7 +133,7 @@ def lift(
         tuple(staying),
         frozenset(id(read_source(s, snapshot)) for s in mutated if s in renamed),
         effects,
-        tuple(_writes(effects, changed, values | targets)),
+        tuple(_writes(effects, changed, values | targets, renamed)),
         reads,
     )
 
@@ -269,7 +269,10 @@ def _part(steps: tuple[Source, ...]) -> object:
 
 
 def _writes(
-    effects: Iterable[Effect], free: Mapping[Source, Any], read: Mapping[Source, Any]
+    effects: Iterable[Effect],
+    free: Mapping[Source, Any],
+    read: Mapping[Source, Any],
+    renamed: Mapping[Source, Source],
 ) -> Iterator[Write]:
     """Yield the writes to objects of `free`. Raises CannotKeep for one without a stand-in."""
     for effect in effects:
@@ -285,7 +288,8 @@ def _writes(
             if (key is None or is_entry) and type(target) not in _CONTAINERS:
                 raise CannotKeep(f"a write to {shown}")
             shown = _shown(source, key, is_entry)
-            yield Write(source, target, key if type(target) is not list else None, shown)
+            part = None if type(target) is list else key
+            yield Write(source, renamed[source], target, part, shown)
 
 
 def _shown(source: Source, key: object, is_entry: bool) -> str:

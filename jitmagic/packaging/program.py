@@ -21,6 +21,7 @@ from ..artifact.codec import Json, Reader
 from ..artifact.guards import Mismatch
 from ..bytecode import FrameSnapshot
 from ..errors import ArtifactRefused, UsageError
+from ..guards.constants import is_constant
 from ..guards.read import read_source
 from ..guards.source import Global, InstanceDict, Item, Source, describe
 from ..lazy_dataclass import dataclass
@@ -88,6 +89,7 @@ class Names:
         self.owner = owner
         self._members: dict[int, list[Member]] = {}
         self._tables: dict[int, Source] = {}
+        self._objects: dict[int, tuple[object, Global]] = {}
         self._globals: dict[Source, str] = {}
         if owner is not None and module is not None:
             self._add(owner, module)
@@ -123,11 +125,15 @@ class Names:
                     return Item(place, source.key if own else names[0])  # type: ignore[attr-defined]
         if (place := self._tables.get(id(value))) is not None:
             return place
-        return Global(self.global_name(source))
+        if isinstance(value, torch.Tensor) or is_constant(value):
+            return Global(self.global_name(source))
+        if id(value) not in self._objects:  # which has one name, wherever the program finds it
+            self._objects[id(value)] = (value, Global(self.global_name(source)))
+        return self._objects[id(value)][1]
 
-    def table(self, value: object) -> Source | None:
-        """Return the source of a table of the module's members; None for another object."""
-        return self._tables.get(id(value))
+    def has_table(self, value: object) -> bool:
+        """Return whether an object is a table of the module's members."""
+        return id(value) in self._tables
 
     def global_name(self, source: Source) -> str:
         """Return the name in a file of a value that is no member: its source, as text."""
@@ -192,6 +198,12 @@ def read_program(
     program = Program()
     for name, kind in document["written"].items():
         program.globals[name] = EMPTY[kind]()
+    for name, value in document["objects"].items():
+        try:
+            program.globals[name] = reader.read(value)
+        except Mismatch as error:
+            module = value["to"]["path"][0]
+            raise ArtifactRefused(path, str(error), f"import {module} first") from error
     for described in document["tensors"]:
         members = [Member(name, kind) for name, kind in described["members"]]
         slots = described["slots"]
@@ -204,12 +216,6 @@ def read_program(
             program.put_member(member, tensor)
         for name in described["globals"]:
             program.globals[name] = tensor
-    for name, value in document["objects"].items():
-        try:
-            program.globals[name] = reader.read(value)
-        except Mismatch as error:
-            module = value["to"]["path"][0]
-            raise ArtifactRefused(path, str(error), f"import {module} first") from error
     for slot in document["numbers"]:
         program.put_in_slot(slot, reader.read(slot["value"]))
     return program

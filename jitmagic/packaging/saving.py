@@ -173,7 +173,7 @@ class _Saved:
         """Return what calls both read and write, after compiling again if numbers are in it, which
         are constants of the calls so far.
         """
-        state = State(self.names)
+        state = State()
         for write in written_and_read(self._lifted(state)):
             state.add(write)
         numbers = dict.fromkeys(

@@ -38,7 +38,6 @@ from ..guards.live_objects import instance_dict
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import CellContents, Derived, Global, InstanceDict, Item, Source, TypeOf
 from ..lazy_dataclass import dataclass, replace
-from .program import Names
 
 __all__ = ["CELL", "HINT", "Slot", "State", "Write", "check_guard", "other_numbers", "refusal"]
 
@@ -54,11 +53,13 @@ class Write:
     """A write to an object of the program that the file has an object of its own for.
 
     source: the object
+    place: its source in the file
     key: the attribute or the key that is written, CELL for a cell; None: any part of the object
     shown: the object or its part as text
     """
 
     source: Source
+    place: Source
     target: Any
     key: object
     shown: str
@@ -98,10 +99,8 @@ class Slot:
 class State:
     """The slots of a file."""
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._slots: dict[tuple[int, object], Slot] = {}  # by the dict that has it in the program
-        self._owners: dict[int, Source] = {}
         self._alive: list[object] = []  # whose ids are keys
 
     def __bool__(self) -> bool:
@@ -120,15 +119,9 @@ class State:
             raise refusal(write) from None
         if not isinstance(value, torch.Tensor) and type(value) not in (int, float):
             raise refusal(write)
-        place = self._names.table(write.target) or Global(self._names.global_name(write.source))
-        owner = self._owners.setdefault(id(write.target), place)
-        self._alive += [write.target, table]
-        slot = Slot(owner, write.key, write.kind, value, write.shown)
+        self._alive.append(table)
+        slot = Slot(write.place, write.key, write.kind, value, write.shown)
         self._slots.setdefault((id(table), write.key), slot)
-
-    def owner(self, target: object) -> Source | None:
-        """Return the source in the file of an object with slots."""
-        return self._owners.get(id(target))
 
     def place(self, source: Source, snapshot: FrameSnapshot) -> Source | None:
         """Return the source in the file of a value in a slot; None for one that is in none."""

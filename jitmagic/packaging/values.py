@@ -6,6 +6,7 @@ is written once, with all its names, so that what one call writes to it another 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ class ProgramValues:
                 self._others[at.name] = value
         self._mutated |= lifted.mutated
         for source, kind in lifted.targets.items():
-            self._targets[self._names.global_name(source)] = kind
+            at = lifted.renamed[source]
+            assert isinstance(at, Global)
+            self._targets[at.name] = kind
 
     def add_state(self, state: State) -> None:
         """Add what calls read and write."""
@@ -59,6 +62,7 @@ class ProgramValues:
     def data(self, writer: Writer, weights: bool) -> tuple[dict[str, Json], dict[str, bytes]]:
         """Return the parts of artifact.json, and the files."""
         self._check_memory()
+        self._check_contents()
         check_writes(self._calls)
         files, described = dict[str, bytes](), []
         for number, (tensor, names) in enumerate(self._tensors.values()):
@@ -86,6 +90,16 @@ class ProgramValues:
         parts = {"tensors": described, "objects": others, "written": kinds, "numbers": numbers}
         return parts, files
 
+    def _check_contents(self) -> None:
+        """Raise CannotKeep for an object in the file that holds what calls write to: the file has
+        that by itself.
+        """
+        written = {id(write.target) for call in self._calls for write in call.writes}
+        for name, value in self._others.items():
+            for part in _parts(value):
+                if id(part) in written or id(part) in self._mutated:
+                    raise CannotKeep(f"{name}, which holds what the program writes to")
+
     def _check_memory(self) -> None:
         """Raise CannotKeep for a write to a tensor that shares its memory with another one."""
         owners: dict[int, list[int]] = {}
@@ -96,6 +110,14 @@ class ProgramValues:
                 shapes = " and ".join(str(list(self._tensors[key][0].shape)) for key in keys)
                 raise CannotKeep(f"a write to one of the program's tensors {shapes}, "
                                  "which share memory: a file has each by itself")  # fmt: skip
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield what a container of the program holds, and what that holds."""
+    held = value.values() if isinstance(value, dict) else value
+    for part in held if isinstance(value, dict | list | tuple | set) else ():
+        yield part
+        yield from _parts(part)
 
 
 def _slot_data(slot: Slot) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -120,7 +121,25 @@ class Optimizer:
         return self.mean / (1 - 0.9**self.step) * self.rate
 
 
+def returned(kind: str) -> Callable[[Tensor], Any]:
+    """Return a program that returns the dict that it writes to, or one beside it."""
+    inner = {"a": torch.ones(2), "n": 3, "name": "text"}
+    outer = {"inner": inner, "same": inner}
+
+    def program(x):
+        inner["a"] = inner["a"] + x
+        outer["same"]["n"] += 1
+        return outer["inner"] if kind == "inner" else outer
+
+    def writes_in_place(x):
+        inner["a"].add_(x)
+        return inner
+
+    return writes_in_place if kind == "in place" else program
+
+
 PROGRAMS = {
+    "returned": lambda: returned("inner"),
     "method": lambda: Optimizer().update,
     "global": lambda: in_global,
     "variable": in_variable_of_a_closure,
@@ -140,12 +159,26 @@ def test_calls_find_what_earlier_calls_have_written(tmp_path, name):
     program, inputs = PROGRAMS[name](), [torch.randn(2) for _ in range(4)]
     with torch.no_grad():
         jitmagic.save(program, tmp_path / "f", inputs[0])
-        expected = [program(x) for x in inputs]
+        expected = [copy.deepcopy(program(x)) for x in inputs]
         loaded = jitmagic.load(tmp_path / "f")
         for x, wanted in zip(inputs, expected, strict=True):
-            torch.testing.assert_close(loaded(x), wanted)
+            assert_same(loaded(x), wanted)
         again = jitmagic.load(tmp_path / "f")  # with state of its own
-        torch.testing.assert_close(again(inputs[0]), expected[0])
+        assert_same(again(inputs[0]), expected[0])
+
+
+def assert_same(made: Any, wanted: Any) -> None:
+    if not isinstance(wanted, dict):
+        torch.testing.assert_close(made, wanted)
+    else:
+        assert made.keys() == wanted.keys() and made["name"] == wanted["name"]
+        torch.testing.assert_close((made["a"], made["n"]), (wanted["a"], wanted["n"]))
+
+
+@pytest.mark.parametrize("kind", ["outer", "in place"])
+def test_a_result_that_holds_state_is_refused(tmp_path, kind):
+    with torch.no_grad(), pytest.raises(CannotKeep, match="holds what the program writes to"):
+        jitmagic.save(returned(kind), tmp_path / "f", torch.ones(2))
 
 
 def test_another_process_starts_with_the_state_that_was_saved(tmp_path):
