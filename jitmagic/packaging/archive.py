@@ -30,7 +30,7 @@ from ..errors import ArtifactRefused
 
 __all__ = ["FORMAT", "read_archive", "write_archive"]
 
-FORMAT = 1
+FORMAT = 2
 """The version of artifact.json."""
 
 _CHECKSUMS = "checksums.json"
