@@ -68,7 +68,7 @@ from ..trace.result import (
 from .program import Names
 from .state import CELL, HINT, State, Write, check_guard, refusal
 
-__all__ = ["Lifted", "Reads", "check_writes", "lift", "written_and_read"]
+__all__ = ["Lifted", "Reads", "check_writes", "lift", "tensors_of_program", "written_and_read"]
 
 _CONTAINERS = (dict, list, set)
 _OF_IDENTITY = (DifferentObjects, IdentityIs, SameObject, TypeIs)  # writes change none of this
@@ -163,6 +163,14 @@ def _placed(
     sources = (source for source in (*read, *checked) if not own.has(source))
     places = ((source, state.place(source, snapshot)) for source in sources)
     return {source: place for source, place in places if place is not None}
+
+
+def tensors_of_program(
+    guards: Iterable[Guard], snapshot: FrameSnapshot, names: Names
+) -> list[torch.Tensor]:
+    """Return the tensors of the program that a call has as arguments."""
+    passed = _passed_as_arguments(guards, _Own(snapshot, names.owner), snapshot)
+    return [read_source(source, snapshot) for source in passed]
 
 
 def _passed_as_arguments(

@@ -48,8 +48,8 @@ from ..torch_types import Values
 from ..trace.result import Trace
 from .archive import FORMAT, write_archive
 from .cxx import save_cxx
-from .examples import calls_of
-from .lifting import Lifted, lift, written_and_read
+from .examples import calls_of, with_copies
+from .lifting import Lifted, lift, tensors_of_program, written_and_read
 from .program import Names
 from .state import State, other_numbers
 from .targets import compiling_for_file, entry_elsewhere, needed
@@ -131,11 +131,17 @@ class _Saved:
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_elsewhere: bool) -> None:
         """Compile for one call. `is_elsewhere`: its tensors stand for those of another machine."""
+        call = self._compiled(self._values(args, kwargs), is_elsewhere)
+        # Callers of the file have other tensors than the program, and so the example gets copies.
+        if held := tensors_of_program(call.entry.notes.guards, call.snapshot, self.names):
+            args, kwargs = with_copies((args, kwargs), held)
+            call = self._compiled(self._values(args, kwargs), is_elsewhere)
+        self.calls.append(call)
+
+    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
         if self.is_module:
-            values = values_of(self.function, (self.fn, *args), kwargs)
-        else:
-            values = bind(self.copy, args, kwargs)[1]
-        self.calls.append(self._compiled(values, is_elsewhere))
+            return values_of(self.function, (self.fn, *args), kwargs)
+        return bind(self.copy, args, kwargs)[1]
 
     def _compiled(self, values: Values, is_elsewhere: bool) -> _Call:
         entry = entry_elsewhere(self.handle, values) if is_elsewhere else self._entry_for(values)

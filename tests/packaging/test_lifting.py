@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import jitmagic
-from jitmagic.errors import CallNotSaved, CannotKeep
+from jitmagic.errors import CannotKeep
 
 SCALE = torch.full((2,), 1.5)
 HITS: dict[str, int] = {}
@@ -118,13 +118,12 @@ def test_equal_texts_of_sources_are_two_values(tmp_path):
     torch.testing.assert_close(load(tmp_path / "f", program, x)(x), program(x))
 
 
-def test_an_example_of_the_programs_own_tensors_is_for_these_alone(tmp_path):
-    held = torch.ones(2)
-    programs = (lambda x: x + held, lambda x: x * 100 if x is held else x + 1)
+def test_an_example_of_the_programs_own_tensors_is_for_others_too(tmp_path):
+    held, x = torch.ones(2), torch.full((2,), 5.0)
+    programs = (lambda x: x[0] + held, lambda x: x[0] * 100 if x[0] is held else x[0] + 1)
     for number, program in enumerate(programs):
-        loaded = load(tmp_path / str(number), program, held)
-        with pytest.raises(CallNotSaved, match="are two objects, were one"):
-            loaded(torch.full((2,), 5.0))
+        assert load(tmp_path / str(number), program, [held])([x]).tolist() == [6.0, 6.0]
+
     empty, act = (), torch.relu  # one object wherever they are, or compared by themselves
 
     def adds(x, f, *more):
