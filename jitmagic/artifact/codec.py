@@ -102,6 +102,11 @@ class Writer:
     def _record(self, value: Any, kind: type) -> Json:
         if (special := self._special.get(kind)) is not None:
             return special(self, value)
+        return self.record(value)
+
+    def record(self, value: Any) -> Json:
+        """Return the data of the fields of a value of the vocabulary."""
+        kind: Any = type(value)
         made: dict[str, Json] = {"$": self._classes[kind]}
         for name in _field_names(kind):
             made[name] = self.write(getattr(value, name))
@@ -139,12 +144,16 @@ class Writer:
         if kind is torch.memory_format:
             return {"$": "memory_format", "name": str(value).removeprefix("torch.")}
         if isinstance(value, OpOverload):
-            if has_number(value):
-                raise CannotKeep(f"{value}, an operator of this process")
-            return {"$": "op", "name": value.name()}
+            return self.operator(value)
         if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
             return self._tensor(value)
         return self.other(value)
+
+    def operator(self, value: OpOverload) -> Json:
+        """Return the data of an operator that has the same name in each process."""
+        if has_number(value):
+            raise CannotKeep(f"{value}, an operator of this process")
+        return {"$": "op", "name": value.name()}
 
     def other(self, value: Any) -> Json:
         """Return the data of a value of another type; subclasses know some."""

@@ -37,7 +37,7 @@ from ..torch_types import OpOverload
 from .codec import Json, Reader, Writer
 from .references import facts_of, find, module_of_namespace, path_of
 
-__all__ = ["FrameReader", "FrameWriter", "Mismatch", "refer", "resolve"]
+__all__ = ["FrameReader", "FrameWriter", "Mismatch", "listed", "refer", "resolve"]
 
 _GLOBALS, _BUILTINS = "$globals", "$builtins"
 _MRO, _NAMES = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__"))
@@ -77,7 +77,7 @@ class FrameWriter(Writer):
         if (found := self._classes_at.get(id(cls))) is None:
             return refer(cls)
         of, source = found
-        return {"at": of, "source": self.write(source), "is": _listed(facts_of(cls))}
+        return {"at": of, "source": self.write(source), "is": listed(facts_of(cls))}
 
     def own_namespace(self, value: Any) -> str | None:
         """Return the name of the globals or builtins of the frame, None for another object. They
@@ -139,7 +139,7 @@ class FrameReader(Reader):
 
 def refer(value: Any) -> Json:
     """Return the data of an object that a module names: its path, and what it is."""
-    return {"path": list(path_of(value)), "is": _listed(facts_of(value))}
+    return {"path": list(path_of(value)), "is": listed(facts_of(value))}
 
 
 def resolve(data: Json) -> Any:
@@ -153,7 +153,7 @@ def resolve(data: Json) -> Any:
 
 def _checked(found: Any, facts: Json) -> Any:
     try:
-        now = _listed(facts_of(found))
+        now = listed(facts_of(found))
     except CannotKeep as error:
         raise Mismatch(str(error)) from None
     if now != facts:
@@ -161,8 +161,9 @@ def _checked(found: Any, facts: Json) -> Any:
     return found
 
 
-def _listed(facts: Any) -> Json:
-    return [_listed(part) for part in facts] if type(facts) is tuple else facts
+def listed(facts: Any) -> Json:
+    """Return facts as JSON has them: lists in place of tuples."""
+    return [listed(part) for part in facts] if type(facts) is tuple else facts
 
 
 # ------------------------------------------------------------------- objects that a guard compares
@@ -174,7 +175,7 @@ def _write_held(writer: FrameWriter, value: Any) -> Json:
         return {"equals": writer.write(value)}
     if (name := writer.own_namespace(value)) is not None:
         return {"own": name}
-    return {"is": _listed(facts_of(value))}
+    return {"is": listed(facts_of(value))}
 
 
 def _read_held(reader: FrameReader, data: Json, live: Any) -> Any:
@@ -218,7 +219,7 @@ def _write_class(writer: FrameWriter, guard: ClassFacts) -> Json:
     facts = [
         [fact.kind, fact.name, fact.start, *_held_of_fact(writer, fact)] for fact in guard.facts
     ]
-    mro = [_listed(facts_of(base)) for base in guard.mro]
+    mro = [listed(facts_of(base)) for base in guard.mro]
     where = writer.write(guard.where)
     return {"$": "ClassFacts", "where": where, "cls": writer.class_data(cls), "mro": mro,
             "facts": facts}  # fmt: skip
@@ -231,7 +232,7 @@ def _held_of_fact(writer: FrameWriter, fact: ClassFact) -> list[Json]:
 def _read_class(reader: FrameReader, data: Json) -> ClassFacts:
     cls = reader.class_of(data["cls"])
     mro = _MRO(cls)
-    if [_listed(facts_of(base)) for base in mro] != data["mro"]:
+    if [listed(facts_of(base)) for base in mro] != data["mro"]:
         raise Mismatch(f"{cls.__qualname__} has other bases")
     facts = []
     for kind, name, start, *held in data["facts"]:

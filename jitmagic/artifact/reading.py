@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ..autograd.autograd_function import (
@@ -53,9 +54,10 @@ class ArtifactReader(FrameReader):
         shared: list[Json],
         snapshot: FrameSnapshot,
         later: LaterBuilds,
+        special: Mapping[str, Callable[[Any, Json], Any]] = MappingProxyType({}),
     ) -> None:
         """`handle`: None for a file, which has no code of the program."""
-        super().__init__(vocabulary(), shared, snapshot, _READERS)
+        super().__init__(vocabulary(), shared, snapshot, {**_READERS, **special})
         self.handle, self.code, self.namespace = handle, snapshot.code, snapshot.globals
         self.later, self.caches = later, list[BackwardCache]()
         self.growing: list[Any] = []  # as ArtifactWriter's

@@ -5,6 +5,7 @@
     archive     files in one zip, each with a checksum
     program     names what a saved program reads, and holds it in a loaded one
     lifting     finds what a compiled call reads and writes of its program
+    state       what calls both read and write
     values      writes these values
     saving      `jitmagic.save`: compiles for the calls of examples, and writes an archive
     loading     `jitmagic.load`: reads one; a callable, or a module with its parameters

@@ -8,12 +8,14 @@ from types import EllipsisType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from ..errors import UsageError
 from ..frame.declared_dynamic import mark_dynamic
 
-__all__ = ["Arguments", "calls_of", "with_marks"]
+__all__ = ["Arguments", "calls_of", "with_copies", "with_marks"]
 
+_COPIED = (torch.Tensor, torch.nn.Parameter)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -24,6 +26,27 @@ def calls_of(examples: Sequence[Any]) -> list[Arguments]:
     if all(type(one) in (tuple, dict) for one in examples):
         return [((), one) if type(one) is dict else (one, {}) for one in examples]
     return [(tuple(examples), {})]
+
+
+def with_copies(call: Arguments, tensors: Sequence[torch.Tensor]) -> Arguments:
+    """Return the call with a copy of each of the tensors, in containers too. Results of operations
+    with a history, and tensors of other classes, stay.
+    """
+    copies = {id(one): _copy(one) for one in tensors if one.is_leaf and type(one) in _COPIED}
+    made: Arguments = tree_map(lambda leaf: copies.get(id(leaf), leaf), call)
+    return made
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the layout, the values and the marks of another one."""
+    with torch.no_grad():
+        made = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).copy_(tensor)
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, requires_grad=False)
+    vars(made).update(vars(tensor))
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def with_marks(fn: Callable[..., Any], call: Arguments, dynamic: Mapping[str, Any]) -> Arguments:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..artifact import registrations
 from ..artifact.codec import Json, Reader
 from ..artifact.entry import OtherCall, bound_entry
 from ..artifact.guards import Mismatch, resolve
@@ -101,6 +102,8 @@ def _loaded(
     files: Mapping[str, memoryview],
     weights: Mapping[str, torch.Tensor],
 ) -> Any:
+    for entry in document["entries"]:
+        _require_operators(path, entry["shared"])
     shared = document["shared"]
     reader = Reader(vocabulary(), shared, {"ref": lambda reader, data: resolve(data["to"])})
     program = read_program(path, document, files, weights, reader)
@@ -109,6 +112,16 @@ def _loaded(
         return function
     program.module._set_call(function)
     return program.module
+
+
+def _require_operators(path: str | Path, shared: list[Json]) -> None:
+    """Raise ArtifactRefused if an entry calls an operator that nothing has registered yet."""
+    for one in registrations.operators_in(shared):
+        try:
+            registrations.require_operator(one)
+        except Mismatch as error:
+            module = one["module"] or "the library that registers it"
+            raise ArtifactRefused(path, str(error), f"import {module} first") from None
 
 
 def _signature(parameters: list[Json], reader: Reader) -> inspect.Signature:
@@ -213,7 +226,8 @@ class _FileReader(ArtifactReader):
     ) -> None:
         options = make_options({"persist": False})
         record = Recording(snapshot.name, Journal(), 0, 1, Occasion())
-        super().__init__(None, shared, snapshot, LaterBuilds(options, record))
+        later = LaterBuilds(options, record)
+        super().__init__(None, shared, snapshot, later, registrations.READERS)
         self._files = files
 
     def images_of(self, source: KernelSource | None) -> Mapping[str, bytes] | None:

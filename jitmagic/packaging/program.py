@@ -12,13 +12,17 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import torch
 
 from ..artifact.codec import Json, Reader
 from ..artifact.guards import Mismatch
+from ..bytecode import FrameSnapshot
 from ..errors import ArtifactRefused, UsageError
+from ..guards.constants import is_constant
+from ..guards.read import read_source
 from ..guards.source import Global, InstanceDict, Item, Source, describe
 from ..lazy_dataclass import dataclass
 
@@ -47,11 +51,19 @@ class LoadedModule(torch.nn.Module):
 
 
 class StandIn:
-    """Stands for an object of the program to which its calls write, and which they never read."""
+    """Stands for an object of the program to which its calls write; what they read of it is
+    state.
+    """
 
 
 # Stand-ins for the objects that calls write to, by the name of their type.
-EMPTY: dict[str, Callable[[], Any]] = {"dict": dict, "list": list, "set": set, "object": StandIn}
+EMPTY: dict[str, Callable[[], Any]] = {
+    "dict": dict,
+    "list": list,
+    "set": set,
+    "cell": CellType,
+    "object": StandIn,
+}
 
 
 _ALIGNMENT = 64  # bytes, as torch allocates memory
@@ -65,12 +77,6 @@ class Member:
     kind: str
     """"parameter", "buffer", or "temporary" for a buffer that is not persistent."""
 
-    def source(self, owner: Source) -> Source:
-        """Return the source that reads it from the module at another source."""
-        *parts, name = self.name.split(".")
-        table = "_parameters" if self.kind == "parameter" else "_buffers"
-        return Item(_table(owner, parts, table), name)
-
 
 class Names:
     """Names the values that a saved program reads, and knows the sources that a file has for them.
@@ -83,6 +89,7 @@ class Names:
         self.owner = owner
         self._members: dict[int, list[Member]] = {}
         self._tables: dict[int, Source] = {}
+        self._objects: dict[int, tuple[object, Global]] = {}
         self._globals: dict[Source, str] = {}
         if owner is not None and module is not None:
             self._add(owner, module)
@@ -92,7 +99,8 @@ class Names:
             self._members.setdefault(id(parameter), []).append(Member(name, "parameter"))
         for prefix, part in module.named_modules(remove_duplicate=False):
             parts = prefix.split(".") if prefix else []
-            self._tables.setdefault(id(part._buffers), _table(owner, parts, "_buffers"))
+            for name, table in (("_parameters", part._parameters), ("_buffers", part._buffers)):
+                self._tables.setdefault(id(table), _table(owner, parts, name))
             for name, buffer in part._buffers.items():
                 kind = "temporary" if name in part._non_persistent_buffers_set else "buffer"
                 member = Member(".".join((*parts, name)), kind)
@@ -102,14 +110,30 @@ class Names:
         """Return the members that a tensor is."""
         return self._members.get(id(tensor), [])
 
-    def source_of(self, source: Source, value: object) -> Source:
-        """Return the source in a file of the value that the program has at a source."""
-        if isinstance(value, torch.Tensor) and (found := self.members(value)):
-            assert self.owner is not None
-            return found[0].source(self.owner)
-        if (table := self._tables.get(id(value))) is not None:
-            return table
-        return Global(self.global_name(source))
+    def source_of(self, source: Source, value: object, snapshot: FrameSnapshot) -> Source:
+        """Return the source in a file of the value that the program has at a source.
+
+        A member that the program finds elsewhere too, such as in a list, is a global there: it
+        stays in the list when a call assigns another tensor to the member.
+        """
+        if isinstance(value, torch.Tensor) and self.members(value):
+            for part in source.path():
+                table = read_source(part, snapshot)
+                if (place := self._tables.get(id(table))) is not None:
+                    names = [name for name, one in table.items() if one is value]
+                    own = isinstance(source, Item) and source.base == part and source.key in names
+                    return Item(place, source.key if own else names[0])  # type: ignore[attr-defined]
+        if (place := self._tables.get(id(value))) is not None:
+            return place
+        if isinstance(value, torch.Tensor) or is_constant(value):
+            return Global(self.global_name(source))
+        if id(value) not in self._objects:  # which has one name, wherever the program finds it
+            self._objects[id(value)] = (value, Global(self.global_name(source)))
+        return self._objects[id(value)][1]
+
+    def has_table(self, value: object) -> bool:
+        """Return whether an object is a table of the module's members."""
+        return id(value) in self._tables
 
     def global_name(self, source: Source) -> str:
         """Return the name in a file of a value that is no member: its source, as text."""
@@ -148,6 +172,15 @@ class Program:
         else:
             at.register_buffer(name, tensor, persistent=member.kind == "buffer")
 
+    def put_in_slot(self, slot: dict[str, Json], value: Any) -> None:
+        """Set an entry, an attribute or the content of a cell that calls read and write."""
+        owner = self.globals[slot["owner"]]
+        if slot["kind"] == "cell":
+            owner.cell_contents = value
+        else:
+            table = vars(owner) if slot["kind"] == "attribute" else owner
+            table[slot["key"]] = value
+
 
 # ----------------------------------------------------------------------------------------- reading
 
@@ -163,22 +196,28 @@ def read_program(
     the file. Raises ArtifactRefused.
     """
     program = Program()
-    for described in document["tensors"]:
-        members = [Member(name, kind) for name, kind in described["members"]]
-        names = [*(one.name for one in members), *described["globals"]]
-        tensor = _tensor(path, names, described, files, weights, reader)
-        for member in members:
-            program.put_member(member, tensor)
-        for name in described["globals"]:
-            program.globals[name] = tensor
+    for name, kind in document["written"].items():
+        program.globals[name] = EMPTY[kind]()
     for name, value in document["objects"].items():
         try:
             program.globals[name] = reader.read(value)
         except Mismatch as error:
             module = value["to"]["path"][0]
             raise ArtifactRefused(path, str(error), f"import {module} first") from error
-    for name, kind in document["written"].items():
-        program.globals[name] = EMPTY[kind]()
+    for described in document["tensors"]:
+        members = [Member(name, kind) for name, kind in described["members"]]
+        slots = described["slots"]
+        places = (*(one.name for one in members), *(one["name"] for one in slots))
+        names = [*places, *described["globals"]]
+        tensor = _tensor(path, names, described, files, weights, reader)
+        for slot in slots:
+            program.put_in_slot(slot, tensor)
+        for member in members:
+            program.put_member(member, tensor)
+        for name in described["globals"]:
+            program.globals[name] = tensor
+    for slot in document["numbers"]:
+        program.put_in_slot(slot, reader.read(slot["value"]))
     return program
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ..api import original_of, tagged_copy, tagged_handle
+from ..artifact import registrations
 from ..artifact.codec import Json
 from ..artifact.entry import compiled_data
 from ..artifact.vocabulary import vocabulary
@@ -38,6 +39,7 @@ from ..frame.handle import Handle
 from ..frame.locked_frames import RetryEager
 from ..frame.native import Entry, TimedGraph
 from ..guards.source import Argument, Item, Source
+from ..lazy_dataclass import dataclass, replace
 from ..runtime.alignment import aligned_arguments
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
@@ -46,9 +48,10 @@ from ..torch_types import Values
 from ..trace.result import Trace
 from .archive import FORMAT, write_archive
 from .cxx import save_cxx
-from .examples import calls_of
-from .lifting import Lifted, lift
+from .examples import calls_of, with_copies
+from .lifting import Lifted, lift, tensors_of_program, written_and_read
 from .program import Names
+from .state import State, other_numbers
 from .targets import compiling_for_file, entry_elsewhere, needed
 from .values import ProgramValues
 
@@ -79,7 +82,7 @@ def save(
 
     Under `torch.no_grad()` the file is for inference. Otherwise it has the backward too, if an
     argument or a parameter requires grad. Raises Unsupported at a graph break, and CannotKeep for
-    what a file cannot hold, such as a write to an attribute.
+    what a file cannot hold, such as a list that calls append to and read.
     """
     if cxx:
         if not weights:
@@ -90,8 +93,19 @@ def save(
     with compiling_for_file(target, made.handle.options) as processor:
         for args, kwargs in calls_of(examples):
             made.add(args, kwargs, isinstance(processor, Gpu))
+        made.write_entries()
         files = made.files(weights, needed(processor, made.kernels))
     write_archive(path, files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call of an example, compiled."""
+
+    entry: Entry
+    traced: Trace
+    snapshot: FrameSnapshot
+    is_elsewhere: bool
 
 
 class _Saved:
@@ -101,24 +115,35 @@ class _Saved:
         chosen = {"fullgraph": True, "keep": "compiled", **options, "persist": False}
         if dynamic is not None:
             chosen["dynamic"] = dynamic
-        self.fn = original_of(fn)
+        self.fn, self.options = original_of(fn), chosen
         self.copy = tagged_copy(fn, chosen)
         self.handle = tagged_handle(self.copy)
         self.is_module = isinstance(self.fn, torch.nn.Module)
-        self.function = original_of(type(self.fn).forward) if self.is_module else self.fn
+        method = type(self.fn).forward if self.is_module else getattr(self.fn, "__func__", self.fn)
+        self.function = original_of(method)
         self.owner = self.fn if self.is_module else getattr(self.fn, "__self__", None)
         module = self.fn if self.is_module else None
         self.names = Names(_owner_source(self.function) if self.owner is not None else None, module)
+        self.calls: list[_Call] = []
         self.values = ProgramValues(self.names)
         self.entries: list[Json] = []
         self.kernels: dict[str, bytes] = {}
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_elsewhere: bool) -> None:
-        """Compile for one call, and add its entry. `is_elsewhere`: its tensors stand for others."""
+        """Compile for one call. `is_elsewhere`: its tensors stand for those of another machine."""
+        call = self._compiled(self._values(args, kwargs), is_elsewhere)
+        # Callers of the file have other tensors than the program, and so the example gets copies.
+        if held := tensors_of_program(call.entry.notes.guards, call.snapshot, self.names):
+            args, kwargs = with_copies((args, kwargs), held)
+            call = self._compiled(self._values(args, kwargs), is_elsewhere)
+        self.calls.append(call)
+
+    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
         if self.is_module:
-            values = values_of(self.function, (self.fn, *args), kwargs)
-        else:
-            values = bind(self.copy, args, kwargs)[1]
+            return values_of(self.function, (self.fn, *args), kwargs)
+        return bind(self.copy, args, kwargs)[1]
+
+    def _compiled(self, values: Values, is_elsewhere: bool) -> _Call:
         entry = entry_elsewhere(self.handle, values) if is_elsewhere else self._entry_for(values)
         if entry is None:
             raise Unsupported(
@@ -128,15 +153,49 @@ class _Saved:
             later()
         traces = (record.result("trace") for record in reversed(list(self.handle.journal)))
         traced = next(one for one in traces if isinstance(one, Trace))
-        snapshot = self.handle.original.snapshot(values)
-        lifted = lift(traced, entry.notes.guards, snapshot, self.names)
-        self.values.add(lifted)
-        writer = _SavedWriter(self.handle, snapshot, lifted)
-        self.entries.append(writer.entry(entry, traced))
-        self.kernels |= writer.kernels
+        return _Call(entry, traced, self.handle.original.snapshot(values), is_elsewhere)
 
     def _entry_for(self, values: Values) -> Entry | None:
         return self.handle.dispatcher.entries[0] if self.handle.compile_for(values) else None
+
+    def write_entries(self) -> None:
+        """Write the entries of all calls, with their kernels, and note the values they read."""
+        state = self._compile_with_state()
+        self.values.add_state(state)
+        for call, lifted in zip(self.calls, self._lifted(state), strict=True):
+            self.values.add(lifted)
+            writer = _SavedWriter(self.handle, call.snapshot, lifted)
+            self.entries.append(writer.entry(call.entry, call.traced))
+            self.kernels |= writer.kernels
+
+    def _lifted(self, state: State) -> list[Lifted]:
+        """Return what each call reads and writes of the program."""
+        return [
+            lift(call.traced, call.entry.notes.guards, call.snapshot, self.names, state)
+            for call in self.calls
+        ]
+
+    def _compile_with_state(self) -> State:
+        """Return what calls both read and write, after compiling again if numbers are in it, which
+        are constants of the calls so far.
+        """
+        state = State()
+        for write in written_and_read(self._lifted(state)):
+            state.add(write)
+        numbers = dict.fromkeys(
+            guard
+            for call in self.calls
+            for guard in other_numbers(call.entry.notes.guards, state, call.snapshot)
+        )
+        if numbers:
+            self.copy = tagged_copy(self.fn, self.options)
+            self.handle = tagged_handle(self.copy)
+            self.handle.ledger.noted = tuple(numbers)
+            self.calls = [
+                self._compiled((*call.snapshot.args, *call.snapshot.cells), call.is_elsewhere)
+                for call in self.calls
+            ]
+        return state
 
     def files(self, weights: bool, needs: dict[str, Any]) -> dict[str, bytes]:
         """Return the files of the archive; `needs`: facts of the machine that runs it."""
@@ -166,7 +225,7 @@ class _SavedWriter(ArtifactWriter):
     """Writes an entry with its kernels as files."""
 
     def __init__(self, handle: Handle, snapshot: FrameSnapshot, lifted: Lifted) -> None:
-        super().__init__(handle, vocabulary(), snapshot, lifted.guards, {})
+        super().__init__(handle, vocabulary(), snapshot, lifted.guards, registrations.WRITERS)
         self.lifted = lifted
         self._is_in_source = False
         self.kernels: dict[str, bytes] = {}
@@ -202,8 +261,8 @@ class _SavedWriter(ArtifactWriter):
             self.handle.original.snapshot(()),
             RetryEager(self.handle, is_locked=False),
         )
-        renamed = self.lifted.renamed
-        return residual_function(self.handle, snapshot, traced, graph, retry, renamed)
+        kept = replace(traced, effects=self.lifted.effects)
+        return residual_function(self.handle, snapshot, kept, graph, retry, self.lifted.renamed)
 
     def _executable(self, value: Any) -> Json:
         made: Construction = construction_of(value)

@@ -6,6 +6,7 @@ is written once, with all its names, so that what one call writes to it another 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ..errors import CannotKeep
 from ..guards.source import Global
 from .lifting import Lifted, check_writes
 from .program import EMPTY, Names
+from .state import Slot, State
 
 __all__ = ["ProgramValues"]
 
@@ -30,6 +32,7 @@ class ProgramValues:
         self._targets: dict[str, type] = {}
         self._mutated: set[int] = set()  # ids of tensors
         self._calls: list[Lifted] = []
+        self._slots: list[Slot] = []
 
     def add(self, lifted: Lifted) -> None:
         """Add the values that one call reads."""
@@ -42,13 +45,24 @@ class ProgramValues:
                     names[at.name] = None
             elif isinstance(at, Global):
                 self._others[at.name] = value
-        self._mutated |= {id(lifted.values[source]) for source in lifted.mutated}
+        self._mutated |= lifted.mutated
         for source, kind in lifted.targets.items():
-            self._targets[self._names.global_name(source)] = kind
+            at = lifted.renamed[source]
+            assert isinstance(at, Global)
+            self._targets[at.name] = kind
+
+    def add_state(self, state: State) -> None:
+        """Add what calls read and write."""
+        for slot in state.slots():
+            if isinstance(slot.value, torch.Tensor):
+                self._tensors.setdefault(id(slot.value), (slot.value, {}))
+            if isinstance(slot.owner, Global):
+                self._slots.append(slot)
 
     def data(self, writer: Writer, weights: bool) -> tuple[dict[str, Json], dict[str, bytes]]:
         """Return the parts of artifact.json, and the files."""
         self._check_memory()
+        self._check_contents()
         check_writes(self._calls)
         files, described = dict[str, bytes](), []
         for number, (tensor, names) in enumerate(self._tensors.values()):
@@ -56,8 +70,10 @@ class ProgramValues:
             if weights:
                 files[file] = _bytes_of(tensor)
             members = [[one.name, one.kind] for one in self._names.members(tensor)]
+            slots = [_slot_data(one) for one in self._slots if one.value is tensor]
             described.append({
-                "members": members, "globals": [*names], "file": file if weights else None,
+                "members": members, "slots": slots, "globals": [*names],
+                "file": file if weights else None,
                 "dtype": writer.write(tensor.dtype), "shape": list(tensor.shape),
                 "stride": list(tensor.stride()), "device": str(counted_device(tensor.device)),
                 "requires_grad": tensor.requires_grad,
@@ -65,8 +81,24 @@ class ProgramValues:
             })  # fmt: skip
         kinds = {name: kind.__name__ if kind.__name__ in EMPTY else "object"
                  for name, kind in self._targets.items()}  # fmt: skip
+        numbers = [
+            {**_slot_data(one), "value": writer.write(one.value)}
+            for one in self._slots
+            if not isinstance(one.value, torch.Tensor)
+        ]
         others = {name: writer.write(value) for name, value in self._others.items()}
-        return {"tensors": described, "objects": others, "written": kinds}, files
+        parts = {"tensors": described, "objects": others, "written": kinds, "numbers": numbers}
+        return parts, files
+
+    def _check_contents(self) -> None:
+        """Raise CannotKeep for an object in the file that holds what calls write to: the file has
+        that by itself.
+        """
+        written = {id(write.target) for call in self._calls for write in call.writes}
+        for name, value in self._others.items():
+            for part in _parts(value):
+                if id(part) in written or id(part) in self._mutated:
+                    raise CannotKeep(f"{name}, which holds what the program writes to")
 
     def _check_memory(self) -> None:
         """Raise CannotKeep for a write to a tensor that shares its memory with another one."""
@@ -78,6 +110,20 @@ class ProgramValues:
                 shapes = " and ".join(str(list(self._tensors[key][0].shape)) for key in keys)
                 raise CannotKeep(f"a write to one of the program's tensors {shapes}, "
                                  "which share memory: a file has each by itself")  # fmt: skip
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield what a container of the program holds, and what that holds."""
+    held = value.values() if isinstance(value, dict) else value
+    for part in held if isinstance(value, dict | list | tuple | set) else ():
+        yield part
+        yield from _parts(part)
+
+
+def _slot_data(slot: Slot) -> Json:
+    """Return where a value of the state is."""
+    assert isinstance(slot.owner, Global)
+    return {"owner": slot.owner.name, "key": slot.key, "kind": slot.kind, "name": slot.name}
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

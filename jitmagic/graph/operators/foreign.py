@@ -173,6 +173,12 @@ class Registrations:
             (lambda: None) if found is None else ref(found)
         )
 
+    @property
+    def module(self) -> str | None:
+        """The module whose import registers the operator, if torch.library.custom_op did."""
+        definition = self._definition()
+        return None if definition is None else definition._init_fn.__module__
+
     def __call__(self) -> tuple[object, ...]:
         definition = self._definition()
         written = None if definition is None else vars(definition)
