@@ -26,6 +26,7 @@ from typing import BinaryIO
 import torch
 
 from ..errors import ArtifactRefused
+from ..platforms import usable_processors
 
 __all__ = ["FORMAT", "read_archive", "write_archive"]
 
@@ -42,6 +43,7 @@ _PADDING_ID = 0x4D4A  # no registered kind of extra field
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # equal contents give equal files
 _MOST_BYTES = 64 << 30
 _MOST_FILES = 100_000
+_MOST_THREADS = 8
 
 
 def write_archive(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
@@ -117,8 +119,8 @@ def _contents(path: Path, buffer: memoryview, member: zipfile.ZipInfo) -> memory
 
 
 def _checksums(files: Mapping[str, memoryview]) -> dict[str, str]:
-    """Return the SHA-256 of each file: 0.9 GB/s on a core, so two share the work."""
-    with ThreadPoolExecutor(2) as threads:
+    """Return the SHA-256 of each file: 0.9 to 1.7 GB/s on a core, so several share the work."""
+    with ThreadPoolExecutor(min(usable_processors(), _MOST_THREADS)) as threads:
         sums = threads.map(lambda data: hashlib.sha256(data).hexdigest(), files.values())
         return dict(zip(files, sums, strict=True))
 
