@@ -28,6 +28,7 @@ from ..artifact.later import LaterBuilds
 from ..artifact.reading import ArtifactReader
 from ..artifact.vocabulary import vocabulary
 from ..bytecode import FrameSnapshot
+from ..call_warnings import CallWarning, show_warnings
 from ..codegen.plan import KernelSource, Plan
 from ..dependencies import require
 from ..devices import Target
@@ -182,7 +183,7 @@ class LoadedFunction:
         )  # fmt: skip
         for stored in self._stored:
             try:
-                entry = _entry(stored, snapshot, self._files)
+                entry, warned = _entry(stored, snapshot, self._files)
             except OtherCall as error:
                 failing.append(error.guards)
                 continue
@@ -191,6 +192,7 @@ class LoadedFunction:
                 continue
             self._stored.remove(stored)
             self._dispatcher.add(entry)
+            show_warnings(warned)
             return self._dispatcher(*values)
         failing += [entry.notes for entry in self._dispatcher.entries]
         failed = (check(guards, snapshot) for guards in failing)
@@ -209,13 +211,26 @@ def _raise(entry: Entry, values: Values, error: Exception) -> Any:
     raise error
 
 
-def _entry(stored: Json, snapshot: FrameSnapshot, files: Mapping[str, memoryview]) -> Entry:
-    """Return an entry bound to the call's objects. Raises Mismatch if the call does not fit it."""
+def _entry(
+    stored: Json, snapshot: FrameSnapshot, files: Mapping[str, memoryview]
+) -> tuple[Entry, list[CallWarning]]:
+    """Return an entry bound to the call's objects, and the warnings that its call shows. Raises
+    Mismatch if the call does not fit it.
+    """
     reader = _FileReader(stored["shared"], snapshot, files)
     guards = reader.read(stored["guards"])
     entry, _ = bound_entry(reader, guards, stored["result"], snapshot, hooked=False)
     entry.notes = guards
-    return entry
+    return entry, [_warning(reader, *data) for data in stored["warned"]]
+
+
+def _warning(
+    reader: ArtifactReader, kind: Json, text: str, file: str, line: int, is_once: bool
+) -> CallWarning:
+    category = reader.read(kind)
+    if not isinstance(category, type) or not issubclass(category, Warning):
+        raise Mismatch(f"{category!r} is no class of warnings")
+    return CallWarning(category(text), file, line, is_once)
 
 
 class _FileReader(ArtifactReader):

@@ -16,6 +16,8 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -29,6 +31,7 @@ from ..artifact.entry import compiled_data
 from ..artifact.vocabulary import vocabulary
 from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
+from ..call_warnings import CallWarning
 from ..codegen.plan import KernelSource, Plan
 from ..compile.entries import residual_function
 from ..construction import Construction, construction_of
@@ -248,8 +251,17 @@ class _SavedWriter(ArtifactWriter):
             "guards": self.write(self.lifted.guards),
             "result": compiled_data(self, entry, residual),
             "grad": torch.is_grad_enabled(),
+            "warned": [*self._warnings(entry.notes.warned)],
             "shared": self.shared,
         }
+
+    def _warnings(self, warned: Iterable[CallWarning]) -> Iterator[Json]:
+        """Yield the data of the warnings of the trace, without those whose text may name sizes."""
+        for one in warned:
+            kind = type(one.message)
+            if not one.varies and one.message.args == (one.text,):
+                with suppress(CannotKeep):  # a class that no module names
+                    yield [self.write(kind), one.text, one.filename, one.lineno, one.is_once]
 
     def _residual(self, entry: Entry, traced: Trace) -> FunctionType:
         """Return the residual function of an entry, which reads the program as the file has it."""

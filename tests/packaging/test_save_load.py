@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -203,3 +207,34 @@ def test_all_sizes_and_their_backwards_are_in_the_file(tmp_path):
     folder = str(tmp_path / "empty")
     done = run_forked(code, str(tmp_path), imported="torch", JITMAGIC_CACHE_DIR=folder)
     assert done.stdout.strip() == "right", done.stderr[-2000:]
+
+
+class OwnWarning(UserWarning):
+    """A class of warnings that a module names."""
+
+
+def warns(x: torch.Tensor) -> torch.Tensor:
+    warnings.warn("the program's own", OwnWarning, stacklevel=1)
+    return torch.nn.functional.softmax(x)  # torch guesses the dimension
+
+
+def shown(run: Any, x: torch.Tensor) -> list[tuple[type, str, int]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(x)
+    return [(one.category, str(one.message), one.lineno) for one in caught]
+
+
+def test_a_file_shows_the_warnings_of_its_program(tmp_path: Path) -> None:
+    path, x = tmp_path / "saved.jmz", torch.randn(3, 4)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jitmagic.save(warns, path, x)
+    wanted = shown(warns, x)
+    assert [category for category, *_ in wanted] == [OwnWarning, UserWarning]
+    got = shown(jitmagic.load(path), x)  # those of the trace first
+    assert sorted(got, key=lambda one: one[2]) == wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OwnWarning)
+        with pytest.raises(OwnWarning, match="the program's own"):
+            jitmagic.load(path)(x)
