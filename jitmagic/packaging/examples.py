@@ -8,8 +8,8 @@ from types import EllipsisType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from ..compat.pytree import tree_map
 from ..errors import UsageError
 from ..frame.declared_dynamic import mark_dynamic
 

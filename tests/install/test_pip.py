@@ -114,13 +114,14 @@ def test_a_wheel_of_an_sdist(sources: Path, sdist: Path, installed: Environment)
         held = {name.partition("/")[2] for name in archive.getnames()}
     for folder in ("extensions", "jitmagic"):
         found = [p for p in (sources / folder).rglob("*") if p.is_file()]
-        files = {str(p.relative_to(sources)) for p in found if p.suffix != ".pyc"}
+        files = {str(p.relative_to(sources)) for p in found if p.suffix not in (".pyc", ".o")}
         assert files <= held, files - held
     (wheel,) = installed.folder.glob("jitmagic-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     included = (sources / "jitmagic" / "include").rglob("*.*")
     headers = {str(path.relative_to(sources)) for path in included}
     assert headers and headers <= held
+    assert [name for name in held if name.startswith("jitmagic/runtime/objects/")]
     assert not [name for name in held if name.startswith(("tests", "extensions", "demos"))]
     installed.check()
 

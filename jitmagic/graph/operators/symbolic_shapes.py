@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -328,6 +328,10 @@ class _Sampling:
             if refused and all(at(known) < least for known in refused):
                 self.context.decide(">=", expr, integer(least))
                 return
+        for rest in _remainders(self.arguments) if refused else ():
+            at = partial(_value_at, expr_of(rest))
+            if not any(map(at, accepted)) and any(map(at, refused)) and rest == 0:  # a guard
+                refused = [known for known in refused if not at(known)]
         if refused:
             raise ResultsDiffer("the call refuses some sizes")
 
@@ -376,17 +380,33 @@ class _Sampling:
         )
 
 
+def _remainders(arguments: object) -> Iterator[Size]:
+    """Yield what is left of each dimension in parts of a number of the call, or of its square."""
+    dims, numbers = _dims_and_numbers(arguments)
+    for dim, number in itertools.product(dims, numbers):
+        for part in (number, number * number):
+            rest = dim - dim // part * part
+            if isinstance(rest, Size):
+                yield rest
+
+
+def _dims_and_numbers(arguments: object) -> tuple[list[Dimension], list[Size]]:
+    """Return the first dimensions of the tensors of a call, and its other numbers."""
+    tensors = tensors_in(arguments)
+    dims = list(dict.fromkeys(n for t in tensors for n in as_dimensions(t.shape)))[:_DIMS]
+    numbers: dict[Size, None] = {}
+    map_leaves(arguments, lambda leaf: _note_number(leaf, numbers))
+    return dims, list(numbers)[:_NUMBERS]
+
+
 def _sizes_of_windows(arguments: object) -> list[Expr]:
     """Return the candidate sizes for windows, steps or parts along a dimension, given by a number
     of the call that is not a size of a tensor (the kernel of a pool, the groups of a norm). The
     number is guarded to be positive.
     """
-    tensors = list(tensors_in(arguments))
-    dims = list(dict.fromkeys(n for t in tensors for n in as_dimensions(t.shape)))[:_DIMS]
-    numbers: dict[Size, None] = {}
-    map_leaves(arguments, lambda leaf: _note_number(leaf, numbers))
+    dims, numbers = _dims_and_numbers(arguments)
     made: list[Any] = []
-    for number in list(numbers)[:_NUMBERS]:
+    for number in numbers:
         if not number > 0:
             continue
         for dim in dims:
