@@ -36,7 +36,7 @@ from .writing import ArtifactWriter
 
 __all__ = [
     "FORMAT", "OtherCall", "StoredEntry", "bound_entry", "compiled_data", "entry_bytes",
-    "read_entry",
+    "read_entry", "read_warning", "warning_data",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -64,7 +64,7 @@ def entry_bytes(
         "mutates": entry.mutates,
         "notes": {name: writer.write(getattr(notes, name)) for name in _NOTES},
         "constants": _writable(writer, notes.constants),
-        "warned": [_warning_data(writer, one) for one in notes.warned],
+        "warned": [_own_warning(writer, one) for one in notes.warned],
     }
     text = json.dumps({"shared": writer.shared, **document}, separators=(",", ":"))
     return zlib.compress(text.encode(), _LEVEL), writer.growing
@@ -79,18 +79,35 @@ def _writable(writer: ArtifactWriter, constants: Mapping[Any, UserLine | None]) 
     return pairs
 
 
-def _warning_data(writer: ArtifactWriter, one: CallWarning) -> Json:
-    """Return the data of a warning that the trace has shown."""
+def warning_data(writer: ArtifactWriter, one: CallWarning) -> list[Json]:
+    """Return the data of a warning that the trace has shown. Raises CannotKeep for one that is more
+    than its text, or whose text may be another one in the next call.
+    """
     kind = type(one.message)
     if one.varies:
         raise CannotKeep(f"a warning that may name sizes of the call: {one.text}")
     if one.message.args != (one.text,):
         raise CannotKeep(f"a {kind.__qualname__}, which is more than its text")
-    own = one.filename == writer.code.co_filename
-    if not own and not os.path.exists(one.filename):  # another cell, whose file has a new name
-        raise CannotKeep(f"a warning at a line of {one.filename}, which is no file")
-    name = None if own else one.filename
-    return [writer.write(kind), one.text, name, one.lineno, one.is_once]
+    return [writer.write(kind), one.text, one.filename, one.lineno, one.is_once]
+
+
+def read_warning(
+    reader: ArtifactReader, kind: Json, text: str, file: str, lineno: int, is_once: bool
+) -> CallWarning:
+    """Return a warning from its data; raises Mismatch if its class is no class of warnings."""
+    category = reader.read(kind)
+    if not isinstance(category, type) or not issubclass(category, Warning):
+        raise Mismatch(f"{category!r} is no class of warnings")
+    return CallWarning(category(text), file, lineno, is_once)
+
+
+def _own_warning(writer: ArtifactWriter, one: CallWarning) -> Json:
+    """Return the data of a warning, without the file if that is the function's own."""
+    kind, text, file, *rest = warning_data(writer, one)
+    own = file == writer.code.co_filename
+    if not own and not os.path.exists(file):  # another cell, whose file has a new name
+        raise CannotKeep(f"a warning at a line of {file}, which is no file")
+    return [kind, text, None if own else file, *rest]
 
 
 def _result_data(writer: ArtifactWriter, entry: Entry) -> Json:
@@ -214,13 +231,14 @@ def _program(
 
 
 def _warning(
-    reader: ArtifactReader, kind: Json, text: str, name: str | None, lineno: int, is_once: bool
+    reader: ArtifactReader, kind: Json, text: str, name: str | None, *rest: Any
 ) -> CallWarning:
     """Return a warning; raises Mismatch if a filter makes it an error: tracing then finds the call
     that raises it.
     """
-    category = reader.read(kind)
+    file = reader.code.co_filename if name is None else name
+    made = read_warning(reader, kind, text, file, *rest)
+    category = type(made.message)
     if raises_warnings(category):
         raise Mismatch(f"the filters of this process make {category.__qualname__} an error")
-    file = reader.code.co_filename if name is None else name
-    return CallWarning(category(text), file, lineno, is_once)
+    return made

@@ -22,7 +22,7 @@ import torch
 
 from ..artifact import registrations
 from ..artifact.codec import Json, Reader
-from ..artifact.entry import OtherCall, bound_entry
+from ..artifact.entry import OtherCall, bound_entry, read_warning
 from ..artifact.guards import Mismatch, resolve
 from ..artifact.later import LaterBuilds
 from ..artifact.reading import ArtifactReader
@@ -190,9 +190,9 @@ class LoadedFunction:
             except (Mismatch, CannotKeep) as error:
                 others.append(str(error))
                 continue
+            show_warnings(warned)  # raises those of a filter in each call, as eager does
             self._stored.remove(stored)
             self._dispatcher.add(entry)
-            show_warnings(warned)
             return self._dispatcher(*values)
         failing += [entry.notes for entry in self._dispatcher.entries]
         failed = (check(guards, snapshot) for guards in failing)
@@ -221,16 +221,7 @@ def _entry(
     guards = reader.read(stored["guards"])
     entry, _ = bound_entry(reader, guards, stored["result"], snapshot, hooked=False)
     entry.notes = guards
-    return entry, [_warning(reader, *data) for data in stored["warned"]]
-
-
-def _warning(
-    reader: ArtifactReader, kind: Json, text: str, file: str, line: int, is_once: bool
-) -> CallWarning:
-    category = reader.read(kind)
-    if not isinstance(category, type) or not issubclass(category, Warning):
-        raise Mismatch(f"{category!r} is no class of warnings")
-    return CallWarning(category(text), file, line, is_once)
+    return entry, [read_warning(reader, *data) for data in stored["warned"]]
 
 
 class _FileReader(ArtifactReader):

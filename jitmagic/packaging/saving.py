@@ -27,7 +27,7 @@ import torch
 from ..api import original_of, tagged_copy, tagged_handle
 from ..artifact import registrations
 from ..artifact.codec import Json
-from ..artifact.entry import compiled_data
+from ..artifact.entry import compiled_data, warning_data
 from ..artifact.vocabulary import vocabulary
 from ..artifact.writing import ArtifactWriter
 from ..bytecode import FrameSnapshot
@@ -256,12 +256,10 @@ class _SavedWriter(ArtifactWriter):
         }
 
     def _warnings(self, warned: Iterable[CallWarning]) -> Iterator[Json]:
-        """Yield the data of the warnings of the trace, without those whose text may name sizes."""
+        """Yield the data of the warnings of the trace, without those that cannot be kept."""
         for one in warned:
-            kind = type(one.message)
-            if not one.varies and one.message.args == (one.text,):
-                with suppress(CannotKeep):  # a class that no module names
-                    yield [self.write(kind), one.text, one.filename, one.lineno, one.is_once]
+            with suppress(CannotKeep):
+                yield warning_data(self, one)
 
     def _residual(self, entry: Entry, traced: Trace) -> FunctionType:
         """Return the residual function of an entry, which reads the program as the file has it."""

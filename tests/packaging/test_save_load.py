@@ -238,3 +238,10 @@ def test_a_file_shows_the_warnings_of_its_program(tmp_path: Path) -> None:
         warnings.simplefilter("error", OwnWarning)
         with pytest.raises(OwnWarning, match="the program's own"):
             jitmagic.load(path)(x)
+    loaded = jitmagic.load(path)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Implicit dimension")
+            warnings.simplefilter("ignore", OwnWarning)
+            with pytest.raises(UserWarning, match="Implicit dimension"):
+                loaded(x)
