@@ -17,8 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import chain, islice, repeat
-from types import CellType
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from ...options import Options
 from ...records import Recording
 from ...torch_types import Values
 from ..original import Original
+from .reached_numbers import variables
 
 __all__ = ["AT_ONCE", "PayBack", "Terms", "has_free_processor", "slowness"]
 
@@ -222,8 +222,7 @@ def _is_large(values: Values, original: Original) -> bool:
     """
     if not torch.is_grad_enabled():
         return False
-    read = (original.namespace.get(name) for name in original.code.co_names)
-    held = chain(values, map(_content, values), read)
+    held = (value for _, value in variables(original.snapshot(values)))
     return any(isinstance(one, nn.Module) and _has_many_layers(one) for one in held)
 
 
@@ -236,13 +235,6 @@ def _has_many_layers(module: nn.Module) -> bool:
         if layers > _MANY_LAYERS:
             return True
     return False
-
-
-def _content(value: object) -> object:
-    try:
-        return value.cell_contents if type(value) is CellType else None
-    except ValueError:  # the variable is not bound yet
-        return None
 
 
 def _kind(values: Values) -> _Kind:

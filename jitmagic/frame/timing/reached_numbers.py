@@ -19,9 +19,10 @@ from ...bytecode import FrameSnapshot
 from ...errors import UserLine
 from ...guards.check import is_number
 from ...guards.guard import ValueEquals
+from ...guards.live_objects import instance_dict
 from ...guards.source import Argument, CellContents, Global, InstanceDict, Item, Source
 
-__all__ = ["reached_numbers"]
+__all__ = ["reached_numbers", "variables"]
 
 # Of objects, and of what one holds: 2,000 take 10 ms; a vocabulary is no setting.
 _MOST, _LARGE = 2000, 64
@@ -33,7 +34,7 @@ def reached_numbers(snapshot: FrameSnapshot) -> tuple[ValueEquals, ...]:
     code = snapshot.code
     where = UserLine(code.co_filename, code.co_firstlineno, code.co_name)
     found, seen = [], set[int]()
-    queue = deque(_roots(snapshot))
+    queue = deque(variables(snapshot))
     while queue and len(seen) < _MOST:
         source, value = queue.popleft()
         if is_number(value):
@@ -44,7 +45,8 @@ def reached_numbers(snapshot: FrameSnapshot) -> tuple[ValueEquals, ...]:
     return tuple(found)
 
 
-def _roots(snapshot: FrameSnapshot) -> Iterator[_Reached]:
+def variables(snapshot: FrameSnapshot) -> Iterator[_Reached]:
+    """Yield the arguments, enclosing and global variables of a function, each with its source."""
     names = chain(snapshot.code.co_varnames[: len(snapshot.args)], snapshot.code.co_freevars)
     arguments = [Argument(index, name) for index, name in enumerate(names)]
     yield from zip(arguments, snapshot.args, strict=False)
@@ -68,7 +70,7 @@ def _parts(source: Source, value: object) -> Iterable[_Reached]:
             return ()
         source = InstanceDict(source)
         try:
-            entries = object.__getattribute__(value, "__dict__")
+            entries = instance_dict(value)
         except AttributeError:
             return ()
     if type(entries) is not dict:
