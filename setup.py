@@ -194,11 +194,12 @@ def unfit_names() -> str:
 def compile_objects(cxx: str, folder: Path) -> None:
     """Compile what kernels are linked with to `folder`; on a failure, each cache compiles it."""
     with without_extensions():
-        jobs = import_module("jitmagic.runtime.toolchain").prebuild(cxx, folder)
+        toolchain = import_module("jitmagic.runtime.toolchain")
+        commands = toolchain.commands_of_installation(cxx, folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _, command in jobs]
-    for (file, _), compiler in zip(jobs, running, strict=True):
+    running = [subprocess.Popen(one, stderr=subprocess.DEVNULL) for one in commands.values()]
+    for file, compiler in zip(commands, running, strict=True):
         if compiler.wait():
             file.unlink(missing_ok=True)
             show(f"{file.name} is not compiled ahead")

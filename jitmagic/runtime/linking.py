@@ -130,12 +130,12 @@ def processors_here() -> list[Processor]:
     return [row for row in PROCESSORS.values() if row.machine == machine()]
 
 
-def object_file(source: str, headers: str, processor: Processor, folder: Path = _OBJECTS) -> Path:
-    """Return the path of an object; `headers` is the hash of all that it is made from."""
-    return folder / f"{Path(source).stem}-{processor.name}-{headers[:16]}.o"
+def object_file(source: str, key: str, processor: Processor, folder: Path = _OBJECTS) -> Path:
+    """Return the path of an object; `key` is the hash of its sources and flags."""
+    return folder / f"{Path(source).stem}-{processor.name}-{key[:16]}.o"
 
 
-def compiled_object(source: str, headers: str, target: Target) -> bytes | None:
+def compiled_object(source: str, key: str, target: Target) -> bytes | None:
     """Return the bytes of an object that was compiled for the target's registers, if there is one.
 
     Its instructions are those of a level of the ABI, which a machine of those registers may lack.
@@ -144,7 +144,7 @@ def compiled_object(source: str, headers: str, target: Target) -> bytes | None:
     if processor is None:
         return None
     try:
-        return object_file(source, headers, processor).read_bytes()
+        return object_file(source, key, processor).read_bytes()
     except OSError:
         return None
 

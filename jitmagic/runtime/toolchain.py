@@ -39,13 +39,14 @@ __all__ = [
     "build_command",
     "build_library",
     "build_object",
+    "commands_of_installation",
     "flags",
     "header_folder",
     "is_built",
     "library_image",
     "linked_with",
     "missing_objects",
-    "prebuild",
+    "object_key",
 ]
 
 _FLAGS = (
@@ -323,18 +324,24 @@ def build_object(
 
 def _found_object(name: str, key: str, target: Target, store: Store) -> bytes | None:
     """Return an object that was compiled with jitmagic or is in the cache."""
-    found = compiled_object(name, _headers_key(), target)
+    found = compiled_object(name, object_key(name), target)
     return store.get(key, ".o") if found is None else found
 
 
-def prebuild(cxx: str, folder: Path) -> list[tuple[Path, list[str]]]:
-    """Return the objects to compile when jitmagic is installed to `folder`, with their commands."""
+@lru_cache(maxsize=4)
+def object_key(name: str) -> str:
+    """Return the hash of the sources and flags of an object, without those of a processor."""
+    return content_key(_headers_key(), *flags(_source(name)))
+
+
+def commands_of_installation(cxx: str, folder: Path) -> dict[Path, list[str]]:
+    """Return the objects that an installation compiles to `folder`, each with its command."""
     headers, output = header_folder(), ("-c",)
-    found = []
+    found = {}
     for name, row in product(_OBJECTS, processors_here()):
-        file, source = object_file(name, _headers_key(), row, folder), _source(name)
+        file, source = object_file(name, object_key(name), row, folder), _source(name)
         paths = str(headers), [str(headers / name)], str(file)
-        found.append((file, build_command(cxx, source, *paths, output, row.flags)))
+        found[file] = build_command(cxx, source, *paths, output, row.flags)
     return found
 
 

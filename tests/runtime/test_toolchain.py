@@ -226,7 +226,7 @@ def test_products_are_linked_with_an_object_of_the_installation(
     program, is_installed, target, tmp_path, monkeypatch
 ):
     name = linked_with("#include <jitmagic/gemm.h>\n")[0]
-    installed = linking.compiled_object(name, toolchain._headers_key(), target)
+    installed = linking.compiled_object(name, toolchain.object_key(name), target)
     if is_installed and installed is None:
         pytest.skip("setup.py compiled no object for these headers and this machine's registers")
     if not is_installed:
