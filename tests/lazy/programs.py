@@ -29,7 +29,8 @@ def program(function: Program) -> Program:
 
 def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+    values = torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+    return values.to(torch.get_default_device(), dtype)
 
 
 # ------------------------------------------------------------------------------------------ values

@@ -5,7 +5,7 @@ is certain to change (growing_sizes.py). Guards restrict its range. If the progr
 `Specialize` ends the attempt, and the next attempt has a guarded constant in its place.
 
     attempt_symbols  the symbols of one attempt at a trace, and those that became constants
-    origins          what numbers that are no sizes are told apart by
+    origins          where a number comes from that is no size: a tensor, a draw, a counter
     symbolic_sizes   symbols for the dimensions and strides of a tensor input
     growing_sizes    dimensions that the frame itself changes, such as those of a cache
     varying_sizes    the dimensions that may be symbols, with their ranges

@@ -1,4 +1,8 @@
-"""Lists the origins of numbers that are no sizes, by which their symbols are told apart."""
+"""Says where a number comes from that is no size: a tensor, a draw or a counter.
+
+Two symbols are the same if their origins are equal. Entries on disk have them, so this imports
+little.
+"""
 
 from __future__ import annotations
 
