@@ -138,7 +138,7 @@ OPERATIONS: Mapping[str, str] = {
 class CText(extend.LoopText):
     """The syntax of C. <tgmath.h> gives functions of float and of double one name."""
 
-    end, both, either = ";", "&&", "||"
+    end, either = ";", "||"
 
     def is_reserved(self, name: str) -> bool:
         return True  # every argument is named p_...
@@ -173,15 +173,10 @@ class CText(extend.LoopText):
     def cast(self, code: str, source: torch.dtype, dtype: torch.dtype) -> str:
         return f"({self.type(dtype)})({code})"
 
-    narrow = cast
-
     def compute(
         self, op: str, args: Sequence[str], dtype: torch.dtype, operand: torch.dtype
     ) -> str:
         return extend.line_of(op, "c", OPERATIONS).format(*args, t=self.type(operand))
-
-    def finite(self, code: str) -> str:
-        return f"isfinite({code})"
 
     def element(self, name: str, index: str, dtype: torch.dtype) -> str:
         return f"{name}[{index}]"

@@ -17,7 +17,7 @@ from .test_layering import FILES, PACKAGE, by_type, each_file, tree_of
 # Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
 OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
 LINES = {
-    f"codegen/{name}.py" for name in ("cpp_ops", "cpp_text", "numba_ops", "triton/ops")
+    f"codegen/{name}.py" for name in ("cpp_ops", "cpp_text", "numba/ops", "triton/ops")
 }  # of renderers
 
 
@@ -88,7 +88,7 @@ def _is_operation(word: str) -> bool:
 
 # Files whose lists of such names are no facts of operations, with what they are.
 OTHER_LISTS = {
-    "codegen/numba_ops.py": "lines of a renderer",
+    "codegen/numba/ops.py": "lines of a renderer",
     "codegen/triton/ops.py": "lines of a renderer",
     "diagnostics/explanation/kernels.py": "products, which reports call matrix product",
     "trace/values/containers/read_only.py": "methods of dicts",
@@ -124,7 +124,7 @@ def files_with(name: str) -> set[str]:
     "acos acosh asin asinh atan atanh cosh erfc erfinv hypot lgamma log10 sinh tan".split(),
 )
 def test_a_scalar_operation_is_its_row_and_a_line_of_each_renderer(name: str) -> None:
-    lines = {"codegen/numba_ops.py", "codegen/triton/ops.py"}
+    lines = {"codegen/numba/ops.py", "codegen/triton/ops.py"}
     assert files_with(name) == {"operators/elementary.py", *lines}
 
 

@@ -5,12 +5,15 @@
     build_plan        slots, memory, launches, ATen calls and frees of a schedule
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
-    scoped_text       values as text in nested scopes: what the three renderers share
+    kernel            the kernel language: loops, values, reductions, stores
+    loop_form, linearize, expand   build a kernel; place and name its values; lower it for scalars
+    kernel_interpreter, kernel_verifier   what a kernel means; what must hold of it
+    scalar_loops, numba/   print kernels as scalar loops in any language, and in numba
+    scoped_text       values as text in nested scopes: what C++ and Triton share
     cpp, cpp_kernel, cpp_passes, cpp_values, cpp_ops, cpp_text   C++, from the file to the text;
                       vector_lanes, cpp_blocks and cpp_reduce decide and write parts
     triton/           Triton, likewise
     attention/, products/   kernels of flex_attention; matrix products
-    scalar_loops      scalar loops in any language; numba and numba_ops have that of numba
     config            what tuning may override
 
 Scalar operations are rows of operators/scalar.py; each renderer has one module with their lines.

@@ -30,7 +30,7 @@ from .cpp_values import CppBody
 from .loop_structure import Structure, structure
 from .plan import Config, KernelSource, Unit
 from .products.cpp import products_in
-from .scoped_text import argument_names
+from .text import argument_names
 from .vector_lanes import Lanes, choose_lanes
 
 __all__ = ["CppRenderer"]

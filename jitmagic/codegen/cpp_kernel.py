@@ -31,7 +31,7 @@ from .cpp_text import CTYPES, blocks_text, closed, count_text, name_sizes, step_
 from .cpp_values import CppBody
 from .loop_structure import Structure
 from .products.cpp import write_products
-from .scoped_text import comment_lines
+from .text import comment_lines
 from .vector_lanes import Lanes, lane_step, likely_extent
 
 __all__ = ["KernelWriter"]

@@ -27,7 +27,7 @@ from ..loops.expr import (
     substitute,
 )
 from ..symbols.size import Dimension, Size
-from .scoped_text import sum_text
+from .text import sum_text
 
 __all__ = [
     "CTYPES",

@@ -58,7 +58,7 @@ class Renderer(Protocol):
 
 RENDERERS: Mapping[str, tuple[str, str]] = {
     "cpp": ("cpp", "CppRenderer"),
-    "numba": ("numba", "NumbaRenderer"),
+    "numba": ("numba.renderer", "NumbaRenderer"),
     "triton": ("triton.renderer", "TritonRenderer"),
 }
 

@@ -3,7 +3,7 @@
 A scalar operation maps numbers to a number: `exp`, `add`, `lt`. Its row holds the facts that more
 than one stage asks; lowerings, decompositions and texts stay in their stages. A new operation is
 its row in a family's file (arithmetic, elementary, predicates) and a line in each renderer:
-`codegen/triton/ops.py`, `codegen/numba_ops.py`, and a function in `include/jitmagic/` for C++.
+`codegen/triton/ops.py`, `codegen/numba/ops.py`, and a function in `include/jitmagic/` for C++.
 
 Code outside the package adds one at run time, with its lines as expressions:
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.codegen import cpp_ops, numba_ops
+from jitmagic.codegen import cpp_ops
 from jitmagic.codegen.cpp_ops import call_text
 from jitmagic.codegen.cpp_text import CTYPES
+from jitmagic.codegen.numba import ops as numba_ops
 from jitmagic.codegen.triton import ops as triton_ops
 from jitmagic.errors import CannotRender, FallbackWarning, UsageError
 from jitmagic.loops.interp import run

@@ -13,7 +13,7 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource, Plan
-from jitmagic.codegen.scoped_text import argument_names
+from jitmagic.codegen.text import argument_names
 from jitmagic.codegen.triton import tile as triton_tile
 from jitmagic.codegen.triton.ops import TL_DTYPES
 from jitmagic.codegen.triton.renderer import is_reserved

@@ -28,7 +28,7 @@ from ..config import TritonConfig
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
 from ..products.dequantised_triton import dot_candidates, dot_product_in, dot_tile
-from ..scoped_text import argument_names, comment_lines
+from ..text import argument_names, comment_lines
 from .kernel import kernel_lines
 from .ops import HELPERS, TL_DTYPES
 from .tile import choose_tile, tile_candidates

@@ -47,7 +47,8 @@ from ...schedule.substitution import expr_axes
 from ...symbols.polynomial import product
 from ...symbols.size import Dimension, Size, expr_of, is_same
 from ..loop_structure import Structure, by_value
-from ..scoped_text import Scope, ScopedText, Text, terms_text
+from ..scoped_text import Scope, ScopedText, Text
+from ..text import terms_text
 from .ops import (
     INFIX,
     cast_text,

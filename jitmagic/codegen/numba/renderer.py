@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..errors import ToolchainError
-from .numba_ops import HALVES, HELPERS, TYPES, cast_text, compute_text, helpers_of, literal
-from .scalar_loops import LoopRenderer, LoopText
+from ...errors import ToolchainError
+from ..scalar_loops import LoopRenderer, LoopText
+from .ops import HALVES, HELPERS, TYPES, cast_text, compute_text, helpers_of, literal
 
 __all__ = ["NumbaRenderer"]
 
@@ -70,14 +70,6 @@ class _Text(LoopText):
         self, op: str, args: Sequence[str], dtype: torch.dtype, operand: torch.dtype
     ) -> str:
         return compute_text(op, args, dtype, operand)
-
-    def narrow(self, code: str, source: torch.dtype, dtype: torch.dtype) -> str:
-        if dtype in HALVES:
-            return f"round_{HALVES[dtype]}(float32({code}))"
-        return f"{TYPES[dtype]}({code})"
-
-    def finite(self, code: str) -> str:
-        return f"math.isfinite({code})"
 
     def element(self, name: str, index: str, dtype: torch.dtype) -> str:
         code = f"{name}[{index}]"

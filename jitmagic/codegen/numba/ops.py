@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..operators.scalar import SCALARS, line_of
+from ...operators.scalar import SCALARS, line_of
 
 __all__ = ["HALVES", "HELPERS", "TYPES", "cast_text", "compute_text", "helpers_of", "literal"]
 

@@ -1,0 +1,140 @@
+"""Checks kernels: what every pass must leave true of the kernel language.
+
+In: a Kernel of the linear form. Raises VerifyError with the first rule that is broken:
+  - a variable is defined once, before its uses, in a block around them; only a variable of a Let,
+    an accumulator or BAD is set;
+  - an axis is bound by one loop around its uses;
+  - offsets hold axes, sizes and checked indexes; buffers are parameters, and those stored to are
+    written; a stored value has the dtype of its buffer;
+  - operands of a scalar operation have one dtype, which the operation takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from ..errors import VerifyError
+from ..loops.expr import Axis, AxisVar, Expr, Symbol, ValueIndex, leaves
+from ..loops.ir import Compute, IndexValue, Load, Value, walk
+from ..operators.scalar import SCALARS
+from .kernel import (
+    BAD,
+    Accumulate,
+    Check,
+    For,
+    If,
+    Kernel,
+    Let,
+    Param,
+    Result,
+    Set,
+    Start,
+    Statement,
+    Store,
+    Total,
+    Var,
+    VarIndex,
+    values_of,
+)
+
+__all__ = ["verify_kernel"]
+
+
+def verify_kernel(kernel: Kernel) -> Kernel:
+    """Return the kernel if it follows the rules. Raises VerifyError."""
+    _Verifier(kernel).block(kernel.body, frozenset({BAD}), frozenset())
+    return kernel
+
+
+class _Verifier:
+    """Walks the statements with the variables and axes that are known."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.params: Mapping[str, Param] = {param.name: param for param in kernel.params}
+        self.defined: set[Var] = set()
+
+    def block(
+        self, body: Iterable[Statement], known: frozenset[Var], axes: frozenset[Axis]
+    ) -> None:
+        for statement in body:
+            for value in values_of(statement):
+                self.value(value, known, axes, statement)
+            match statement:
+                case For(bound, inside):
+                    self.require(axes.isdisjoint(bound), "an axis is bound twice", statement)
+                    self.block(inside, known, axes | frozenset(bound))
+                case If(_, inside):
+                    self.block(inside, known, axes)
+                case Let(Var() as var) | Check(var):
+                    known |= self.define((var,), statement)
+                case Start(total):
+                    known |= self.define(_variables(total), statement)
+                case Accumulate(total):
+                    self.require(total.var in known, "no Start", statement)
+                case Set(var):
+                    self.require(var in known, f"{var.name} is not defined", statement)
+                case Store():
+                    self.store(statement, known, axes)
+                case _:
+                    self.require(False, "not a statement of the linear form", statement)
+
+    def define(self, made: tuple[Var, ...], statement: Statement) -> frozenset[Var]:
+        self.require(self.defined.isdisjoint(made), "a variable is defined twice", statement)
+        self.defined.update(made)
+        return frozenset(made)
+
+    def store(self, store: Store, known: frozenset[Var], axes: frozenset[Axis]) -> None:
+        param = self.params.get(store.buffer)
+        is_written = param is not None and param.written
+        self.require(is_written, "a store into no written parameter", store)
+        assert param is not None
+        self.require(param.dtype == store.value.dtype, "a stored value of another dtype", store)
+        self.offset(store.offset, known, axes, store)
+
+    def value(
+        self, root: Value, known: frozenset[Var], axes: frozenset[Axis], at: Statement
+    ) -> None:
+        for node in walk((root,)):
+            match node:
+                case Var(name):
+                    self.require(node in known, f"{name} is not defined", at)
+                case Load(buffer, (offset,)):
+                    self.require(buffer in self.params, f"no parameter {buffer}", at)
+                    self.offset(offset, known, axes, at)
+                case IndexValue(expr):
+                    self.offset(expr, known, axes, at)
+                case Compute(op, args):
+                    self.operands(op, [arg.dtype for arg in args], at)
+                case Result(total):
+                    self.require(total.var in known, "no Start", at)
+
+    def operands(self, op: str, dtypes: list[torch.dtype], at: Statement) -> None:
+        if SCALARS[op].conditional:
+            self.require(dtypes[0] == torch.bool, f"{op} chooses by no bool", at)
+            dtypes = dtypes[1:]
+        self.require(len(set(dtypes)) <= 1, f"{op} of {dtypes}", at)
+
+    def offset(
+        self, expr: Expr, known: frozenset[Var], axes: frozenset[Axis], at: Statement
+    ) -> None:
+        for leaf in leaves(expr):
+            match leaf:
+                case AxisVar(axis):
+                    self.require(axis in axes, f"axis {axis.name} is not bound", at)
+                case VarIndex(var):
+                    self.require(var in known, f"{var.name} is not defined", at)
+                case Symbol():
+                    self.require(leaf in self.kernel.sizes, f"no size {leaf.name}", at)
+                case ValueIndex():
+                    self.require(False, "a run-time index that is not checked", at)
+
+    def require(self, holds: bool, rule: str, at: Statement) -> None:
+        if not holds:
+            raise VerifyError(f"kernel {self.kernel.name}: {rule} in {at!r}")
+
+
+def _variables(total: Total) -> tuple[Var, ...]:
+    return tuple(var for var in (total.var, total.at, total.lost) if var is not None)

@@ -1,0 +1,1 @@
+"""Renders fused loop nests as numba: scalar loops, for CPUs without a C++ compiler."""
