@@ -17,7 +17,7 @@ from .test_layering import FILES, PACKAGE, by_type, each_file, tree_of
 # Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
 OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
 LINES = {
-    f"codegen/{name}.py" for name in ("cpp_ops", "cpp_text", "numba/ops", "triton/ops")
+    f"codegen/{name}.py" for name in ("cpp/ops", "cpp/expressions", "numba/ops", "triton/ops")
 }  # of renderers
 
 

@@ -10,8 +10,8 @@
     kernel_interpreter, kernel_verifier   what a kernel means; what must hold of it
     scalar_loops, numba/   print kernels as scalar loops in any language, and in numba
     scoped_text       values as text in nested scopes: what C++ and Triton share
-    cpp, cpp_kernel, cpp_passes, cpp_values, cpp_ops, cpp_text   C++, from the file to the text;
-                      vector_lanes, cpp_blocks and cpp_reduce decide and write parts
+    vector_lanes      the axis that vector lanes run along, and their number
+    cpp/              C++ for vectors and threads
     triton/           Triton, likewise
     attention/, products/   kernels of flex_attention; matrix products
     config            what tuning may override

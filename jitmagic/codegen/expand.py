@@ -29,7 +29,7 @@ from .kernel import (
     Store,
     Total,
     Var,
-    with_bodies,
+    with_blocks,
 )
 
 __all__ = ["expand"]
@@ -67,7 +67,7 @@ def _expanded(statement: Statement) -> Iterator[Statement]:
             before = Load(buffer, (offset,), value.dtype)
             yield Store(buffer, offset, compute("add", before, value))
         case _:
-            yield with_bodies(statement, _block)
+            yield with_blocks(statement, _block)
 
 
 def _start(total: Total) -> Iterator[Statement]:

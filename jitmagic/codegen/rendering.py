@@ -57,7 +57,7 @@ class Renderer(Protocol):
 
 
 RENDERERS: Mapping[str, tuple[str, str]] = {
-    "cpp": ("cpp", "CppRenderer"),
+    "cpp": ("cpp.renderer", "CppRenderer"),
     "numba": ("numba.renderer", "NumbaRenderer"),
     "triton": ("triton.renderer", "TritonRenderer"),
 }

@@ -30,7 +30,7 @@ from .attention.kernel import Kernel as Rendered
 from .expand import expand
 from .kernel import BAD, For, If, Kernel, Let, Set, Statement, Store, Var, VarIndex
 from .linearize import linearize
-from .loop_form import exact_total, loop_form
+from .loop_form import loop_form
 from .loop_structure import structure
 from .plan import Config, KernelSource
 from .text import argument_names, sum_text
@@ -260,7 +260,7 @@ class LoopRenderer(ABC):
 
 def scalar_kernel(nest: Nest, buffers: Mapping[str, Buffer]) -> Kernel:
     """Return the kernel of a nest as scalar loops, ready to print."""
-    return expand(linearize(loop_form(structure(nest, buffers), buffers, exact_total)))
+    return expand(linearize(loop_form(structure(nest, buffers), buffers)))
 
 
 def _indented(line: str) -> str:

@@ -19,15 +19,17 @@ from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, may_assume
-from .cpp_reduce import lanes_of_product
 from .loop_structure import Pass, Structure, coefficient
 
-__all__ = ["Lanes", "choose_lanes", "lane_step", "likely_extent"]
+__all__ = ["Lanes", "choose_lanes", "lane_step", "lanes_of_product", "likely_extent"]
 
 SHORT = 8  # an axis below this extent does not fill a register
 FEWEST = 4  # an axis below this extent is not vectorised at all
 FEW = 1 << 15  # points below which one thread is fast enough
 LIGHT = 12  # cost of a body that has registers to spare for a wider step
+
+
+_PRODUCT_BYTES = 32  # register width in ATen's kernel, which torch builds for AVX2 at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class Lanes:
     width: int
     passes: tuple[tuple[Axis | None, int], ...]
     is_one_step: bool = False
+
+
+def lanes_of_product(op: str, dtype: torch.dtype) -> int:
+    """Return the number of lanes with which ATen multiplies: the order of factors decides whether a
+    partial product overflows or underflows. 0 for other reductions and dtypes.
+    """
+    if op != "prod" or dtype not in (torch.float32, torch.float64):
+        return 0
+    return _PRODUCT_BYTES // dtype.itemsize
 
 
 def lane_step(offset: Expr, lane: Axis, kernel: Structure) -> int | Expr | None:
@@ -189,7 +200,8 @@ def _width(pass_: Pass, kernel: Structure, axis: Axis, base: int) -> int:
     steps = 4 if isinstance(axis.extent, Size) else 2
     least = base
     if isinstance(axis.extent, Size):  # a product of 100,000 floats: 5.8 us, not 14.9
-        least = max(base, *(4 * lanes_of_product(node) for node in pass_.reductions), 0)
+        orders = [lanes_of_product(node.op, node.dtype) for node in pass_.reductions]
+        least = max(base, *(4 * lanes for lanes in orders), 0)
     while width > least and hint_of(axis.extent) < steps * width:
         width //= 2
     return width

@@ -59,7 +59,7 @@ _FLAGS = (
     "-fPIC",
     "-w",
 )
-_LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
+_LONG = 20_000  # characters; a unit of several kernels has about 10 000 (cpp/renderer.py)
 _PRODUCTS = re.compile(
     r"^#include <jitmagic/(?:gemm|chain|attention|dequantised)\.h>$", re.MULTILINE
 )

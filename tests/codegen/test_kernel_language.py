@@ -15,8 +15,8 @@ from jitmagic.codegen.expand import expand
 from jitmagic.codegen.kernel import For, Kernel, Let, Set, Store, Var, statements
 from jitmagic.codegen.kernel_interpreter import interpret
 from jitmagic.codegen.kernel_verifier import verify_kernel
-from jitmagic.codegen.linearize import linearize
-from jitmagic.codegen.loop_form import exact_total, loop_form
+from jitmagic.codegen.linearize import Style, linearize
+from jitmagic.codegen.loop_form import loop_form
 from jitmagic.codegen.loop_structure import structure
 from jitmagic.errors import VerifyError
 from jitmagic.loops.interp import run
@@ -38,7 +38,7 @@ SMALL = [
 FORMS = {
     "loops": lambda kernel: kernel,
     "linear": lambda kernel: verify_kernel(linearize(kernel)),
-    "linear_with_expressions": lambda kernel: verify_kernel(linearize(kernel, longest=6)),
+    "linear_with_expressions": lambda kernel: verify_kernel(linearize(kernel, Style(longest=6))),
     "expanded": lambda kernel: verify_kernel(expand(linearize(kernel))),
 }
 
@@ -54,7 +54,7 @@ def kernels_of(program: LoopProgram) -> dict[str, Kernel]:
     scheduled = schedule(program, TARGET, Options()).program
     nests = [step for step in scheduled.steps if isinstance(step, Nest)]
     made = [
-        loop_form(structure(nest, scheduled.buffers), scheduled.buffers, exact_total)
+        loop_form(structure(nest, scheduled.buffers), scheduled.buffers)
         for nest in distinct_kernels(nests, scheduled.buffers).nests
     ]
     return {kernel.name: kernel for kernel in made}

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.codegen import cpp_ops
-from jitmagic.codegen.cpp_ops import call_text
-from jitmagic.codegen.cpp_text import CTYPES
+from jitmagic.codegen.cpp import ops as cpp_ops
+from jitmagic.codegen.cpp.ops import call_text
+from jitmagic.codegen.cpp.text import CTYPES
 from jitmagic.codegen.numba import ops as numba_ops
 from jitmagic.codegen.triton import ops as triton_ops
 from jitmagic.errors import CannotRender, FallbackWarning, UsageError
@@ -184,10 +184,10 @@ def test_triton_compiles_every_operation_for_a_gpu(arity, tmp_path, monkeypatch)
 
 @pytest.mark.usefixtures("registered")
 def test_an_expression_of_known_functions_is_one_of_vectors() -> None:
-    lines = "\n".join(cpp_ops.functions_in("jm::registered::ramp(x) + jm::registered::bessel(x)"))
+    lines = "\n".join(cpp_ops.functions_of(["ramp", "bessel"]))
     assert "auto ramp(V a0) { return a0 / (V(1) + abs(a0)); }" in lines
     assert "out[i] = bessel(a0_lanes[i])" in lines
-    assert not cpp_ops.functions_in("jm::exp(x)")
+    assert not cpp_ops.functions_of([])
 
 
 @pytest.mark.usefixtures("registered")

@@ -1,6 +1,7 @@
 #include <jitmagic/loop.h>
 
 template <class T> using V16 = jm::Vec<T, 16>;
+template <class T> using V64 = jm::Vec<T, 64>;
 
 // argmax_default
 extern "C" int argmax_0(void* const* args) {
@@ -11,8 +12,8 @@ extern "C" int argmax_0(void* const* args) {
         jm::blocks<16, 40>([&](int64_t j0, auto n) JM_BODY {
             acc0.take(jm::load<16>(x0 + i0 * 40 + j0, n), jm::iota<int64_t, 16>(j0), n);
         });
-        const int64_t v1 = acc0.best().at;
-        argmax_default[i0] = v1;
+        const int64_t v0 = acc0.best().at;
+        argmax_default[i0] = v0;
     }
     return 0;
 }
@@ -37,10 +38,10 @@ extern "C" int mul_argmax_0(void* const* args) {
     int64_t* argmax_default_1 = (int64_t*)args[1];
     jm::BestLanes<float, 64, true> acc0;
     jm::blocks<64, 920>([&](int64_t j0_j1, auto n) JM_BODY {
-        const auto v1 = jm::load<64>(x0 + j0_j1, n);
-        acc0.take(v1 * v1, jm::iota<int64_t, 64>(j0_j1), n);
+        const auto v0 = jm::load<64>(x0 + j0_j1, n);
+        acc0.take(v0 * v0, jm::iota<int64_t, 64>(j0_j1), n);
     });
-    const int64_t v2 = acc0.best().at;
-    argmax_default_1[0] = v2;
+    const int64_t v1 = acc0.best().at;
+    argmax_default_1[0] = v1;
     return 0;
 }

@@ -10,7 +10,8 @@ extern "C" int embedding_mul_0(void* const* args) {
         const auto v0 = x1[i0_i1];
         const auto v1 = jm::where(jm::lt(v0, int64_t(0)), int64_t(30), v0);
         jm::blocks<16, 24>([&](int64_t i2, auto n) JM_BODY {
-            jm::store(mul_tensor + i0_i1 * 24 + i2, jm::load<16>(x0 + jm::checked(v1, 30, bad) * 24 + i2, n) * 2.0f, n);
+            const auto at2 = jm::checked(v1, 30, bad);
+            jm::store(mul_tensor + i0_i1 * 24 + i2, jm::load<16>(x0 + at2 * 24 + i2, n) * 2.0f, n);
         });
     }
     return bad;

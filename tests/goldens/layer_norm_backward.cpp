@@ -15,22 +15,22 @@ extern "C" int mul_sub_mean_dim_0(void* const* args) {
     for (int64_t i0 = 0; i0 < 50; ++i0) {
         V32<float> acc0(0.0f);
         V32<float> acc1(0.0f);
-        const auto v3 = x3[i0];
-        const auto v4 = x4[i0];
+        const auto v1 = x3[i0];
+        const auto v2 = x4[i0];
         jm::blocks<32, 96>([&](int64_t j0, auto n) JM_BODY {
-            const auto v2 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
-            acc0 = acc0 + (jm::only(v2, 0.0f, n));
-            const auto v5 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v3) * v4;
-            acc1 = acc1 + (jm::only(v2 * v5, 0.0f, n));
+            const auto v0 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
+            acc0 = acc0 + (jm::only(v0, 0.0f, n));
+            const auto v3 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v1) * v2;
+            acc1 = acc1 + (jm::only(v0 * v3, 0.0f, n));
         });
-        const float v6 = jm::hsum(acc0);
-        const float v7 = jm::hsum(acc1);
-        const auto v9 = v6 / 96.0f;
-        const auto v11 = v7 / 96.0f;
+        const float v4 = jm::hsum(acc0);
+        const float v5 = jm::hsum(acc1);
+        const auto v7 = v4 / 96.0f;
+        const auto v9 = v5 / 96.0f;
         jm::blocks<32, 96>([&](int64_t j0, auto n) JM_BODY {
-            const auto v8 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
-            const auto v10 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v3) * v4;
-            jm::store(mul_tensor_4 + i0 * 96 + j0, ((v8 - v9) - (v10 * v11)) * v4, n);
+            const auto v6 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
+            const auto v8 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v1) * v2;
+            jm::store(mul_tensor_4 + i0 * 96 + j0, ((v6 - v7) - (v8 * v9)) * v2, n);
         });
     }
     return 0;
@@ -48,15 +48,15 @@ extern "C" int sub_mul_sum_dim_int_list_0(void* const* args) {
         jm::Total<V16<float>> acc0;
         jm::Total<V16<float>> acc1;
         for (int64_t block2 = 0; block2 < 50; block2 += 25) {
-            V16<float> acc3(0.0f);
-            V16<float> acc4(0.0f);
+            V16<float> sum0(0.0f);
+            V16<float> sum1(0.0f);
             for (int64_t j0 = block2, j0_end = block2 + 25; j0 < j0_end; ++j0) {
-                const auto v5 = jm::load<16>(x0 + j0 * 96 + i0, n);
-                acc3 = acc3 + (v5 * ((jm::load<16>(x1 + j0 * 96 + i0, n) - x3[j0]) * x4[j0]));
-                acc4 = acc4 + (v5);
+                const auto v0 = jm::load<16>(x0 + j0 * 96 + i0, n);
+                sum0 = sum0 + (v0 * ((jm::load<16>(x1 + j0 * 96 + i0, n) - x3[j0]) * x4[j0]));
+                sum1 = sum1 + (v0);
             }
-            acc0.add(acc3);
-            acc1.add(acc4);
+            acc0.add(sum0);
+            acc1.add(sum1);
         }
         jm::store(sum_dim_int_list + i0, acc0.result(), n);
         jm::store(sum_dim_int_list_1 + i0, acc1.result(), n);

@@ -25,7 +25,14 @@ extern "C" int mm_0(void* const* args) {
     const float* x1 = (const float*)args[1];
     float* mm_default_1 = (float*)args[2];
     jm::gemm<jm::gemm_way(10, 30, {nullptr, 1, 10}, {nullptr, 30, 1})>(
-        10, 30, 32, {x0_view, 1, 10}, {x1, 30, 1}, mm_default_1, 30, jm::NoEpilogue{});
+        10,
+        30,
+        32,
+        {x0_view, 1, 10},
+        {x1, 30, 1},
+        mm_default_1,
+        30,
+        jm::NoEpilogue{});
     return 0;
 }
 
@@ -49,7 +56,14 @@ extern "C" int mm_1(void* const* args) {
     const float* x3 = (const float*)args[1];
     float* mm_default_2 = (float*)args[2];
     jm::gemm<jm::gemm_way(30, 20, {nullptr, 1, 30}, {nullptr, 20, 1})>(
-        30, 20, 32, {mul_tensor_view, 1, 30}, {x3, 20, 1}, mm_default_2, 20, jm::NoEpilogue{});
+        30,
+        20,
+        32,
+        {mul_tensor_view, 1, 30},
+        {x3, 20, 1},
+        mm_default_2,
+        20,
+        jm::NoEpilogue{});
     return 0;
 }
 

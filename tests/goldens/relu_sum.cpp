@@ -12,8 +12,8 @@ extern "C" int mul_add_relu_sum_dim_int_list_0(void* const* args) {
         jm::blocks<32, 64>([&](int64_t j0, auto n) JM_BODY {
             acc0 = acc0 + (jm::only(jm::relu((jm::load<32>(x0 + i0 * 64 + j0, n) * jm::load<32>(x1 + i0 * 64 + j0, n)) + 2.0f), 0.0f, n));
         });
-        const float v1 = jm::hsum(acc0);
-        sum_dim_int_list[i0] = v1;
+        const float v0 = jm::hsum(acc0);
+        sum_dim_int_list[i0] = v0;
     }
     return 0;
 }

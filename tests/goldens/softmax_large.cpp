@@ -12,24 +12,24 @@ extern "C" int amax_sub_exp_sum_dim_int_list_div_0(void* const* args) {
             alignas(64) float row0[1000];
             V64<float> acc1(jm::Limits<float>::least);
             jm::blocks<64, 1000>([&](int64_t j0, auto n) JM_BODY {
-                const auto v2 = jm::load<64>(x0 + i0 * 1000 + j0, n);
-                acc1 = jm::maximum(acc1, jm::only(v2, jm::Limits<float>::least, n));
+                const auto v0 = jm::load<64>(x0 + i0 * 1000 + j0, n);
+                acc1 = jm::maximum(acc1, jm::only(v0, jm::Limits<float>::least, n));
             });
-            const float v3 = jm::hmax(acc1);
-            jm::Total<V16<float>> acc4;
-            for (int64_t block5 = 0; block5 < 1000; block5 += 512) {
-                V16<float> acc6(0.0f);
-                jm::blocks<16>(block5, jm::least_of(1000, block5 + 512), [&](int64_t j0, auto n) JM_BODY {
-                    const auto v7 = jm::load<16>(x0 + i0 * 1000 + j0, n);
-                    const auto v8 = jm::exp(v7 - v3);
-                    jm::store(row0 + j0, v8, n);
-                    acc6 = acc6 + (jm::only(v8, 0.0f, n));
+            const float v1 = jm::hmax(acc1);
+            jm::Total<V16<float>> acc2;
+            for (int64_t block1 = 0; block1 < 1000; block1 += 512) {
+                V16<float> sum0(0.0f);
+                jm::blocks<16>(block1, jm::least_of(1000, block1 + 512), [&](int64_t j0, auto n) JM_BODY {
+                    const auto v2 = jm::load<16>(x0 + i0 * 1000 + j0, n);
+                    const auto v3 = jm::exp(v2 - v1);
+                    jm::store(row0 + j0, v3, n);
+                    sum0 = sum0 + (jm::only(v3, 0.0f, n));
                 });
-                acc4.add(acc6);
+                acc2.add(sum0);
             }
-            const float v9 = jm::hsum(acc4.result());
+            const float v4 = jm::hsum(acc2.result());
             jm::blocks<16, 1000>([&](int64_t j0, auto n) JM_BODY {
-                jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v9, n);
+                jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v4, n);
             });
         }
     });

@@ -9,10 +9,14 @@ import torch
 
 import jitmagic
 from jitmagic.codegen import render_template
-from jitmagic.codegen.cpp_text import name_sizes
+from jitmagic.codegen.cpp.expressions import CppExpressions
+from jitmagic.codegen.kernel import Kernel
+from jitmagic.loops.expr import Apply, Axis, AxisVar, Integer, Symbol
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
+from jitmagic.symbols.interval import Interval
+from jitmagic.symbols.polynomial import product
 from tests.schedule.test_fusion import TARGET
 
 from .sized import symbolic_graph
@@ -280,7 +284,7 @@ def test_sums_over_short_rows_have_as_many_of_them_in_a_block_as_fit():
         return x.sum((0, 2))
 
     text = _text(sums, (6, 5, 64))
-    assert text.count("jm::rows_of_block(") == 1 and "jm::in_parts(n" in text
+    assert text.count("jm::rows_of_block(") == 1 and "jm::in_parts(size" in text
     template = compiled(sums, _tensor, (6, 5, 64))
     for shape in [(6, 5, 64), (100, 3, 16), (300, 4, 512), (40, 2, 3)]:
         x = torch.rand(shape) + 10
@@ -289,19 +293,18 @@ def test_sums_over_short_rows_have_as_many_of_them_in_a_block_as_fit():
 
 
 def test_what_depends_on_sizes_alone_is_computed_once():
-    names = iter(["n0", "n1"])
-    lines = [
-        "x[jm::floordiv(int64_t((s0 * s1)), int64_t(4)) * i0] = jm::wrapped(int64_t(i0), s0);",
-        "f(jm::floordiv(int64_t(i0), int64_t(jm::minimum(int64_t(s0), int64_t(8)))));",
-        "g(jm::floordiv(int64_t((s0 * s1)), int64_t(4)));",
-    ]
-    assert name_sizes(lines, {"s0", "s1"}, lambda: next(names)) == [
-        "const int64_t n0 = jm::floordiv(int64_t((s0 * s1)), int64_t(4));",
-        "const int64_t n1 = jm::minimum(int64_t(s0), int64_t(8));",
-        "x[n0 * i0] = jm::wrapped(int64_t(i0), s0);",
-        "f(jm::floordiv(int64_t(i0), int64_t(n1)));",
-        "g(n0);",
-    ]
+    s0, s1 = (Symbol(name, int, Interval(0, 1000), name) for name in ("s0", "s1"))
+    i0 = AxisVar(Axis("i0", 100))
+    printer = CppExpressions(Kernel("k", (), (s0, s1), ()))
+    quarter = Apply("//", (product(s0, s1), Integer(4)))
+    least = Apply("min", (s0, Integer(8)))
+    assert printer.index(product(quarter, i0)) in ("size0 * i0", "i0 * size0")
+    assert printer.index(Apply("//", (i0, least))) == "jm::floordiv(int64_t(i0), int64_t(size1))"
+    assert printer.index(quarter) == "size0"
+    assert printer.hoisted == {
+        "size0": "jm::floordiv(int64_t(s0 * s1), int64_t(4))",
+        "size1": "jm::minimum(int64_t(s0), int64_t(8))",
+    }
 
 
 def test_heads_whose_width_is_what_is_left():

@@ -1,20 +1,22 @@
-"""Writes a product with a dequantised weight in C++, as a call of the header's jm::dequantised.
+"""Makes kernels of products with a dequantised weight on the CPU: a call of jm::dequantised.
 
-In: a Structure whose nest is such a product (schedule/dequantised_products.py). Out: two functions
-of vectors, the weight along k and what follows the sum along n, and the call that takes them.
+In: a product (schedule/dequantised_products.py) and the stores of its nest. Out: two functions of
+vectors, the weight along k and what follows the sum along n, and the call that takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from ...loops.ir import Cast, Load, walk
+from ...loops.expr import Axis, Expr, Integer, axes_of, substitute
+from ...loops.ir import Cast, Load, Store, walk
 from ...schedule.products import Product, is_narrow
-from ..cpp_text import count_text, start_text, step_text
-from ..cpp_values import CppBody
-from ..loop_structure import Structure, coefficient
+from ..kernel import NATIVE, Argument, Call, Function, Group, Let, Pointer, Return, Var
+from ..kernel import Store as KernelStore
+from ..loop_form import Body
+from ..loop_structure import coefficient
 
-__all__ = ["can_write_dequantised", "write_dequantised"]
+__all__ = ["can_write_dequantised", "dequantised_call", "start_of"]
 
 
 def can_write_dequantised(product: Product) -> bool:
@@ -28,49 +30,38 @@ def can_write_dequantised(product: Product) -> bool:
     )
 
 
-def write_dequantised(
-    kernel: Structure, product: Product, body: CppBody, names: Mapping[str, str]
-) -> None:
-    """Write one call of jm::dequantised."""
-    _write_weight(product, body)
-    _write_finish(kernel, product, body)
+def dequantised_call(product: Product, stores: Sequence[Store]) -> Body:
+    """Return the statements of one call of jm::dequantised."""
     rows = _rows(product)
     offset = rows.index[0]
     m, n, k, group = product.m, product.n, product.k, product.group
     down, along = coefficient(offset, m), coefficient(offset, k)
     assert down is not None
     assert along is not None
-    start = start_text(names[rows.buffer], offset)
-    groups = "1" if group is None else count_text(group.extent)
-    sizes = ", ".join((count_text(m.extent), count_text(n.extent), groups, count_text(k.extent)))
+    groups = 1 if group is None else group.extent
+    activations = Group((start_of(rows.buffer, offset), down, along), "activations")
+    sizes: tuple[Argument, ...] = (m.extent, n.extent, groups, k.extent)
     known = m.extent if isinstance(m.extent, int) else 0
-    body.line(f"jm::dequantised<{known}>({sizes},")
-    body.line(f"    jm::activations({start}, {step_text(down)}, {step_text(along)}),")
-    body.line("    weight, finish);")
+    call = Call("dequantised", (*sizes, activations, "weight", "finish"), "dequantised", (known,))
+    return _weight(product), _finish(product, stores), call
 
 
-def _write_weight(product: Product, body: CppBody) -> None:
+def _weight(product: Product) -> Function:
     n, k, group = product.n, product.k, product.group
-    body.set_lanes(k, None)
-    inside = "int64_t" if group is None else f"int64_t {group.name}"
-    axes = (n, k) if group is None else (n, group, k)
-    arguments = f"int64_t {n.name}, {inside}, int64_t {k.name}, auto n"
-    body.open(f"const auto weight = [&]({arguments}) JM_BODY {{", axes, footer="};")
-    body.line(f"return {body.use(product.b, as_vector=True)};")
-    body.close()
+    return Function("weight", None, (n, group, k), k, (Return(product.b),), count="auto n")
 
 
-def _write_finish(kernel: Structure, product: Product, body: CppBody) -> None:
+def _finish(product: Product, stores: Sequence[Store]) -> Function:
     m, n = product.m, product.n
-    body.set_lanes(n, None)
-    arguments = f"auto sum, int64_t {m.name}, int64_t {n.name}, int64_t n"
-    body.open(f"const auto finish = [&]({arguments}) JM_BODY {{", (m, n), footer="};")
-    body.define(product.total, "sum", vector=True)
-    stores = [store for single in kernel.passes for store in single.stores]
-    for line in body.stores(stores):
-        body.line(line)
-    body.close()
-    body.set_lanes(None, 1)
+    given = Var("sum", product.total.dtype, NATIVE)
+    written = [KernelStore(store.buffer, store.index[0], store.value) for store in stores]
+    return Function("finish", given, (m, n), n, (Let(product.total, given), *written))
+
+
+def start_of(buffer: str, offset: Expr) -> Pointer:
+    """Return the address of an access where all axes are 0."""
+    zeros: dict[Axis, Expr] = dict.fromkeys(axes_of(offset), Integer(0))
+    return Pointer(buffer, substitute(offset, zeros))
 
 
 def _rows(product: Product) -> Load:

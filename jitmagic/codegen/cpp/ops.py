@@ -8,23 +8,18 @@ unit, by their line of C++.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
-from ..operators.scalar import SCALARS, ScalarOperation, line_of
-from .cpp_text import closed
+from ...operators.scalar import SCALARS, ScalarOperation, line_of
 
-__all__ = ["BELOW", "INFIX", "MIRRORED", "call_text", "functions_in"]
+__all__ = ["INFIX", "call_text", "functions_of", "is_infix"]
 
 INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
-# Comparison -> (positions above the bound for which it still holds, whether it is negated).
-BELOW = {"lt": (0, False), "ge": (0, True), "le": (1, False), "gt": (1, True)}
-MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 # On bools, the functions of bits are those of logic.
 _LOGIC = {r.of_bools: r.name for r in SCALARS.values() if r.of_bools and r.operands == "integers"}
 _NAMESPACE = "jm::registered"
-_CALLED = re.compile(rf"\b{_NAMESPACE}::(\w+)\(")
 _TOKEN = re.compile(
     r"\s+|\{(?:\d|t)\}|[-+*/(),]|(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)|(?P<called>[a-z]\w*)(?=\()"
 )
@@ -39,22 +34,26 @@ JM_FOR_VEC auto {name}({vectors}) {{
 }}"""
 
 
+def is_infix(op: str, dtype: torch.dtype) -> bool:
+    """Return whether an operation is written with an operator, whose operands must be closed."""
+    return dtype in (torch.float32, torch.float64) and (op in INFIX or op == "neg")
+
+
 def call_text(op: str, args: list[str], dtype: torch.dtype, operands: torch.dtype) -> str:
-    """Return one Compute node over operand texts (all vectors or all scalars)."""
-    if op in INFIX and dtype in (torch.float32, torch.float64):
-        return f"{closed(args[0])} {INFIX[op]} {closed(args[1])}"
-    if op == "neg" and dtype in (torch.float32, torch.float64):
-        return f"-{closed(args[0])}"
+    """Return one Compute node over operand texts (all vectors or all scalars), which are closed if
+    it is infix.
+    """
+    if is_infix(op, dtype):
+        return f"-{args[0]}" if op == "neg" else f"{args[0]} {INFIX[op]} {args[1]}"
     if operands == torch.bool:
         op = _LOGIC.get(op, op)
     space = "jm" if SCALARS[op].texts is None else _NAMESPACE
     return f"{space}::{op}({', '.join(args)})"
 
 
-def functions_in(text: str) -> list[str]:
-    """Return the lines that define the registered operations which the text calls."""
-    names = sorted(set(_CALLED.findall(text)))
-    written = [_function(SCALARS[name]) for name in names]
+def functions_of(names: Iterable[str]) -> list[str]:
+    """Return the lines that define registered operations."""
+    written = [_function(SCALARS[name]) for name in sorted(names)]
     return [f"namespace {_NAMESPACE} {{", *written, "}", ""] if written else []
 
 

@@ -12,20 +12,17 @@ from collections.abc import Sequence
 
 import torch
 
-from ..lazy_dataclass import dataclass, replace
-from ..loops.expr import Axis
-from ..loops.ir import Constant, walk
-from ..schedule.score import op_cost
-from ..symbols.size import Dimension, Size, hint_of, may_assume
-from .cpp_reduce import POSITIONAL
-from .cpp_text import count_text
-from .loop_structure import Structure, inside
-from .vector_lanes import Lanes
+from ...lazy_dataclass import dataclass
+from ...loops.expr import Apply, Axis, Expr, Integer
+from ...loops.ir import Constant, walk
+from ...schedule.score import op_cost
+from ...symbols.size import Dimension, Size, expr_of, hint_of, may_assume
+from ..loop_structure import Structure, inside
+from ..vector_lanes import Lanes
 
 __all__ = [
-    "BLOCK", "BlockLevel", "Span", "TripCountTest",
-    "block_level", "has_run_time_blocks", "is_long_step", "spans_of", "step_cost",
-    "steps_to_test", "whole_span",
+    "BLOCK", "LONG_WIDE_BLOCK", "WIDE_BLOCKS", "BlockLevel", "Span",
+    "block_level", "has_run_time_blocks", "is_long_step", "step_cost", "steps_to_test",
 ]  # fmt: skip
 
 # Eager's CPU sums cascade in steps of 16 to 32 additions. At 32 the rms error equals eager's, and
@@ -50,62 +47,36 @@ SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class TripCountTest:
-    """Names a kernel variable whose C++ type encodes an axis's trip count: 1, or `most`, or
-    unknown.
-    """
-
-    name: str
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
-    """Describes one loop from `start` to `stop`, with at most `extent` points, `width` of them per
-    step. `trip_test`: the trip-count test of the whole axis, if there is one.
+    """Describes one loop of at most `extent` points, `width` of them per step, from `start` to
+    `stop`. `is_one_step`: a test around it says that one step covers the whole axis.
     """
 
     axis: Axis
-    start: str
-    stop: str
+    start: Expr
+    stop: Expr
     extent: Dimension
     width: int = 1
-    trip_test: TripCountTest | None = None
+    is_one_step: bool = False
 
     @property
     def steps(self) -> Dimension:
         return 1 if self.is_one_step else -(-self.extent // self.width)
 
     @property
-    def is_one_step(self) -> bool:
-        """Return whether one step covers the whole axis."""
-        return self.trip_test is not None and self.trip_test.most == 1
+    def is_whole(self) -> bool:
+        return self.start == Integer(0)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLevel:
     """Cuts a sum into blocks of `size` points of the span at `depth` (0: one step of the enclosing
-    span is a block; text: computed at run time). `even`: the blocks cover the span exactly.
+    span is a block; an Expr: computed at run time). `even`: the blocks cover the span exactly.
     """
 
     depth: int
-    size: int | str
+    size: int | Expr
     even: bool
-
-
-def whole_span(axis: Axis, width: int = 1) -> Span:
-    """Return the span of the whole axis."""
-    return Span(axis, "0", count_text(axis.extent), axis.extent, width)
-
-
-def spans_of(
-    axes: Sequence[Axis], lane: Axis | None, width: int, trip_test: TripCountTest | None = None
-) -> tuple[Span, ...]:
-    """Return the loops over all axes, the lanes innermost."""
-    plain = tuple(whole_span(axis) for axis in axes if axis != lane)
-    return (
-        plain if lane is None else (*plain, replace(whole_span(lane, width), trip_test=trip_test))
-    )
 
 
 def _fits_a_step(axis: Axis, width: int) -> bool:
@@ -142,7 +113,8 @@ def step_cost(kernel: Structure) -> int:
     # a double vector takes two registers
     doubles = sum(node.dtype is torch.float64 for node in nodes)
     costs = sum(max(op_cost(node), 1) for node in nodes)
-    return costs + doubles + POSITION_TEXT * sum(node.op in POSITIONAL for node in reduced)
+    positions = sum(node.op in ("argmax", "argmin") for node in reduced)
+    return costs + doubles + POSITION_TEXT * positions
 
 
 def is_long_step(kernel: Structure, lanes: Lanes) -> bool:
@@ -192,7 +164,7 @@ def block_level(spans: Sequence[Span], of_rows: bool, wide: int = 0) -> BlockLev
             return BlockLevel(depth + 1, 0, True)
         blocks = -(-span.steps // most)
         size = -(-span.steps // blocks) * span.width
-        whole = span.start == "0" and span.extent % size == 0
+        whole = span.is_whole and span.extent % size == 0
         return BlockLevel(depth, size, whole)
     return None
 
@@ -202,21 +174,18 @@ def _wide_block(elements: int) -> int:
     return next((steps for most, steps in WIDE_BLOCKS if elements <= most), LONG_WIDE_BLOCK)
 
 
-def _points_of_a_wide_block(span: Span) -> str:
-    """Return the points of such a block as C++ text, for a length that is known at run time."""
-    steps = str(LONG_WIDE_BLOCK)
-    for most, fewer in reversed(WIDE_BLOCKS):
-        steps = f"{span.stop} <= {most} ? {fewer} : {steps}"
-    return f"({span.width} * ({steps}))"
+def _points_of_a_wide_block(span: Span) -> Expr:
+    """Return the points of such a block, for a length that is known at run time."""
+    return Apply("wide_block", (span.stop, Integer(span.width)))
 
 
-def _rows_of_a_block(row: Span, longest: int) -> str:
+def _rows_of_a_block(row: Span, longest: int) -> Expr:
     """Return the number of short rows per block, computed at run time."""
     # One block per row made sums of 64 over 4 by 64 take 2.5 of the static kernel's time.
-    return f"jm::rows_of_block(int64_t({longest}), int64_t({count_text(row.steps)}))"
+    return Apply("rows_of_block", (Integer(longest), expr_of(row.steps)))
 
 
 def has_run_time_blocks(level: BlockLevel, spans: Sequence[Span]) -> bool:
     """Return whether the number of blocks of the outermost span is known only at run time."""
     span = spans[0]
-    return not level.depth and span.start == "0" and isinstance(span.extent, Size)
+    return not level.depth and span.is_whole and isinstance(span.extent, Size)
