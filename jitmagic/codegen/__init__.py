@@ -28,9 +28,16 @@ from typing import TYPE_CHECKING, Any
 from ..late import load
 
 if TYPE_CHECKING:
-    from .rendering import RENDERERS, Renderer, choices, render, render_template
+    from .rendering import (
+        RENDERERS,
+        Renderer,
+        choices,
+        render,
+        render_template,
+        verify_kernels,
+    )
 
-__all__ = ["RENDERERS", "Renderer", "choices", "render", "render_template"]
+__all__ = ["RENDERERS", "Renderer", "choices", "render", "render_template", "verify_kernels"]
 
 
 def __getattr__(name: str) -> Any:

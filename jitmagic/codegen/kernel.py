@@ -49,11 +49,50 @@ from ..symbols.size import Dimension, Size, upper_bound
 from ..symbols.symbolic_numbers import Symbol
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Argument", "Atomic", "Call",
-    "Check", "Divisor", "For", "Function", "Grain", "Group", "If", "Join", "Kernel",
-    "LanesBelow", "Let", "LoadTile", "Parallel", "Param", "Partial", "Parts", "Pointer",
-    "Result", "Return", "Scratch", "Set", "Start", "Statement", "Store", "TileRow", "Total",
-    "Trips", "Var", "VarIndex", "Whole", "blocks_of", "functions_of", "statements", "values_of",
+    "BAD",
+    "BEGIN",
+    "END",
+    "INTEGERS",
+    "NATIVE",
+    "Accumulate",
+    "Argument",
+    "Atomic",
+    "Call",
+    "Check",
+    "Divisor",
+    "For",
+    "Function",
+    "Grain",
+    "Group",
+    "If",
+    "Join",
+    "Kernel",
+    "LanesBelow",
+    "Let",
+    "LoadTile",
+    "Parallel",
+    "Param",
+    "Partial",
+    "Parts",
+    "Pointer",
+    "Result",
+    "Return",
+    "Scratch",
+    "Set",
+    "Start",
+    "Statement",
+    "Store",
+    "TileRow",
+    "Total",
+    "Trips",
+    "Var",
+    "VarIndex",
+    "Whole",
+    "block_of",
+    "blocks_of",
+    "functions_of",
+    "statements",
+    "values_of",
     "with_blocks",
 ]  # fmt: skip
 
@@ -78,6 +117,7 @@ INTEGERS: Mapping[str, Callable[..., int]] = {
     "least_of": min,
     "opaque": int,
     "rows_of_block": lambda most, steps: most // steps if 0 < steps < most else 1,
+    "wide_block": lambda stop, width: width,  # cpp/blocks.py takes more for longer sums
 }
 """Functions of sizes in the bounds of loops, beside those of symbols/."""
 
@@ -439,6 +479,11 @@ def with_blocks(statement: Statement, change: Change) -> Statement:
         changed: Statement = replace(statement, body=change(statement.body))
         return changed
     return statement
+
+
+def block_of(total: Total) -> Total:
+    """Return the accumulator of one part of a total that takes Parts."""
+    return replace(total, var=replace(total.var, name=f"{total.var.name}.block"))
 
 
 def functions_of(args: Iterable[Argument]) -> list[Function]:

@@ -8,13 +8,13 @@ every kind run point by point, in order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import product
+from math import prod
 from types import MappingProxyType
 
 import torch
 
 from ..lazy_dataclass import dataclass, field
-from ..loops.expr import Apply, AxisVar, Expr, ValueIndex, reapply, rebuild
+from ..loops.expr import Apply, AxisVar, Expr, ValueIndex, add, reapply, rebuild
 from ..loops.ir import Axis, Cast, Compute, Constant, IndexValue, Load, Value, run_time_values
 from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS, SCALARS
@@ -23,20 +23,35 @@ from ..symbols.size import Dimension, value_of
 from ..symbols.symbolic_numbers import Symbol
 from .kernel import (
     BAD,
+    BEGIN,
+    END,
+    INTEGERS,
     Accumulate,
     Atomic,
     Check,
+    Divisor,
     For,
     If,
+    Join,
     Kernel,
+    LanesBelow,
     Let,
+    LoadTile,
+    Parallel,
+    Partial,
+    Parts,
     Result,
+    Scratch,
     Set,
     Start,
     Statement,
     Store,
+    TileRow,
     Total,
+    Trips,
     VarIndex,
+    Whole,
+    block_of,
 )
 
 __all__ = ["interpret"]
@@ -52,7 +67,7 @@ def interpret(
 ) -> bool:
     """Run the kernel on `memory`, a flat tensor per parameter; return whether an index was bad."""
     values: dict[Expr, int] = {symbol: value for symbol, value in sizes.items()}
-    state = _State(memory, values)
+    state = _State({**memory}, values)
     state.known[BAD] = torch.zeros((), dtype=BAD.dtype)
     state.run(kernel.body)
     return bool(state.known[BAD])
@@ -64,10 +79,11 @@ class _State:
     that are open; all others are computed anew, since memory may have changed.
     """
 
-    memory: Mapping[str, Tensor]
+    memory: dict[str, Tensor]
     sizes: dict[Expr, int]
     axes: dict[Axis, int] = field(default_factory=dict)
     known: dict[Value, Tensor] = field(default_factory=dict)
+    tiles: dict[str, LoadTile] = field(default_factory=dict)
 
     def run(self, body: Iterable[Statement]) -> None:
         stores: list[Store] = []
@@ -93,14 +109,15 @@ class _State:
 
     def statement(self, statement: Statement) -> None:
         match statement:
-            case For(axes, body):
-                outside = dict(self.known)
-                for point in product(*(range(self.size(axis.extent)) for axis in axes)):
-                    self.axes.update(zip(axes, point, strict=True))
-                    self.run(body)
-                    self.leave(outside)
-                for axis in axes:
-                    self.axes.pop(axis, None)
+            case For():
+                self.loop(statement)
+            case Parallel(units, _, body):
+                self.axes |= {BEGIN: 0, END: self.size(units)}
+                self.run(body)
+            case Trips(body=body) | Whole(body=body):
+                self.run(body)
+            case Parts():
+                self.parts(statement)
             case If(condition, body):
                 if bool(self.value(condition)):
                     outside = dict(self.known)
@@ -112,10 +129,43 @@ class _State:
                 self.start(total)
             case Accumulate(total, value, position):
                 self.accumulate(total, self.value(value), position)
+            case Join(total, part):
+                self.join(total, self.value(part))
+            case Scratch(name, dtype, size):
+                self.memory[name] = torch.empty(size, dtype=dtype)
+            case LoadTile(tile):
+                self.tiles[tile] = statement
             case Check():
                 self.check(statement)
             case _:
                 raise TypeError(f"not a statement: {statement!r}")
+
+    def loop(self, loop: For) -> None:
+        """Run the body for each point; lanes are run one after the other."""
+        outside = dict(self.known)
+        extents = [self.size(axis.extent) for axis in loop.axes]
+        stop = prod(extents) if loop.stop is None else self.offset(loop.stop)
+        step = 1
+        if loop.kind == "serial":
+            step = self.offset(loop.step) if isinstance(loop.step, Expr) else loop.step
+        for flat in range(self.offset(loop.start), stop, step):
+            rest = flat
+            for axis, extent in zip(reversed(loop.axes), reversed(extents), strict=True):
+                rest, self.axes[axis] = divmod(rest, extent) if len(extents) > 1 else (0, rest)
+            self.run(loop.body)
+            self.leave(outside)
+
+    def parts(self, parts: Parts) -> None:
+        outside, stop = dict(self.known), self.offset(parts.stop)
+        size = self.offset(parts.size)
+        for begin in range(0, max(stop, 1), size):
+            self.axes |= {parts.axis: begin, parts.end: min(begin + size, stop)}
+            for total in parts.totals:
+                self.start(block_of(total))
+            self.run(parts.body)
+            for total in parts.totals:
+                self.join(total, self.known[block_of(total).var])
+            self.leave(outside)
 
     def leave(self, outside: Mapping[Value, Tensor]) -> None:
         """Forget the values of a block; variables of blocks around it keep their last values."""
@@ -130,17 +180,21 @@ class _State:
             self.known[total.at] = torch.tensor(-1)
 
     def accumulate(self, total: Total, value: Tensor, position: Expr | None) -> None:
-        before = self.known[total.var]
         if total.at is None:
-            joined = SCALARS[REDUCTIONS[total.op]].reference(before, value.to(before.dtype))
-            self.known[total.var] = joined.to(before.dtype)
+            self.join(total, value)
             return
+        before = self.known[total.var]
         assert position is not None
         better = value > before if total.op == "argmax" else value < before
         is_first_nan = bool(value.isnan()) and not bool(before.isnan())
         if self.known[total.at] < 0 or better or is_first_nan:
             self.known[total.var] = value
             self.known[total.at] = torch.tensor(self.offset(position))
+
+    def join(self, total: Total, part: Tensor) -> None:
+        before = self.known[total.var]
+        joined = SCALARS[REDUCTIONS[total.op]].reference(before, part.to(before.dtype))
+        self.known[total.var] = joined.to(before.dtype)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -158,8 +212,15 @@ class _State:
                 return SCALARS[op].reference(*map(self.value, args)).to(dtype)
             case IndexValue(expr, dtype):
                 return torch.tensor(self.offset(expr)).to(dtype)
-            case Result(total, dtype):
+            case Result(total, dtype) | Partial(total, dtype):
                 return self.known[total.at or total.var].to(dtype)
+            case TileRow(tile, row):
+                loaded = self.tiles[tile]
+                return self.memory[loaded.buffer][self.offset(add(loaded.offset, row))].clone()
+            case Divisor(value):
+                return self.value(value)
+            case LanesBelow(bound, first):
+                return self.offset(first) < self.value(bound)
         raise KeyError(f"{node!r} is used before it is known")
 
     def load(self, node: Load) -> Tensor:
@@ -205,6 +266,9 @@ class _State:
                 return Integer(self.in_range(self.value(value), extent))
             case Symbol():
                 return Integer(self.sizes[leaf])
-            case Apply(args=args):
-                return reapply(leaf, [rebuild(part, self.leaf) for part in args])
+            case Apply(op, args):
+                made = [rebuild(part, self.leaf) for part in args]
+                if op in INTEGERS:
+                    return Integer(INTEGERS[op](*[part.value for part in made]))  # type: ignore[attr-defined]
+                return reapply(leaf, made)
         raise TypeError(f"not an index expression: {leaf!r}")

@@ -11,7 +11,7 @@ In: a Kernel of the linear form. Raises VerifyError with the first rule that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 
@@ -21,21 +21,37 @@ from ..loops.ir import Compute, IndexValue, Load, Value, walk
 from ..operators.scalar import SCALARS
 from .kernel import (
     BAD,
+    BEGIN,
+    END,
     Accumulate,
+    Call,
     Check,
     For,
+    Function,
     If,
+    Join,
     Kernel,
     Let,
+    LoadTile,
+    Parallel,
     Param,
+    Partial,
+    Parts,
     Result,
+    Return,
+    Scratch,
     Set,
     Start,
     Statement,
     Store,
+    TileRow,
     Total,
+    Trips,
     Var,
     VarIndex,
+    Whole,
+    block_of,
+    functions_of,
     values_of,
 )
 
@@ -53,7 +69,8 @@ class _Verifier:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.params: Mapping[str, Param] = {param.name: param for param in kernel.params}
+        self.params = {param.name: param for param in kernel.params}
+        self.tiles: set[str] = set()
         self.defined: set[Var] = set()
 
     def block(
@@ -65,9 +82,31 @@ class _Verifier:
             match statement:
                 case For(bound, inside):
                     self.require(axes.isdisjoint(bound), "an axis is bound twice", statement)
+                    for end in (statement.start, statement.stop):
+                        if end is not None:
+                            self.offset(end, known, axes, statement)
                     self.block(inside, known, axes | frozenset(bound))
-                case If(_, inside):
+                case Parallel(body=inside):
+                    self.block(inside, known, axes | {BEGIN, END})
+                case Parts(axis, end, totals=totals, body=inside):
+                    parts = frozenset(block_of(total).var for total in totals)
+                    self.block(inside, known | parts, axes | {axis, end})
+                case If(body=inside) | Trips(body=inside) | Whole(body=inside):
                     self.block(inside, known, axes)
+                case Function(given=given, bound=bound, body=inside):
+                    self.block(inside, known | ({given} if given else set()), axes | bound)
+                case Call(args=args):
+                    self.block(functions_of(args), known, axes)
+                case Scratch(name, dtype):
+                    self.params[name] = Param(name, dtype, written=True)
+                case LoadTile(tile, buffer=buffer, offset=offset):
+                    self.require(buffer in self.params, f"no parameter {buffer}", statement)
+                    self.offset(offset, known, axes, statement)
+                    self.tiles.add(tile)
+                case Join(total):
+                    self.require(total.var in known, "no Start", statement)
+                case Return():
+                    pass
                 case Let(Var() as var) | Check(var):
                     known |= self.define((var,), statement)
                 case Start(total):
@@ -108,8 +147,10 @@ class _Verifier:
                     self.offset(expr, known, axes, at)
                 case Compute(op, args):
                     self.operands(op, [arg.dtype for arg in args], at)
-                case Result(total):
+                case Result(total) | Partial(total):
                     self.require(total.var in known, "no Start", at)
+                case TileRow(tile):
+                    self.require(tile in self.tiles, f"no tile {tile}", at)
 
     def operands(self, op: str, dtypes: list[torch.dtype], at: Statement) -> None:
         if SCALARS[op].conditional:

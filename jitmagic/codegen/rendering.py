@@ -21,13 +21,24 @@ from ..late import load
 from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
-from .attention.kernel import AttentionKernel, Kernel, attention_kernel
+from .attention.kernel import AttentionKernel, attention_kernel
+from .attention.kernel import Kernel as Rendered
 from .build_plan import build_plan
 from .equal_kernels import SharedKernels, distinct_kernels
+from .kernel import Kernel
+from .kernel_verifier import verify_kernel
 from .loop_structure import nest_symbols, structure
 from .plan import Config, KernelChoice, KernelSource, Plan, PlanTemplate, SizeVector
 
-__all__ = ["RENDERERS", "PlanTemplate", "Renderer", "choices", "render", "render_template"]
+__all__ = [
+    "RENDERERS",
+    "PlanTemplate",
+    "Renderer",
+    "choices",
+    "render",
+    "render_template",
+    "verify_kernels",
+]
 
 Configs = Mapping[str, Config]
 
@@ -39,7 +50,7 @@ class Renderer(Protocol):
 
     def render(
         self,
-        nests: Sequence[Kernel],
+        nests: Sequence[Rendered],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = ...,
@@ -50,9 +61,15 @@ class Renderer(Protocol):
         ...
 
     def candidates(
-        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return the configs worth measuring for one nest, without the default."""
+        ...
+
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel | None:
+        """Return the kernel that it prints; None if it prints none of the kernel language."""
         ...
 
 
@@ -74,7 +91,7 @@ class _Registered:
 
     def render(
         self,
-        nests: Sequence[Kernel],
+        nests: Sequence[Rendered],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Configs = MappingProxyType({}),
@@ -83,9 +100,14 @@ class _Registered:
         return replace(cast(KernelSource, made), language=self.language)
 
     def candidates(
-        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         return ()
+
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel | None:
+        return None
 
 
 def renderer_of(tier: str) -> Renderer:
@@ -155,6 +177,18 @@ def _source(
     return renderer_of(target.tier).render(
         distinct.nests, schedule.program.buffers, target, configs
     )
+
+
+def verify_kernels(
+    schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
+) -> None:
+    """Check the kernels that `render` prints. Raises VerifyError."""
+    distinct, buffers = _distinct(schedule, target), schedule.program.buffers
+    for nest in distinct.nests:
+        renderer = renderer_of(target.tier)
+        kernel = renderer.kernel(nest, buffers, target, configs.get(nest.name))
+        if kernel is not None:
+            verify_kernel(kernel)
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:

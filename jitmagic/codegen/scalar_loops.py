@@ -249,18 +249,19 @@ class LoopRenderer(ABC):
         """Return the text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []
         for nest in nests:
-            assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
-            kernel = scalar_kernel(nest, buffers)
+            kernel = self.kernel(nest, buffers, target, None)
             functions.append("\n".join(self.text(kernel).function()))
             dtypes = tuple(param.dtype for param in kernel.params)
             # Dynamic sizes are one more argument: compiling for each size took 0.25 to 1.7 s.
             symbols[kernel.name] = (*dtypes, _LONG) if kernel.sizes else dtypes
         return KernelSource(self.language, self.module(functions), symbols)
 
-
-def scalar_kernel(nest: Nest, buffers: Mapping[str, Buffer]) -> Kernel:
-    """Return the kernel of a nest as scalar loops, ready to print."""
-    return expand(linearize(loop_form(structure(nest, buffers), buffers)))
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel:
+        """Return the kernel of a nest as scalar loops, ready to print."""
+        assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
+        return expand(linearize(loop_form(structure(nest, buffers), buffers)))
 
 
 def _indented(line: str) -> str:

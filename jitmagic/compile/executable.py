@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
-from ..codegen import render
+from ..codegen import render, verify_kernels
 from ..codegen.plan import KernelSource, Plan
 from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, PassFailed, warn
@@ -122,6 +122,8 @@ def render_graph(
             verify(scheduled.program)
     configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
+        if options.verify:
+            verify_kernels(scheduled, target, configs)
         plan, source = render(scheduled, target, configs)
         titles = titles_of(scheduled.program, plan, gm, record.title)
         places = call_places(scheduled.program, plan, gm)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
-from ..codegen import render_template
+from ..codegen import render_template, verify_kernels
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..devices import Target
 from ..lazy_dataclass import dataclass, replace
@@ -193,6 +193,8 @@ def render_sized(
         if options.verify:
             verify(fused.program)
     with record.stage(f"{name}: render") as stage:
+        if options.verify:
+            verify_kernels(fused, target)
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep(LazyPayload(partial(_shown, plans, values, source)))
     titles = titles_of(fused.program, plans.sized, gm, record.title)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
+from jitmagic.codegen.config import CppConfig
+from jitmagic.codegen.cpp.renderer import CppRenderer
 from jitmagic.codegen.equal_kernels import distinct_kernels
 from jitmagic.codegen.expand import expand
-from jitmagic.codegen.kernel import For, Kernel, Let, Set, Store, Var, statements
+from jitmagic.codegen.kernel import Call, For, Kernel, Let, Set, Store, Var, statements
 from jitmagic.codegen.kernel_interpreter import interpret
 from jitmagic.codegen.kernel_verifier import verify_kernel
 from jitmagic.codegen.linearize import Style, linearize
@@ -20,7 +23,7 @@ from jitmagic.codegen.loop_form import loop_form
 from jitmagic.codegen.loop_structure import structure
 from jitmagic.errors import VerifyError
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import Constant, LoopProgram, Nest
+from jitmagic.loops.ir import Buffer, Constant, LoopProgram, Nest
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.plan_interpreter import PlanRunner
@@ -36,11 +39,23 @@ SMALL = [
     if all(prod(shape) <= LARGEST for shape, *_ in program.inputs)
 ]
 FORMS = {
-    "loops": lambda kernel: kernel,
-    "linear": lambda kernel: verify_kernel(linearize(kernel)),
-    "linear_with_expressions": lambda kernel: verify_kernel(linearize(kernel, Style(longest=6))),
-    "expanded": lambda kernel: verify_kernel(expand(linearize(kernel))),
+    "loops": lambda nest, buffers: loops_of(nest, buffers),
+    "linear": lambda nest, buffers: verify_kernel(linearize(loops_of(nest, buffers))),
+    "expressions": lambda nest, buffers: verify_kernel(
+        linearize(loops_of(nest, buffers), Style(longest=6))
+    ),
+    "expanded": lambda nest, buffers: verify_kernel(expand(linearize(loops_of(nest, buffers)))),
+    "vectors": lambda nest, buffers: verify_kernel(
+        CppRenderer().kernel(nest, buffers, TARGET, None)
+    ),
+    "vectors_of_a_register": lambda nest, buffers: verify_kernel(
+        CppRenderer().kernel(nest, buffers, TARGET, CppConfig("all", 1))
+    ),
 }
+
+
+def loops_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Kernel:
+    return loop_form(structure(nest, buffers), buffers)
 
 
 def program_of(name: str) -> tuple[LoopProgram, list[torch.Tensor]]:
@@ -50,11 +65,11 @@ def program_of(name: str) -> tuple[LoopProgram, list[torch.Tensor]]:
     return lower(graph, name), inputs
 
 
-def kernels_of(program: LoopProgram) -> dict[str, Kernel]:
+def kernels_of(program: LoopProgram, form: str = "loops") -> dict[str, Kernel]:
     scheduled = schedule(program, TARGET, Options()).program
     nests = [step for step in scheduled.steps if isinstance(step, Nest)]
     made = [
-        loop_form(structure(nest, scheduled.buffers), scheduled.buffers)
+        FORMS[form](nest, scheduled.buffers)
         for nest in distinct_kernels(nests, scheduled.buffers).nests
     ]
     return {kernel.name: kernel for kernel in made}
@@ -72,11 +87,13 @@ def call(kernel: Kernel, tensors: list[torch.Tensor]) -> int:
     return int(interpret(kernel, memory))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS])
 @pytest.mark.parametrize("name", SMALL)
 def test_each_form_computes_what_the_nests_do(name, form):
     program, inputs = program_of(name)
-    kernels = {key: FORMS[form](kernel) for key, kernel in kernels_of(program).items()}
+    kernels = kernels_of(program, form)
+    if any(isinstance(each, Call) for kernel in kernels.values() for each in kernel.body):
+        pytest.skip("a product is a call of the header files")
     plan, _ = render(schedule(program, TARGET, Options()), TARGET)
     ours, theirs = [clone(x) for x in inputs], [clone(x) for x in inputs]
     got = PlanRunner(plan, {key: partial(call, kernel) for key, kernel in kernels.items()})(*ours)

@@ -76,7 +76,7 @@ class CppRenderer:
         functions: dict[str, _Function] = {}
         for nest in nests:
             check()
-            kernel = native_kernel(nest, buffers, target, configs.get(nest.name))
+            kernel = self.kernel(nest, buffers, target, configs.get(nest.name))
             functions[kernel.name] = _printed(kernel)
             dtypes = tuple(param.dtype for param in kernel.params)
             # Dynamic sizes are one more argument, so that a kernel serves all of them.
@@ -84,11 +84,16 @@ class CppRenderer:
         units = tuple(_unit(functions, names) for names in _balanced(functions))
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
 
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel:
+        """Return the kernel of a nest for vectors and threads, ready to print."""
+        return _kernel(nest, buffers, target, config)
 
-def native_kernel(
+
+def _kernel(
     nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
 ) -> Kernel:
-    """Return the kernel of a nest for vectors and threads, ready to print."""
     style = Style(LONGEST, divisors=True)
     if isinstance(nest, AttentionKernel):
         return linearize(attention_call(nest), style)

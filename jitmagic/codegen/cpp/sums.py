@@ -28,6 +28,7 @@ from ..kernel import (
     Total,
     Trips,
     Var,
+    block_of,
     with_blocks,
 )
 from ..loop_form import Body
@@ -97,10 +98,7 @@ class _Sums:
         start = Axis(self.name("block"), span.axis.extent)
         at, size = AxisVar(start), level.size
         end = add(at, size if isinstance(size, Expr) else Integer(size))
-        bound: Expr = AxisVar(Axis(f"{start.name}_end", span.axis.extent))
-        if isinstance(span.stop, Integer):
-            bound = span.stop
-        stop = end if level.even else least_of(bound, end)
+        stop = end if level.even else least_of(span.stop, end)
         most = None if isinstance(size, Expr) else size
         inner = replace(loop, start=at, stop=stop, most=most, trips="")
         return For((start,), (), start=span.start, stop=span.stop, step=size), inner
@@ -118,7 +116,7 @@ class _Sums:
         # through which row sums of 64 columns took twice as long.
         start = Axis(self.name("block"), span.axis.extent)
         end = Axis(f"{start.name}_end", span.axis.extent)
-        blocks = {t.var: replace(t, var=replace(t.var, name=f"{t.var.name}.block")) for t in totals}
+        blocks = {total.var: block_of(total) for total in totals}
         first = replace(chain[0], start=AxisVar(start), stop=AxisVar(end), trips="")
         body = _nested((first, *chain[1:]), _accumulating(inside, blocks))
         size = level.size if isinstance(level.size, Expr) else Integer(level.size)

@@ -21,10 +21,12 @@ from ...loops.ir import Buffer, Expr
 from ...schedule.score import extent_of
 from ...symbols.size import Size, expr_of, hint_of, may_assume
 from ...symbols.symbolic_numbers import Symbol, symbols_of
-from ..attention.kernel import AttentionKernel, Kernel
+from ..attention.kernel import AttentionKernel
+from ..attention.kernel import Kernel as Rendered
 from ..attention.tiles import attention_candidates
 from ..attention.triton import attention_text
 from ..config import TritonConfig
+from ..kernel import Kernel
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
 from ..products.dequantised_triton import dot_candidates, dot_product_in, dot_tile
@@ -54,7 +56,7 @@ class TritonRenderer:
     language = "triton"
 
     def candidates(
-        self, nest: Kernel, buffers: Mapping[str, Buffer], target: Target
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
@@ -64,9 +66,14 @@ class TritonRenderer:
             return dot_candidates(dot_tile(kernel, product, target, TritonConfig()))
         return tile_candidates(kernel, target)
 
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel | None:
+        return None
+
     def render(
         self,
-        nests: Sequence[Kernel],
+        nests: Sequence[Rendered],
         buffers: Mapping[str, Buffer],
         target: Target,
         configs: Mapping[str, Config] = MappingProxyType({}),
