@@ -29,8 +29,8 @@ from .kernel import (
     Store,
     Total,
     Var,
-    with_blocks,
 )
+from .kernel_walk import with_blocks
 
 __all__ = ["expand"]
 

@@ -12,6 +12,9 @@
                                                 one out of range sets BAD, and var is 0
               | Trips(name, axis, most, body)   body, compiled once more for few steps of a loop
               | Parts(axis, size, stop, body)   a loop over parts, of which there is most often one
+              | Program(blocks) | Open(block)   axes are tiles of points from here on, in this block
+              | Dot(total, a, b)                a product of two tiles, on tensor cores
+              | Barrier()                       the threads of a program wait for each other
               | LoadTile(tile, buffer, offset)  a transposed square of a buffer, in registers
               | Whole(body)                     body, compiled once more for full vectors
               | Function(name, axes, body) | Call(function, args)   a product, an attention
@@ -19,11 +22,16 @@
               | Set(var, value) | If(condition, body)   what `expand` makes of reductions.
     Value     = Var(name, dtype) | Result(total, dtype) | Partial(total, dtype)
               | TileRow(tile, row, dtype) | Divisor(value) | LanesBelow(bound, first)
+              | Inside(value, block, fill) | Fold(op, value, block)
               | Load | Constant | IndexValue | Compute | Cast          of loops/ir.py.
     Offset    = an expression of loops/expr.py: elements from the beginning of a buffer.
 
 A For of kind "vector" computes `step` points at once: a value that varies along its axis is a
 vector, whose lanes after the last point are neither read, stored nor accumulated.
+
+On a GPU a value that varies along the axes of an open TileBlock is a tile of its points. Points
+outside of the extent are neither read nor stored; Inside replaces their values where they would
+count, and Fold combines the points of a block.
 
 A kernel has two forms. In the loop form values are as in the nest: a Let may bind a Reduction, and
 an offset holds run-time indexes (ValueIndex). The passes that choose loops work on this form.
@@ -38,181 +46,38 @@ stores of a point come after all of its values, because one may overwrite an ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-
 import torch
 
-from ..lazy_dataclass import dataclass, replace
+from ..lazy_dataclass import dataclass
 from ..loops.ir import Axis, Expr, Integer, Value
-from ..symbols.expr import Leaf
-from ..symbols.size import Dimension, Size, upper_bound
+from ..symbols.size import Dimension, Size
 from ..symbols.symbolic_numbers import Symbol
+from .kernel_values import (
+    BAD,
+    BEGIN,
+    END,
+    INTEGERS,
+    NATIVE,
+    Divisor,
+    Fold,
+    Inside,
+    LanesBelow,
+    Partial,
+    Result,
+    TileBlock,
+    TileRow,
+    Total,
+    Var,
+    VarIndex,
+)
 
 __all__ = [
-    "BAD",
-    "BEGIN",
-    "END",
-    "INTEGERS",
-    "NATIVE",
-    "Accumulate",
-    "Argument",
-    "Atomic",
-    "Call",
-    "Check",
-    "Divisor",
-    "For",
-    "Function",
-    "Grain",
-    "Group",
-    "If",
-    "Join",
-    "Kernel",
-    "LanesBelow",
-    "Let",
-    "LoadTile",
-    "Parallel",
-    "Param",
-    "Partial",
-    "Parts",
-    "Pointer",
-    "Result",
-    "Return",
-    "Scratch",
-    "Set",
-    "Start",
-    "Statement",
-    "Store",
-    "TileRow",
-    "Total",
-    "Trips",
-    "Var",
-    "VarIndex",
-    "Whole",
-    "block_of",
-    "blocks_of",
-    "functions_of",
-    "statements",
-    "values_of",
-    "with_blocks",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Argument", "Atomic", "Barrier",
+    "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If",
+    "Inside", "Join", "Kernel", "LanesBelow", "Let", "LoadTile", "Open", "Parallel", "Param",
+    "Partial", "Parts", "Pointer", "Program", "Result", "Return", "Scratch", "Set", "Start",
+    "Statement", "Store", "TileBlock", "TileRow", "Total", "Trips", "Var", "VarIndex", "Whole",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Var(Value):
-    """Names a value that a Let, a Check or an accumulator has defined. `lanes`: those of a vector,
-    1 for a scalar, NATIVE for as many as the header files choose.
-    """
-
-    name: str
-    dtype: torch.dtype
-    lanes: int = 1
-
-
-NATIVE = 0
-BAD = Var("bad", torch.int32)
-"""The kernel's result: 1 if a run-time index was out of range, else 0."""
-BEGIN, END = Axis("begin", 1 << 62), Axis("end", 1 << 62)
-"""The range of units that one thread of a Parallel runs."""
-INTEGERS: Mapping[str, Callable[..., int]] = {
-    "least_of": min,
-    "opaque": int,
-    "rows_of_block": lambda most, steps: most // steps if 0 < steps < most else 1,
-    "wide_block": lambda stop, width: width,  # cpp/blocks.py takes more for longer sums
-}
-"""Functions of sizes in the bounds of loops, beside those of symbols/."""
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """Describes an accumulator of `op` (operators/scalar.py's REDUCTIONS) over `axes`, whose values
-    have `operand` as dtype. `var` holds what was accumulated, in its own dtype; `at` the position
-    of an argmax or argmin; `lost` the rounding error of a compensated sum.
-
-    On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
-    "blocks" for a sum of Joins with compensation, or "ordered" for a product in ATen's order.
-    `one_block`: `(stop, size)` if stop <= size says at run time that there is a single block.
-    `wide`: blocks and lanes of float32 are added in float64.
-    """
-
-    op: str
-    axes: tuple[Axis, ...]
-    operand: torch.dtype
-    var: Var
-    at: Var | None = None
-    lost: Var | None = None
-    method: str = "plain"
-    one_block: tuple[Expr, Expr] | None = None
-    wide: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Result(Value):
-    """Is what an accumulator holds after its loop, in the dtype of the reduction. `across`: its
-    lanes are combined into one value.
-    """
-
-    total: Total
-    dtype: torch.dtype
-    across: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Partial(Value):
-    """Is what an accumulator holds after a part of its loop, to be joined with other parts."""
-
-    total: Total
-    dtype: torch.dtype
-    across: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class TileRow(Value):
-    """Is a row of a tile: a vector."""
-
-    tile: str
-    row: Expr
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, eq=False)
-class Divisor(Value):
-    """Is a number by which a kernel divides often."""
-
-    value: Value
-    dtype: torch.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.value,)
-
-
-@dataclass(frozen=True, eq=False)
-class LanesBelow(Value):
-    """Says of each lane whether its position is below a bound; `first` is that of the first."""
-
-    bound: Value
-    first: Expr
-    dtype: torch.dtype = torch.bool
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.bound,)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VarIndex(Leaf):
-    """Is an integer variable in an offset: 0 <= var < extent."""
-
-    var: Var
-    extent: int
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        return 0, max(upper_bound(self.extent) - 1, 0)
-
-    @property
-    def rank(self) -> tuple[int, str, int]:
-        return 3, self.var.name, upper_bound(self.extent)
 
 
 class Statement:
@@ -234,6 +99,7 @@ class For(Statement):
     stop: Expr | None = None
     step: int | Expr = 1
     trips: str = ""
+    stages: int = 0  # iterations whose loads are in flight on a GPU; 0: the compiler's choice
     most: Dimension | None = None  # points between start and stop, if these are not all
 
 
@@ -309,6 +175,36 @@ class Join(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class Program(Statement):
+    """Binds the outer axes: one program of the grid has a block of each, the last one fastest."""
+
+    blocks: tuple[TileBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Statement):
+    """Binds the axes of a block that begins at the variable `start` of a loop, or at 0."""
+
+    block: TileBlock
+    start: Axis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Statement):
+    """Adds the product of two tiles: a over (rows, terms), b over (columns, terms)."""
+
+    total: Total
+    a: Value
+    b: Value
+    blocks: tuple[TileBlock, TileBlock, TileBlock]  # rows, columns, terms
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class Scratch(Statement):
     """Declares memory of `size` elements, each of `lanes` values. `parts_of`: they are Partials of
     that accumulator, which all threads of the kernel write.
@@ -346,9 +242,12 @@ class Whole(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Store(Statement):
+    """Sets an element for each point of the loops around it, and of `axes` in a tile."""
+
     buffer: str
     offset: Expr
     value: Value
+    axes: tuple[Axis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,61 +352,3 @@ class Kernel:
     sizes: tuple[Symbol, ...]
     body: tuple[Statement, ...]
     origins: tuple[str, ...] = ()
-
-
-_BLOCKS = (For, If, Parallel, Trips, Parts, Whole, Function)
-Change = Callable[[tuple[Statement, ...]], tuple[Statement, ...]]
-
-
-def blocks_of(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
-    """Return the bodies inside a statement."""
-    if isinstance(statement, Call):
-        return tuple(function.body for function in functions_of(statement.args))
-    return (statement.body,) if isinstance(statement, _BLOCKS) else ()
-
-
-def with_blocks(statement: Statement, change: Change) -> Statement:
-    """Return the statement with `change(body)` in place of each body."""
-    if isinstance(statement, Call):
-        args = [
-            replace(arg, body=change(arg.body)) if isinstance(arg, Function) else arg
-            for arg in statement.args
-        ]
-        called: Statement = replace(statement, args=tuple(args))
-        return called
-    if isinstance(statement, _BLOCKS):
-        changed: Statement = replace(statement, body=change(statement.body))
-        return changed
-    return statement
-
-
-def block_of(total: Total) -> Total:
-    """Return the accumulator of one part of a total that takes Parts."""
-    return replace(total, var=replace(total.var, name=f"{total.var.name}.block"))
-
-
-def functions_of(args: Iterable[Argument]) -> list[Function]:
-    """Return the functions among the arguments of a Call."""
-    return [arg for arg in args if isinstance(arg, Function)]
-
-
-def statements(body: Iterable[Statement]) -> Iterator[Statement]:
-    """Yield all statements, outer ones before those inside."""
-    for statement in body:
-        yield statement
-        for block in blocks_of(statement):
-            yield from statements(block)
-
-
-def values_of(statement: Statement) -> tuple[Value, ...]:
-    """Return the values that a statement itself reads, in the order in which it does."""
-    match statement:
-        case Let(value=value) | Accumulate(value=value) | Set(value=value) | Store(value=value):
-            return (value,)
-        case Return(value) | Join(part=value):
-            return (value,)
-        case Check(index=index, mask=mask):
-            return (index,) if mask is None else (index, mask)
-        case If(condition=condition):
-            return (condition,)
-    return ()

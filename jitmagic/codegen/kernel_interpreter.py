@@ -51,8 +51,8 @@ from .kernel import (
     Trips,
     VarIndex,
     Whole,
-    block_of,
 )
+from .kernel_walk import block_of
 
 __all__ = ["interpret"]
 

@@ -50,10 +50,8 @@ from .kernel import (
     Var,
     VarIndex,
     Whole,
-    block_of,
-    functions_of,
-    values_of,
 )
+from .kernel_walk import block_of, functions_of, values_of
 
 __all__ = ["verify_kernel"]
 

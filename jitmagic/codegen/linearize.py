@@ -10,7 +10,8 @@ used once needs no variable: it is part of the expression that uses it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 
 import torch
 
@@ -37,20 +38,26 @@ from .kernel import (
     END,
     NATIVE,
     Accumulate,
+    Barrier,
     Call,
     Check,
     Divisor,
+    Dot,
+    Fold,
     For,
     Function,
     If,
+    Inside,
     Join,
     Kernel,
     LanesBelow,
     Let,
     LoadTile,
+    Open,
     Parallel,
     Partial,
     Parts,
+    Program,
     Result,
     Return,
     Scratch,
@@ -62,9 +69,8 @@ from .kernel import (
     Var,
     VarIndex,
     Whole,
-    statements,
-    values_of,
 )
+from .kernel_walk import statements, values_of
 
 __all__ = ["Style", "linearize"]
 
@@ -77,20 +83,24 @@ _BELOW = {"<": (0, False), ">=": (0, True), "<=": (1, False), ">": (1, True)}
 class Style:
     """Says what a language has. `longest`: an expression that is used once and has at most so many
     operations gets no variable. `divisors`: a Divisor for a run-time number of elements.
-    `lane_bounds`: a comparison of a lane's position with a bound is a number of lanes.
+    `lane_bounds`: a comparison of a lane's position with a bound is a number of lanes. `tiles`:
+    several threads store the points of a program, so all values are computed before.
     """
 
     longest: int = 0
     divisors: bool = False
     lane_bounds: bool = False
+    tiles: bool = False
 
 
 _SCALAR = Style()
 
 
-def linearize(kernel: Kernel, style: Style = _SCALAR) -> Kernel:
-    """Return the linear form."""
-    return replace(kernel, body=_Linear(kernel, style).body())
+def linearize(
+    kernel: Kernel, style: Style = _SCALAR, names: Callable[[str], str] | None = None
+) -> Kernel:
+    """Return the linear form. `names` makes a new name with a prefix."""
+    return replace(kernel, body=_Linear(kernel, style, names).body())
 
 
 @dataclass(slots=True)
@@ -119,11 +129,14 @@ class _Block:
 class _Linear:
     """Rewrites the statements of one kernel."""
 
-    def __init__(self, kernel: Kernel, style: Style) -> None:
+    def __init__(self, kernel: Kernel, style: Style, names: Callable[[str], str] | None) -> None:
         self.kernel, self.style = kernel, style
         roots = [root for each in statements(kernel.body) for root in _roots(each)]
         nodes = walk(roots)
         self.free = value_axes(nodes)
+        for node in nodes:
+            if isinstance(node, Inside):  # also where the value is the same for all points
+                self.free[node] |= frozenset(node.block.axes)
         self.uses = Counter(part for node in nodes for part in node.operands)
         self.uses.update(root for each in statements(kernel.body) for root in _results(each))
         self.params = {param.name for param in kernel.params}
@@ -131,7 +144,8 @@ class _Linear:
         # What memory holds may change between two stores of a point.
         self.unchanged = {param.name for param in kernel.params if param.is_constant}
         self.blocks = [_Block()]
-        self.count = 0
+        numbers = count()
+        self.new_name = names or (lambda prefix: f"{prefix}{next(numbers)}")
 
     @property
     def depth(self) -> int:
@@ -147,12 +161,13 @@ class _Linear:
         """Add statements to the innermost block. Stores in a row are of one point."""
         at = 0
         while at < len(body):
-            stores = [*self.stores_from(body, at)]
+            fence = [each for each in body[at : at + 1] if isinstance(each, Barrier)]
+            stores = [*self.stores_from(body, at + len(fence))]
             if stores:
-                self.stores(stores)
+                self.stores(stores, fence)
             else:
                 self.statement(body[at])
-            at += max(len(stores), 1)
+            at += max(len(fence) + len(stores), 1)
 
     def stores_from(self, body: Sequence[Statement], at: int) -> Iterator[Store]:
         """Yield the stores of a point that begin at a statement."""
@@ -189,6 +204,15 @@ class _Linear:
                 self.emit(Set(var, self.use(value)))
             case Join(total, part):
                 self.emit(Join(total, self.use(part)))
+            case Dot(_, a, b):
+                left, right = self.named(self.use(a)), self.named(self.use(b))
+                self.emit(replace(each, a=left, b=right))
+            case Program(blocks):
+                self.blocks[-1].bound |= frozenset(axis for b in blocks for axis in b.axes)
+                self.emit(each)
+            case Open(block):
+                self.blocks[-1].bound |= frozenset(block.axes)
+                self.emit(each)
             case Return(value):
                 self.emit(Return(self.use(value)))
             case Start() | Scratch() | LoadTile():
@@ -218,20 +242,36 @@ class _Linear:
         if isinstance(value, Result) and (value.across or not self.style.longest):
             known.is_named = False
             self.give_name(target, known)
+        elif isinstance(value, Fold):
+            made = replace(value, value=self.named(self.use(value.value)))
+            known = _Known(made, self.depth)
+            self.give_name(target, known)
         elif isinstance(target, Var):
             self.emit(Let(target, self.expression(value, self.depth)))
             known.value = target
         self.blocks[-1].known[target] = known
 
-    def stores(self, stores: Sequence[Store]) -> None:
+    def stores(self, stores: Sequence[Store], fence: Sequence[Barrier]) -> None:
+        """Add the stores of a point; `fence`: the barrier before them, if there is one."""
         self.settle(stores)
-        self.emit(*[self.store(store) for store in stores])
+        ready = [self.store(store) for store in stores]
+        if fence or (self.style.tiles and len(stores) > 1):
+            ready = [replace(store, value=self.named(store.value)) for store in ready]
+        self.emit(*fence, *ready)
+
+    def named(self, value: Value) -> Value:
+        """Return a variable of the innermost block for an expression of the linear form."""
+        if isinstance(value, (Var, Constant, Result)):
+            return value
+        var = Var(self.new_name("v"), value.dtype)
+        self.emit(Let(var, value))
+        return var
 
     def settle(self, stores: Sequence[Store]) -> None:
         """Load the operands of later stores before the first one writes."""
         # The first store may overwrite them: a mutated input, or a dying operand whose memory is
         # reused (memory.py).
-        for store in stores[1:]:
+        for store in () if self.style.tiles else stores[1:]:
             for value in (store.value, *run_time_values(store.offset)):
                 self.use(value)
                 known = self.known(value)
@@ -276,10 +316,6 @@ class _Linear:
         block.made.append(Let(var, known.value))
         known.value, known.operations, known.is_named = var, 0, True
         block.known[value] = known
-
-    def new_name(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count - 1}"
 
     def known(self, value: Value) -> _Known | None:
         for block in reversed(self.blocks):
@@ -346,6 +382,8 @@ class _Linear:
                 return Compute(op, tuple([self.reach(arg, depth) for arg in args]), dtype)
             case IndexValue(expr=expr, dtype=dtype):
                 return IndexValue(self.offset(expr, depth), dtype)
+            case Inside(value=value):
+                return replace(node, value=self.reach(value, depth))
         raise TypeError(f"no linear form of {type(node).__name__}")
 
     def divisor(self, count: Value, depth: int) -> Value:
@@ -416,7 +454,11 @@ class _Linear:
         for block in self.blocks[: depth + 1]:
             if (index, mask) in block.checked:
                 return block.checked[index, mask]
-        value, block = self.reach(index.value, depth), self.blocks[depth]
+        value = self.reach(index.value, depth)
+        known = self.known(index.value)
+        if self.style.tiles and mask is None and known is not None:
+            depth = known.depth  # no tile of a program is empty
+        block = self.blocks[depth]
         is_vector = block.lane is not None and block.lane in self.free[index.value]
         var = Var(self.new_name("at"), _LONG, block.lanes if is_vector else 1)
         block.made.append(Check(var, value, index.extent, mask))
@@ -439,7 +481,9 @@ def _roots(each: Statement) -> tuple[Value, ...]:
     """Return the values that a statement reads, with its run-time indexes."""
     inside = run_time_values(each.offset) if isinstance(each, Store) else ()
     read = values_of(each)
-    if isinstance(each, Let) and not isinstance(each.target, Var):
+    if isinstance(each, Let) and isinstance(each.value, Fold):
+        read = (each.target, each.value.value)
+    elif isinstance(each, Let) and not isinstance(each.target, Var):
         read = (each.target,)  # what it is bound to is of the linear form already
     return (*read, *inside)
 

@@ -15,9 +15,18 @@ from jitmagic.codegen.config import CppConfig
 from jitmagic.codegen.cpp.renderer import CppRenderer
 from jitmagic.codegen.equal_kernels import distinct_kernels
 from jitmagic.codegen.expand import expand
-from jitmagic.codegen.kernel import Call, For, Kernel, Let, Set, Store, Var, statements
+from jitmagic.codegen.kernel import (
+    Call,
+    For,
+    Kernel,
+    Let,
+    Set,
+    Store,
+    Var,
+)
 from jitmagic.codegen.kernel_interpreter import interpret
 from jitmagic.codegen.kernel_verifier import verify_kernel
+from jitmagic.codegen.kernel_walk import statements
 from jitmagic.codegen.linearize import Style, linearize
 from jitmagic.codegen.loop_form import loop_form
 from jitmagic.codegen.loop_structure import structure

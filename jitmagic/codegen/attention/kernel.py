@@ -20,7 +20,6 @@ import torch
 from ...errors import CompileFailed
 from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import add, bounds, mul, position
-from ...loops.free_axes import value_axes
 from ...loops.ir import (
     Axis,
     AxisVar,
@@ -38,16 +37,14 @@ from ...loops.ir import (
     Nest,
     Value,
     ValueIndex,
-    walk,
 )
 from ...loops.values import cast, constant, opmath
 from ...schedule.substitution import Rebuilder
 from ...symbols.expr import Leaf, rebuild
 from ...symbols.size import Dimension, Size, is_same, may_assume
 from ...symbols.symbolic_numbers import Symbol, symbols_of
-from ..loop_structure import Structure
 
-__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel", "structure_of"]
+__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel"]
 
 SCORE, TANGENT = "score", "tangent"  # loads of these are values of the kernel, not of memory
 _KINDS = {
@@ -96,6 +93,10 @@ class AttentionKernel:
         buffers = [self.buffers[role] for role in (*self.read, *self.written)]
         numbers = [n for n, buffer in enumerate(buffers) if buffer.device != device]
         return (*numbers, *range(len(buffers), len(buffers) + len(self.symbols)))
+
+    def is_number(self, role: str) -> bool:
+        """Return whether an argument is a CPU scalar, which is passed by value."""
+        return self.buffers[role].device != self.buffers["query"].device
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
@@ -315,10 +316,3 @@ def _folded(op: str, args: Sequence[Expr | None]) -> Expr | None:
         case _:
             return None
     return made if all(-(2**31) <= end < 2**31 for end in bounds(made)) else None
-
-
-def structure_of(kernel: AttentionKernel, *values: Value) -> Structure:
-    """Return what the writers of values take: the arguments, and the axes of the values."""
-    arguments = (*kernel.read, *kernel.written)
-    written, free = frozenset(kernel.written), value_axes(walk(values))
-    return Structure(kernel.name, (), kernel.axes, (), arguments, written, free, kernel.symbols)

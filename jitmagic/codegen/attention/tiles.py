@@ -11,8 +11,9 @@ import torch
 from ...lazy_dataclass import dataclass
 from ...symbols.size import Dimension, Size, may_assume
 from ..config import AttentionConfig
+from ..kernel import TileBlock
 from ..plan import Config
-from ..triton.tile import FAR, TileBlock
+from ..triton.tile import FAR
 from .kernel import AttentionKernel
 
 __all__ = ["AttentionTile", "attention_candidates", "is_wide", "power", "tile_of"]

@@ -14,18 +14,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import count
 
 import torch
 
 from ...errors import CannotRender
-from ...loops.ir import Load, Reduction, Value, walk
+from ...lazy_dataclass import replace
+from ...loops.ir import Axis, Load, walk
 from ...symbols.size import Dimension, Size, is_same
 from ..config import AttentionConfig
+from ..kernel import (
+    For,
+    Function,
+    Kernel,
+    Let,
+    Open,
+    Param,
+    Program,
+    Return,
+    Statement,
+    TileBlock,
+    Var,
+)
+from ..linearize import linearize
 from ..plan import Config, LaunchGrid
 from ..triton.ops import TL_DTYPES, closed
-from ..triton.tile import Tile, TileBlock
-from ..triton.values import TritonValues
-from .kernel import SCORE, TANGENT, AttentionKernel, structure_of
+from ..triton.printer import STYLE, TritonText
+from ..triton.tile import Tile
+from .kernel import SCORE, TANGENT, AttentionKernel
 from .tiles import AttentionTile, is_wide, power, tile_of
 
 __all__ = ["attention_text", "is_written"]
@@ -35,11 +51,16 @@ _LOG2E = 1.4426950408889634
 _LOWEST = 'float("-inf")'
 
 
-def attention_text(kernel: AttentionKernel, config: Config | None) -> tuple[str, LaunchGrid]:
-    """Return the function of a kernel, and its grid."""
+def attention_text(
+    kernel: AttentionKernel, config: Config | None, helpers: set[str]
+) -> tuple[str, LaunchGrid]:
+    """Return the function of a kernel, and its grid; the device functions that it calls are added
+    to `helpers`.
+    """
     tile = tile_of(kernel, config if isinstance(config, AttentionConfig) else AttentionConfig())
     writer = _Writer(kernel, tile)
     lines = writer.lines()
+    helpers |= writer.helpers
     names = [*kernel.read, *kernel.written, *(symbol.name for symbol in kernel.symbols)]
     head = f"@triton.jit\ndef {kernel.name}({', '.join(names)}):\n"
     tiles = -(-tile.own.extent // tile.own.size)
@@ -65,7 +86,7 @@ def is_written(kernel: AttentionKernel) -> bool:
 # -- text ------------------------------------------------------------------------------------------
 
 
-class _Writer(TritonValues):
+class _Writer(TritonText):
     """Writes one kernel. Variables: `start_i` and `start_j` are the first positions of a tile, `i`
     and `j` its positions, `i_in` and `j_in` whether they are inside.
     """
@@ -73,19 +94,21 @@ class _Writer(TritonValues):
     def __init__(self, kernel: AttentionKernel, tile: AttentionTile) -> None:
         b, h, _, _ = kernel.axes
         single = [TileBlock(axis.name, (axis,), n, 1) for axis, n in zip((b, h), kernel.extents)]  # noqa: B905
-        values = [v for v in (kernel.score, kernel.keeps, kernel.gradient) if v is not None]
+        params = tuple(
+            Param(name, buffer.dtype, name in kernel.written, is_constant=True)
+            for name, buffer in kernel.buffers.items()
+        )
+        numbers = [role for role in kernel.buffers if kernel.is_number(role)]
         super().__init__(
-            structure_of(kernel),
+            Kernel(kernel.name, params, kernel.symbols, ()),
             Tile(
                 (*single, tile.own), {tile.visited.axes: tile.visited}, tile.warps, is_wide(kernel)
             ),
             {name: name for name in kernel.buffers},
-            kernel.buffers,
+            numbers,
         )
-        for value in values:
-            self.learn(value)
         self.attention, self.own, self.visited = kernel, tile.own, tile.visited
-        self.given = {n.buffer: n for n in walk(values) if isinstance(n, Load)}
+        self.outer = (*single, tile.own)
         query, key = kernel.buffers["query"], kernel.buffers["key"]
         self.heads = (key if kernel.kind == "keys" else query).shape[1]
         self.is_grouped = not is_same(query.shape[1], key.shape[1])
@@ -93,15 +116,62 @@ class _Writer(TritonValues):
         # Without a function the scale is part of the exponent's factor, which saves a product.
         self.is_folded = kernel.is_plain and scale > 0
         self.unit = scale if self.is_folded else 1.0
-
-    def nested(self, node: Reduction, depth: int) -> None:
-        raise TypeError("the functions of flex_attention have no reductions")
+        self._new = count()
+        self._functions: dict[str, tuple[Statement, ...]] = {}
 
     def lines(self) -> list[str]:
         """Return the body of the function, not indented."""
         self._open_program()
         {"forward": self._forward, "query": self._query, "keys": self._keys}[self.attention.kind]()
-        return self.scopes[0].lines
+        return self.lines_
+
+    # -- functions of scores ---------------------------------------------------------------------
+
+    def _prepare(self, is_masked: bool) -> tuple[Statement, ...]:
+        """Place the values of the functions that a loop over tiles calls: write those that are the
+        same for all visited tiles, and return those of one tile.
+        """
+        kernel = self.attention
+        given = {SCORE: "s", TANGENT: "g"}
+        wanted = {} if kernel.is_plain else {"score": kernel.score}
+        if is_masked and kernel.keeps is not None:
+            wanted["keeps"] = kernel.keeps
+        if kernel.kind != "forward" and not isinstance(kernel.gradient, Load):
+            wanted["gradient"] = kernel.gradient
+        made: list[Statement] = []
+        for name, value in wanted.items():
+            loads = [n for n in walk((value,)) if isinstance(n, Load) and n.buffer in given]
+            variables = {load: Var(given[load.buffer], load.dtype) for load in loads}
+            self.axes |= dict.fromkeys(variables.values(), self._all_axes)
+            lets = [Let(load, var) for load, var in variables.items()]
+            made.append(Function(name, None, (), self.visited.axes[0], (*lets, Return(value))))
+        start = Axis("step", 1)
+        step = For((start,), (Open(self.visited), *made))
+        body = (Program(self.outer), step)
+        placed = linearize(replace(self.kernel, body=body), STYLE, self._new_name)
+        *before, loop = placed.body[1:]
+        self.block(before)
+        assert isinstance(loop, For)
+        inside = loop.body[1:]
+        self._functions = {f.name: f.body for f in inside if isinstance(f, Function)}
+        return tuple(each for each in inside if not isinstance(each, Function))
+
+    def _new_name(self, prefix: str) -> str:
+        return f"{prefix}{next(self._new)}"
+
+    @property
+    def _all_axes(self) -> frozenset[Axis]:
+        return frozenset((*self.own.axes, *self.visited.axes))
+
+    def _call(self, name: str) -> str:
+        """Write a function's values, and return its result, one for each score."""
+        *body, result = self._functions[name]
+        assert isinstance(result, Return)
+        self.block(body)
+        text = self.value(result.value)
+        if self.blocks_over(self.axes_of(result.value)) >= {self.own, self.visited}:
+            return text
+        return f"tl.broadcast_to({text}, [{self.own.size}, {self.visited.size}])"
 
     # -- positions -------------------------------------------------------------------------------
 
@@ -123,10 +193,8 @@ class _Writer(TritonValues):
             groups = self._groups()
             self.line("h = head")
             self.line(f"key_head = head // {groups}" if self.is_grouped else "key_head = head")
-            self.bind(self.attention.axes[:2])
         else:
             self.line("key_head = head")
-            self.bind(self.attention.axes[:1])
             if not self.is_grouped:
                 self._open_head("head")
         self._open_side(own)
@@ -150,7 +218,6 @@ class _Writer(TritonValues):
 
     def _open_head(self, text: str) -> None:
         self.line(f"h = {text}")
-        self.bind(self.attention.axes[1:2])
 
     def _open_side(self, block: TileBlock) -> None:
         """Define the positions of a tile, from its first one."""
@@ -158,8 +225,8 @@ class _Writer(TritonValues):
         self.line(f"{name} = start_{name}{wide} + {self._range(block)}")
         if self._is_ragged(block):
             self.line(f"{name}_in = {name} < {self.size_text(block.extent)}")
-            self.scopes[-1].masks[block] = f"{name}_in"
-        self.bind(block.axes)
+            self.scope.masks[block] = f"{name}_in"
+        self.scope.flat[block] = name
 
     def _range(self, block: TileBlock, dimension: int | None = None) -> str:
         at = self.dimension(block) if dimension is None else dimension
@@ -229,14 +296,26 @@ class _Writer(TritonValues):
         """Write the loops over the visited tiles. `step` writes one, masked or not."""
         name, size = self.visited.name, self.visited.size
         if not self.attention.has_blocks:
-            self.open(f"for step in tl.range(0, {self._tiles(self.visited)}):")
-            self.line(f"start_{name} = step * {size}")
-            self._open_side(self.visited)
-            step(self.attention.keeps is not None)
-            self.close()
+            head = f"for step in tl.range(0, {self._tiles(self.visited)}):"
+            first = f"start_{name} = step * {size}"
+            self._loop(head, first, step, is_masked=self.attention.keeps is not None)
             return
         for prefix in ("", "full_") if self.attention.has_full_blocks else ("",):
             self._visit_blocks(prefix, step)
+
+    def _loop(
+        self, head: str, first: str, step: Callable[[bool], None], *, is_masked: bool
+    ) -> None:
+        placed = self._prepare(is_masked)
+        self.line(head)
+        outside, self.scope = self.scope, self.scope.inside()
+        self.indent += 1
+        self.line(first)
+        self._open_side(self.visited)
+        self.block(placed)
+        step(is_masked)
+        self.indent -= 1
+        self.scope = outside
 
     def _visit_blocks(self, prefix: str, step: Callable[[bool], None]) -> None:
         side = "q" if self.visited.name == "i" else "kv"
@@ -244,20 +323,17 @@ class _Writer(TritonValues):
         sizes = self.attention.block_size
         row = f"start_{self.own.name} // {sizes[own]}"
         parts = sizes[whole] // self.visited.size
-        count = self._listed(f"{prefix}{side}_num_blocks", row)
-        self.line(f"{prefix}count = tl.load({count})" + (f" * {parts}" if parts > 1 else ""))
+        counted = self._listed(f"{prefix}{side}_num_blocks", row)
+        self.line(f"{prefix}count = tl.load({counted})" + (f" * {parts}" if parts > 1 else ""))
         self.line(f"{prefix}list = {self._listed(f'{prefix}{side}_indices', row)}")
-        self.open(f"for step in tl.range(0, {prefix}count):")
         at = (
             f"tl.load({prefix}list + step // {parts})"
             if parts > 1
             else f"tl.load({prefix}list + step)"
         )
         inner = f" + (step % {parts}) * {self.visited.size}" if parts > 1 else ""
-        self.line(f"start_{self.visited.name} = {at} * {sizes[whole]}{inner}")
-        self._open_side(self.visited)
-        step(not prefix)
-        self.close()
+        first = f"start_{self.visited.name} = {at} * {sizes[whole]}{inner}"
+        self._loop(f"for step in tl.range(0, {prefix}count):", first, step, is_masked=not prefix)
 
     def _listed(self, role: str, row: str) -> str:
         """Return the address of an entry of a block mask, whose batch and head may be shared."""
@@ -282,12 +358,11 @@ class _Writer(TritonValues):
     def _scores(self, product: str, is_masked: bool) -> str:
         """Write the scores `s` and the changed ones `t`; return whether each counts, or ""."""
         self.line(f"s = {product}" + ("" if self.is_folded else f" * {self.attention.scale!r}"))
-        self._define(SCORE, "s")
-        score, keeps = self.attention.score, self.attention.keeps
-        changed = "s" if self.attention.is_plain else self._full(score)
+        changed = "s" if self.attention.is_plain else self._call("score")
+        keeps = self.attention.keeps
         masks = [m for block in (self.own, self.visited) if (m := self._guard(block))]
         if is_masked and keeps is not None:
-            masks.append(closed(self.use(keeps)))
+            masks.append(closed(self._call("keeps")))
         kept = self.name_of(" & ".join(masks)) if masks else ""
         self.line(f"t = tl.where({kept}, {changed}, {_LOWEST})" if kept else f"t = {changed}")
         return kept
@@ -298,17 +373,6 @@ class _Writer(TritonValues):
         """
         stored = block.name == "i" and self.attention.kind != "keys"
         return "" if stored or not self._is_ragged(block) else f"{block.name}_in"
-
-    def _define(self, given: str, text: str) -> None:
-        if given in self.given:
-            self.define(self.given[given], text)
-
-    def _full(self, value: Value) -> str:
-        """Return the value, one for each score."""
-        text = self.use(value)
-        if self.blocks_of(value) >= {self.own, self.visited}:
-            return text
-        return f"tl.broadcast_to({text}, [{self.own.size}, {self.visited.size}])"
 
     # -- kernels ---------------------------------------------------------------------------------
 
@@ -364,8 +428,7 @@ class _Writer(TritonValues):
         gradient = self.attention.gradient
         if isinstance(gradient, Load):
             return
-        self._define(TANGENT, "g")
-        self.line(f"g = {self._full(gradient)}")
+        self.line(f"g = {self._call('gradient')}")
         if kept:
             self.line(f"g = tl.where({kept}, g, 0.0)")
 
@@ -398,12 +461,13 @@ class _Writer(TritonValues):
             self.line(f"{name} = tl.zeros([{self.own.size}, {width}], tl.float32)")
         if self.is_grouped:
             groups = self._groups()
-            self.open(f"for group in range(0, {groups}):")
+            self.line(f"for group in range(0, {groups}):")
+            self.indent += 1
             self._open_head(f"head * {groups} + group")
         self._addresses("query", "grad")
         self._visit(self._keys_step)
         if self.is_grouped:
-            self.close()
+            self.indent -= 1
         for name, text in (("key", f"dk * {self.attention.scale!r}"), ("value", "dv")):
             self._begin(f"{name}_grad", "key_head")
             self._write(f"{name}_grad", self.own, text)

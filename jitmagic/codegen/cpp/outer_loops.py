@@ -37,8 +37,8 @@ from ..kernel import (
     Var,
     VarIndex,
     Whole,
-    with_blocks,
 )
+from ..kernel_walk import with_blocks
 from ..loop_form import Body, params_of, plain_loops
 from ..loop_structure import Structure
 from ..vector_lanes import Lanes, lane_step, likely_extent

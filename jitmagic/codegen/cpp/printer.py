@@ -41,8 +41,8 @@ from ..kernel import (
     Trips,
     Var,
     Whole,
-    statements,
 )
+from ..kernel_walk import statements
 from ..text import comment_lines
 from .expressions import CppExpressions
 from .reductions import Accumulator

@@ -28,9 +28,8 @@ from ..kernel import (
     Total,
     Trips,
     Var,
-    block_of,
-    with_blocks,
 )
+from ..kernel_walk import block_of, with_blocks
 from ..loop_form import Body
 from .blocks import BlockLevel, Span, block_level, has_run_time_blocks
 from .loops import adds_floats, least_of

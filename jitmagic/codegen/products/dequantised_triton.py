@@ -17,8 +17,9 @@ from ...loops.values import cast
 from ...schedule.products import Product, is_narrow, products_of
 from ...symbols.size import hint_of
 from ..config import TritonConfig
+from ..kernel import TileBlock
 from ..loop_structure import Structure
-from ..triton.tile import Tile, TileBlock, has_far_offsets
+from ..triton.tile import Tile, has_far_offsets
 
 __all__ = ["dot_candidates", "dot_operands", "dot_product_in", "dot_tile"]
 

@@ -29,6 +29,7 @@ __all__ = [
     "cast_text",
     "closed",
     "compute_text",
+    "helpers_of",
     "literal",
     "plain_number",
     "spread",
@@ -274,6 +275,13 @@ def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dt
     if not re.fullmatch(r"[\w.]+\([^()]*\)", template):
         args = [closed(arg) for arg in args]
     return template.format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
+
+
+def helpers_of(op: str, operand: torch.dtype) -> list[str]:
+    """Return the device functions that an operation calls on operands of a dtype."""
+    computed = torch.float32 if operand in HALVES else operand
+    line = line_of(op, "triton", *_tables(computed))
+    return [name for name in HELPERS if f"{name}(" in line]
 
 
 def _tables(operand: torch.dtype) -> tuple[Mapping[str, str], ...]:

@@ -18,6 +18,7 @@ from ...devices import Target
 from ...errors import ToolchainError
 from ...loops.expr import linear
 from ...loops.ir import Buffer, Expr
+from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...symbols.size import Size, expr_of, hint_of, may_assume
 from ...symbols.symbolic_numbers import Symbol, symbols_of
@@ -27,13 +28,15 @@ from ..attention.tiles import attention_candidates
 from ..attention.triton import attention_text
 from ..config import TritonConfig
 from ..kernel import Kernel
+from ..linearize import linearize
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
 from ..products.dequantised_triton import dot_candidates, dot_product_in, dot_tile
 from ..text import argument_names, comment_lines
-from .kernel import kernel_lines
+from .loops import tile_kernel
 from .ops import HELPERS, TL_DTYPES
-from .tile import choose_tile, tile_candidates
+from .printer import STYLE, TritonText
+from .tile import Tile, choose_tile, tile_candidates
 
 __all__ = ["TritonRenderer"]
 
@@ -43,7 +46,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 """
 _LOCAL = re.compile(  # variables of kernel_lines
-    r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at|lost)\d+|k\d+(_at)?|pid|tl|triton|libdevice|float|range|_.*"
+    r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at)\d+(_at|_lost|_raw)?|t\d+|k\d+(_at)?|pid|tl|triton|libdevice|float|range|_.*"
     r"|(sum|prod|max|min|argmax|argmin|any|all)\d+"
 )
 _WIDTH = 100
@@ -69,7 +72,11 @@ class TritonRenderer:
     def kernel(
         self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
     ) -> Kernel | None:
-        return None
+        """Return the kernel of a nest over tiles; None for one of flex_attention."""
+        if isinstance(nest, AttentionKernel):
+            return None
+        one = structure(nest, buffers)
+        return _kernel(one, *_tile(one, target, config), buffers)
 
     def render(
         self,
@@ -80,10 +87,11 @@ class TritonRenderer:
     ) -> KernelSource:
         """Write one function per nest."""
         symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
+        helpers: set[str] = set()
         for nest in nests:
             check()
             if isinstance(nest, AttentionKernel):
-                text, grids[nest.name] = attention_text(nest, configs.get(nest.name))
+                text, grids[nest.name] = attention_text(nest, configs.get(nest.name), helpers)
                 functions.append(text)
                 symbols[nest.name] = nest.dtypes
                 if nest.by_value:
@@ -91,7 +99,7 @@ class TritonRenderer:
                 continue
             kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
-            text, grids[nest.name] = _function(kernel, buffers, target, overrides)
+            text, grids[nest.name] = _function(kernel, buffers, target, overrides, helpers)
             functions.append(text)
             pointers = [buffers[name].dtype for name in kernel.arguments]
             symbols[nest.name] = (*pointers, *(torch.int64 for _ in kernel.symbols))
@@ -101,37 +109,49 @@ class TritonRenderer:
             if whole := _multiples(kernel):
                 multiples[nest.name] = tuple(sizes[kernel.symbols.index(s)] for s in whole)
         body = "\n\n\n".join(functions)
-        parts = [_HEAD, *_helpers(body), body]
+        called = [f"{text}\n" for name, text in HELPERS.items() if name in helpers]
+        parts = [_HEAD, *called, body]
         text = "\n\n".join(parts) + "\n"
         return KernelSource(self.language, text, symbols, grids, numbers, multiples)
 
 
-def _helpers(body: str) -> list[str]:
-    """Return the device functions that the kernels call."""
-    return [f"{text}\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
+def _tile(kernel: Structure, target: Target, config: Config | None) -> tuple[Tile, Product | None]:
+    """Return the tile of a program, and the product that tensor cores compute."""
+    overrides = config if isinstance(config, TritonConfig) else TritonConfig()
+    product = dot_product_in(kernel)
+    if product is None:
+        return choose_tile(kernel, target, overrides), None
+    return dot_tile(kernel, product, target, overrides), product
+
+
+def _kernel(
+    one: Structure, tile: Tile, product: Product | None, buffers: Mapping[str, Buffer]
+) -> Kernel:
+    return linearize(tile_kernel(one, tile, buffers, product), STYLE)
 
 
 def _function(
-    kernel: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    kernel: Structure,
+    buffers: Mapping[str, Buffer],
+    target: Target,
+    config: Config | None,
+    helpers: set[str],
 ) -> tuple[str, LaunchGrid]:
+    """Return the text of a function and its grid; the device functions that it calls are added to
+    `helpers`.
+    """
     for name in kernel.arguments:
         if buffers[name].dtype not in TL_DTYPES:
             raise ToolchainError(
                 "triton", kernel.name, f"no Triton for {buffers[name].dtype} tensors"
             )
-    overrides = config if isinstance(config, TritonConfig) else TritonConfig()
-    product = dot_product_in(kernel)
-    tile = (
-        choose_tile(kernel, target, overrides)
-        if product is None
-        else dot_tile(kernel, product, target, overrides)
-    )
+    tile, product = _tile(kernel, target, config)
     sizes = [symbol.name for symbol in kernel.symbols]
     names = argument_names(kernel.arguments, sizes, is_reserved)
-    lines = [
-        *comment_lines(kernel.origins, "#", _WIDTH),
-        *kernel_lines(kernel, tile, names, buffers, product),
-    ]
+    numbers = [kernel.arguments[place] for place in by_value(kernel, buffers)]
+    printer = TritonText(_kernel(kernel, tile, product, buffers), tile, names, numbers)
+    lines = [*comment_lines(kernel.origins, "#", _WIDTH), *printer.lines()]
+    helpers |= printer.helpers
     head = f"@triton.jit\ndef {kernel.name}({', '.join([*names.values(), *sizes])}):\n"
     grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
     return head + "\n".join(f"    {line}" for line in lines), grid

@@ -23,11 +23,12 @@ from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import Axis, Expr, bounds, magnitude_bound
 from ...loops.ir import IndexValue, Load, walk
 from ...schedule.score import extent_of, extent_product
-from ...symbols.size import Dimension, Size, hint_of, is_same, may_assume
+from ...symbols.size import Dimension, Size, hint_of, may_assume
 from ..config import TritonConfig
+from ..kernel import TileBlock
 from ..loop_structure import Structure, coefficient, offsets_in
 
-__all__ = ["FAR", "Tile", "TileBlock", "choose_tile", "has_far_offsets", "tile_candidates"]
+__all__ = ["FAR", "Tile", "choose_tile", "has_far_offsets", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
@@ -40,34 +41,6 @@ MOST_WARPS = 16
 # The margin below 2**31 covers offsets of masked lanes, which are beyond the extent.
 FAR = 2**31 - 2**20  # element offsets from here on are computed in 64 bits
 LEAST = 128  # least elements of a block over a dynamic extent, which may grow
-
-
-@dataclass(frozen=True, slots=True)
-class TileBlock:
-    """Covers `size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`:
-    a dynamic extent is assumed to be no larger.
-    """
-
-    name: str
-    axes: tuple[Axis, ...]
-    extent: Dimension
-    size: int
-    fits: bool = False
-
-    @property
-    def count(self) -> Dimension:
-        """Return the number of blocks that cover the extent."""
-        return -(-self.extent // self.size)
-
-    @property
-    def single(self) -> bool:
-        """Return whether one block covers the extent in every call."""
-        return self.fits or (not isinstance(self.extent, Size) and self.count == 1)
-
-    @property
-    def ragged(self) -> bool:
-        """Return whether the last block may run past the extent."""
-        return not is_same(self.extent % self.size, 0)
 
 
 @dataclass(frozen=True, slots=True)
