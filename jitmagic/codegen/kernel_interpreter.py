@@ -2,23 +2,26 @@
 
 In: a Kernel of either form, the memory of its buffers as flat tensors, and the values of its sizes.
 Out: the buffers are written, and the result is whether a run-time index was out of range. Loops of
-every kind run point by point, in order.
+every kind run point by point, in order, and so do the programs of a grid; a tile is a tensor with
+a dimension for each block, and every value broadcasts to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from itertools import product
 from math import prod
 from types import MappingProxyType
 
 import torch
 
 from ..lazy_dataclass import dataclass, field
-from ..loops.expr import Apply, AxisVar, Expr, ValueIndex, add, reapply, rebuild
-from ..loops.ir import Axis, Cast, Compute, Constant, IndexValue, Load, Value, run_time_values
+from ..loops.expr import Add, Apply, AxisVar, Expr, FloorDiv, Mod, Mul, ValueIndex, add
+from ..loops.ir import Axis, Cast, Compute, Constant, IndexValue, Load, Value
 from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS, SCALARS
-from ..symbols.expr import Integer, Leaf
+from ..symbols.expr import Integer
 from ..symbols.size import Dimension, value_of
 from ..symbols.symbolic_numbers import Symbol
 from .kernel import (
@@ -28,31 +31,39 @@ from .kernel import (
     INTEGERS,
     Accumulate,
     Atomic,
+    Barrier,
     Check,
     Divisor,
+    Dot,
+    Fold,
     For,
     If,
+    Inside,
     Join,
     Kernel,
     LanesBelow,
     Let,
     LoadTile,
+    Open,
     Parallel,
     Partial,
     Parts,
+    Program,
     Result,
     Scratch,
     Set,
     Start,
     Statement,
     Store,
+    TileBlock,
     TileRow,
     Total,
     Trips,
     VarIndex,
     Whole,
 )
-from .kernel_walk import block_of
+from .kernel_walk import block_of, statements
+from .loop_form import position_in
 
 __all__ = ["interpret"]
 
@@ -67,52 +78,102 @@ def interpret(
 ) -> bool:
     """Run the kernel on `memory`, a flat tensor per parameter; return whether an index was bad."""
     values: dict[Expr, int] = {symbol: value for symbol, value in sizes.items()}
-    state = _State({**memory}, values)
+    blocks = [b for each in statements(kernel.body) for b in _blocks_in(each)]
+    state = _State({**memory}, values, {block: n for n, block in enumerate(dict.fromkeys(blocks))})
     state.known[BAD] = torch.zeros((), dtype=BAD.dtype)
     state.run(kernel.body)
     return bool(state.known[BAD])
 
 
+_SIZED: Mapping[str, Callable[..., Tensor]] = {
+    "*": torch.mul,
+    "//": torch.floor_divide,
+    "%": torch.remainder,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+def _blocks_in(each: Statement) -> tuple[TileBlock, ...]:
+    match each:
+        case Program(blocks):
+            return blocks
+        case Open(block):
+            return (block,)
+    return ()
+
+
 @dataclass(slots=True)
 class _State:
     """Holds memory, the point of the loops, and values. `known` values are those of the blocks
-    that are open; all others are computed anew, since memory may have changed.
+    that are open; all others are computed anew, since memory may have changed. `dimensions`: those
+    of tiles; `inside`: which points of an open tile are inside of its extent.
     """
 
     memory: dict[str, Tensor]
     sizes: dict[Expr, int]
-    axes: dict[Axis, int] = field(default_factory=dict)
+    dimensions: Mapping[TileBlock, int]
+    axes: dict[Axis, Tensor] = field(default_factory=dict)
     known: dict[Value, Tensor] = field(default_factory=dict)
     tiles: dict[str, LoadTile] = field(default_factory=dict)
+    inside: dict[TileBlock, Tensor] = field(default_factory=dict)
 
     def run(self, body: Iterable[Statement]) -> None:
         stores: list[Store] = []
-        for statement in body:
+        for number, statement in enumerate(statements_ := tuple(body)):
             if isinstance(statement, Store):  # a point's stores come after all of its values
                 stores.append(statement)
                 continue
             self.flush(stores)
+            if isinstance(statement, Program):
+                self.programs(statement, statements_[number + 1 :])
+                return
             self.statement(statement)
         self.flush(stores)
+
+    def programs(self, program: Program, body: Sequence[Statement]) -> None:
+        """Run the rest of the kernel for every program of the grid."""
+        counts = [range(-(-self.size(block.extent) // block.size)) for block in program.blocks]
+        for place in product(*counts):
+            outside = dict(self.known)
+            for block, number in zip(program.blocks, place, strict=True):
+                self.open(block, torch.tensor(number * block.size))
+            self.run(body)
+            self.leave(outside)
+
+    def open(self, block: TileBlock, start: Tensor) -> None:
+        """Bind the axes of a block from a position on."""
+        shape = [1] * len(self.dimensions)
+        shape[self.dimensions[block]] = block.size
+        rest = start + torch.arange(block.size).reshape(shape)
+        self.inside[block] = rest < self.size(block.extent)
+        for axis in reversed(block.axes):
+            extent = self.size(axis.extent)
+            is_first = axis is block.axes[0]
+            self.axes[axis] = rest if is_first else torch.remainder(rest, extent)
+            rest = torch.div(rest, extent, rounding_mode="floor")
 
     def flush(self, stores: list[Store]) -> None:
         ready = [(each, self.offset(each.offset), self.value(each.value)) for each in stores]
         for store, offset, value in ready:
-            target = self.memory[store.buffer]
-            if not isinstance(store, Atomic):
-                target[offset] = value
-            elif target.dtype == torch.bool:
-                target[offset] |= value
-            else:
-                target[offset] += value
+            target, axes = self.memory[store.buffer], frozenset(store.axes)
+            masks = [m for block, m in self.inside.items() if not axes.isdisjoint(block.axes)]
+            parts = torch.broadcast_tensors(offset, value, *masks)
+            kept = torch.ones_like(parts[0], dtype=torch.bool)
+            for mask in parts[2:]:
+                kept &= mask
+            at, values = parts[0][kept], parts[1][kept].to(target.dtype)
+            target.index_put_((at,), values, accumulate=isinstance(store, Atomic))
         stores.clear()
 
     def statement(self, statement: Statement) -> None:
         match statement:
             case For():
                 self.loop(statement)
+            case Open(block, start):
+                self.open(block, torch.tensor(0) if start is None else self.axes[start])
             case Parallel(units, _, body):
-                self.axes |= {BEGIN: 0, END: self.size(units)}
+                self.axes |= {BEGIN: torch.tensor(0), END: torch.tensor(self.size(units))}
                 self.run(body)
             case Trips(body=body) | Whole(body=body):
                 self.run(body)
@@ -129,6 +190,9 @@ class _State:
                 self.start(total)
             case Accumulate(total, value, position):
                 self.accumulate(total, self.value(value), position)
+            case Dot(total, a, b, (_, _, terms)):
+                products = self.value(a).to(total.var.dtype) * self.value(b).to(total.var.dtype)
+                self.join(total, products.sum(self.dimensions[terms], keepdim=True))
             case Join(total, part):
                 self.join(total, self.value(part))
             case Scratch(name, dtype, size):
@@ -137,29 +201,34 @@ class _State:
                 self.tiles[tile] = statement
             case Check():
                 self.check(statement)
+            case Barrier():
+                pass
             case _:
                 raise TypeError(f"not a statement: {statement!r}")
 
     def loop(self, loop: For) -> None:
         """Run the body for each point; lanes are run one after the other."""
-        outside = dict(self.known)
+        outside, open_before = dict(self.known), dict(self.inside)
         extents = [self.size(axis.extent) for axis in loop.axes]
-        stop = prod(extents) if loop.stop is None else self.offset(loop.stop)
+        stop = prod(extents) if loop.stop is None else int(self.offset(loop.stop))
         step = 1
         if loop.kind == "serial":
-            step = self.offset(loop.step) if isinstance(loop.step, Expr) else loop.step
-        for flat in range(self.offset(loop.start), stop, step):
+            step = int(self.offset(loop.step)) if isinstance(loop.step, Expr) else loop.step
+        for flat in range(int(self.offset(loop.start)), stop, step):
             rest = flat
             for axis, extent in zip(reversed(loop.axes), reversed(extents), strict=True):
-                rest, self.axes[axis] = divmod(rest, extent) if len(extents) > 1 else (0, rest)
+                rest, at = divmod(rest, extent) if len(extents) > 1 else (0, rest)
+                self.axes[axis] = torch.tensor(at)
             self.run(loop.body)
             self.leave(outside)
+            self.inside = dict(open_before)
 
     def parts(self, parts: Parts) -> None:
-        outside, stop = dict(self.known), self.offset(parts.stop)
-        size = self.offset(parts.size)
+        outside, stop = dict(self.known), int(self.offset(parts.stop))
+        size = int(self.offset(parts.size))
         for begin in range(0, max(stop, 1), size):
-            self.axes |= {parts.axis: begin, parts.end: min(begin + size, stop)}
+            end = torch.tensor(min(begin + size, stop))
+            self.axes |= {parts.axis: torch.tensor(begin), parts.end: end}
             for total in parts.totals:
                 self.start(block_of(total))
             self.run(parts.body)
@@ -183,18 +252,38 @@ class _State:
         if total.at is None:
             self.join(total, value)
             return
-        before = self.known[total.var]
         assert position is not None
+        before, at = self.known[total.var], self.known[total.at]
         better = value > before if total.op == "argmax" else value < before
-        is_first_nan = bool(value.isnan()) and not bool(before.isnan())
-        if self.known[total.at] < 0 or better or is_first_nan:
-            self.known[total.var] = value
-            self.known[total.at] = torch.tensor(self.offset(position))
+        better = better | (value.isnan() & ~before.isnan()) | (at < 0)
+        self.known[total.var] = torch.where(better, value, before)
+        self.known[total.at] = torch.where(better, self.offset(position), at)
 
     def join(self, total: Total, part: Tensor) -> None:
         before = self.known[total.var]
         joined = SCALARS[REDUCTIONS[total.op]].reference(before, part.to(before.dtype))
         self.known[total.var] = joined.to(before.dtype)
+
+    def fold(self, fold: Fold) -> Tensor:
+        """Combine the points of a block one after the other; after a loop over its steps, all."""
+        dimension, block, source = self.dimensions[fold.block], fold.block, fold.value
+        value = self.known[source.total.var] if isinstance(source, Result) else self.value(source)
+        shape = [1] * len(self.dimensions)
+        shape[dimension] = block.size
+        kept = self.inside.get(block, torch.ones(shape, dtype=torch.bool))
+        value, kept = torch.broadcast_tensors(value, kept)
+        if not fold.op.startswith("arg"):
+            whole = torch.tensor(identity(fold.op, value.dtype), dtype=value.dtype)
+            for part, is_inside in zip(
+                value.split(1, dimension), kept.split(1, dimension), strict=True
+            ):
+                joined = SCALARS[REDUCTIONS[fold.op]].reference(whole, part).to(value.dtype)
+                whole = torch.where(is_inside, joined, whole)
+            return whole.to(fold.dtype)
+        at = self.offset(position_in(block.axes))
+        if isinstance(source, Result) and source.total.at is not None:
+            at = self.known[source.total.at]
+        return _first_best(fold.op, value, at.expand_as(value), kept, dimension)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -211,9 +300,16 @@ class _State:
             case Compute(op, args, dtype):
                 return SCALARS[op].reference(*map(self.value, args)).to(dtype)
             case IndexValue(expr, dtype):
-                return torch.tensor(self.offset(expr)).to(dtype)
+                return self.offset(expr).to(dtype)
+            case Result(total, dtype) if dtype == total.var.dtype and total.tile:
+                return self.known[total.var]
             case Result(total, dtype) | Partial(total, dtype):
                 return self.known[total.at or total.var].to(dtype)
+            case Inside(value, block, fill):
+                inside = self.value(value)
+                return torch.where(self.inside[block], inside, torch.tensor(fill).to(inside.dtype))
+            case Fold():
+                return self.fold(node)
             case TileRow(tile, row):
                 loaded = self.tiles[tile]
                 return self.memory[loaded.buffer][self.offset(add(loaded.offset, row))].clone()
@@ -224,10 +320,14 @@ class _State:
         raise KeyError(f"{node!r} is used before it is known")
 
     def load(self, node: Load) -> Tensor:
-        source = self.memory[node.buffer]
-        if not source.numel() or (node.mask is not None and not bool(self.value(node.mask))):
-            return torch.tensor(node.fill, dtype=node.dtype)
-        return source[self.offset(node.index[0])].clone()
+        source, fill = self.memory[node.buffer], torch.tensor(node.fill, dtype=node.dtype)
+        if not source.numel():
+            return fill
+        at = self.offset(node.index[0])
+        kept = (at >= 0) & (at < source.numel())  # points outside of a tile are anywhere
+        if node.mask is not None:
+            kept = kept & self.value(node.mask)
+        return torch.where(kept, source[torch.where(kept, at, 0)], fill)
 
     # -- indexes -------------------------------------------------------------------------------
 
@@ -236,39 +336,52 @@ class _State:
         return size
 
     def check(self, check: Check) -> None:
-        used = check.mask is None or bool(self.value(check.mask))
-        index = self.in_range(self.value(check.index), check.extent, used)
-        self.known[check.var] = torch.tensor(index)
+        used = torch.tensor(True) if check.mask is None else self.value(check.mask)
+        for mask in self.inside.values():
+            used = used & mask
+        self.known[check.var] = self.in_range(self.value(check.index), check.extent, used)
 
-    def in_range(self, index: Tensor, extent: Dimension, used: bool = True) -> int:
-        size, at = self.size(extent), int(index)
-        at = at + size if at < 0 else at
-        if 0 <= at < size:
-            return at
-        if used:
+    def in_range(self, index: Tensor, extent: Dimension, used: Tensor) -> Tensor:
+        size, at = self.size(extent), index.to(torch.int64)
+        at = torch.where(at < 0, at + size, at)
+        is_bad = (at < 0) | (at >= size)
+        if bool((is_bad & used).any()):
             self.known[BAD] = torch.ones((), dtype=BAD.dtype)
-        return 0
+        return torch.where(is_bad, 0, at)
 
-    def offset(self, expr: Expr) -> int:
-        for value in run_time_values(expr):
-            self.value(value)
-        made = rebuild(expr, self.leaf)
-        assert isinstance(made, Integer)
-        return made.value
-
-    def leaf(self, leaf: Leaf) -> Expr:
-        match leaf:
+    def offset(self, expr: Expr) -> Tensor:
+        match expr:
+            case Integer(value):
+                return torch.tensor(value)
             case AxisVar(axis):
-                return Integer(self.axes[axis])
+                return self.axes[axis]
             case VarIndex(var):
-                return Integer(int(self.known[var]))
+                return self.known[var].to(torch.int64)
             case ValueIndex(value, extent):
-                return Integer(self.in_range(self.value(value), extent))
+                return self.in_range(self.value(value), extent, torch.tensor(True))
             case Symbol():
-                return Integer(self.sizes[leaf])
+                return torch.tensor(self.sizes[expr])
+            case Add(a, b):
+                return self.offset(a) + self.offset(b)
+            case Mul(a, b):
+                return self.offset(a) * self.offset(b)
+            case FloorDiv(a, b):
+                return torch.div(self.offset(a), b, rounding_mode="floor")
+            case Mod(a, b):
+                return torch.remainder(self.offset(a), b)
             case Apply(op, args):
-                made = [rebuild(part, self.leaf) for part in args]
+                parts = [self.offset(part) for part in args]
                 if op in INTEGERS:
-                    return Integer(INTEGERS[op](*[part.value for part in made]))  # type: ignore[attr-defined]
-                return reapply(leaf, made)
-        raise TypeError(f"not an index expression: {leaf!r}")
+                    return torch.tensor(INTEGERS[op](*[int(part) for part in parts]))
+                return reduce(_SIZED[op], parts)
+        raise TypeError(f"not an index expression: {expr!r}")
+
+
+def _first_best(op: str, value: Tensor, at: Tensor, kept: Tensor, dimension: int) -> Tensor:
+    """Return the position of the best value: NaN wins, and the first of equals."""
+    rank = value.double().nan_to_num(nan=float("inf"))
+    rank = rank if op == "argmax" else torch.where(value.isnan(), rank, -value.double())
+    rank = torch.where(kept, rank, float("-inf"))
+    best = (rank == rank.amax(dimension, keepdim=True)) & kept
+    best &= value.isnan() | ~(value.isnan() & kept).any(dimension, keepdim=True)
+    return torch.where(best, at, 2**62).amin(dimension, keepdim=True)

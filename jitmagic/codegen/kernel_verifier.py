@@ -24,8 +24,10 @@ from .kernel import (
     BEGIN,
     END,
     Accumulate,
+    Barrier,
     Call,
     Check,
+    Dot,
     For,
     Function,
     If,
@@ -33,10 +35,12 @@ from .kernel import (
     Kernel,
     Let,
     LoadTile,
+    Open,
     Parallel,
     Param,
     Partial,
     Parts,
+    Program,
     Result,
     Return,
     Scratch,
@@ -78,45 +82,53 @@ class _Verifier:
             for value in values_of(statement):
                 self.value(value, known, axes, statement)
             match statement:
-                case For(bound, inside):
-                    self.require(axes.isdisjoint(bound), "an axis is bound twice", statement)
-                    for end in (statement.start, statement.stop):
-                        if end is not None:
-                            self.offset(end, known, axes, statement)
-                    self.block(inside, known, axes | frozenset(bound))
-                case Parallel(body=inside):
-                    self.block(inside, known, axes | {BEGIN, END})
-                case Parts(axis, end, totals=totals, body=inside):
-                    parts = frozenset(block_of(total).var for total in totals)
-                    self.block(inside, known | parts, axes | {axis, end})
-                case If(body=inside) | Trips(body=inside) | Whole(body=inside):
-                    self.block(inside, known, axes)
-                case Function(given=given, bound=bound, body=inside):
-                    self.block(inside, known | ({given} if given else set()), axes | bound)
-                case Call(args=args):
-                    self.block(functions_of(args), known, axes)
-                case Scratch(name, dtype):
-                    self.params[name] = Param(name, dtype, written=True)
-                case LoadTile(tile, buffer=buffer, offset=offset):
-                    self.require(buffer in self.params, f"no parameter {buffer}", statement)
-                    self.offset(offset, known, axes, statement)
-                    self.tiles.add(tile)
-                case Join(total):
-                    self.require(total.var in known, "no Start", statement)
-                case Return():
-                    pass
+                case Program(blocks):
+                    axes |= frozenset(axis for block in blocks for axis in block.axes)
+                case Open(block):
+                    axes |= frozenset(block.axes)
                 case Let(Var() as var) | Check(var):
                     known |= self.define((var,), statement)
                 case Start(total):
                     known |= self.define(_variables(total), statement)
-                case Accumulate(total):
+                case Accumulate(total) | Join(total) | Dot(total):
                     self.require(total.var in known, "no Start", statement)
                 case Set(var):
                     self.require(var in known, f"{var.name} is not defined", statement)
+                case Scratch(name, dtype):
+                    self.params[name] = Param(name, dtype, written=True)
                 case Store():
                     self.store(statement, known, axes)
+                case LoadTile(tile, buffer=buffer, offset=offset):
+                    self.require(buffer in self.params, f"no parameter {buffer}", statement)
+                    self.offset(offset, known, axes, statement)
+                    self.tiles.add(tile)
+                case Return() | Barrier():
+                    pass
                 case _:
-                    self.require(False, "not a statement of the linear form", statement)
+                    self.inside(statement, known, axes)
+
+    def inside(self, statement: Statement, known: frozenset[Var], axes: frozenset[Axis]) -> None:
+        """Check a statement that has blocks."""
+        match statement:
+            case For(bound, body):
+                self.require(axes.isdisjoint(bound), "an axis is bound twice", statement)
+                for end in (statement.start, statement.stop):
+                    if end is not None:
+                        self.offset(end, known, axes, statement)
+                self.block(body, known, axes | frozenset(bound))
+            case Parallel(body=body):
+                self.block(body, known, axes | {BEGIN, END})
+            case Parts(axis, end, totals=totals, body=body):
+                parts = frozenset(block_of(total).var for total in totals)
+                self.block(body, known | parts, axes | {axis, end})
+            case If(body=body) | Trips(body=body) | Whole(body=body):
+                self.block(body, known, axes)
+            case Function(given=given, bound=bound, body=body):
+                self.block(body, known | ({given} if given else set()), axes | bound)
+            case Call(args=args):
+                self.block(functions_of(args), known, axes)
+            case _:
+                self.require(False, "not a statement of the linear form", statement)
 
     def define(self, made: tuple[Var, ...], statement: Statement) -> frozenset[Var]:
         self.require(self.defined.isdisjoint(made), "a variable is defined twice", statement)

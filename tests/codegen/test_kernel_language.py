@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.config import CppConfig
+from jitmagic.codegen.config import CppConfig, TritonConfig
 from jitmagic.codegen.cpp.renderer import CppRenderer
 from jitmagic.codegen.equal_kernels import distinct_kernels
 from jitmagic.codegen.expand import expand
@@ -30,6 +30,7 @@ from jitmagic.codegen.kernel_walk import statements
 from jitmagic.codegen.linearize import Style, linearize
 from jitmagic.codegen.loop_form import loop_form
 from jitmagic.codegen.loop_structure import structure
+from jitmagic.codegen.triton.renderer import TritonRenderer
 from jitmagic.errors import VerifyError
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Buffer, Constant, LoopProgram, Nest
@@ -56,6 +57,12 @@ FORMS = {
     "expanded": lambda nest, buffers: verify_kernel(expand(linearize(loops_of(nest, buffers)))),
     "vectors": lambda nest, buffers: verify_kernel(
         CppRenderer().kernel(nest, buffers, TARGET, None)
+    ),
+    "tiles": lambda nest, buffers: verify_kernel(
+        TritonRenderer().kernel(nest, buffers, TARGET, None)
+    ),
+    "tiles_in_steps": lambda nest, buffers: verify_kernel(
+        TritonRenderer().kernel(nest, buffers, TARGET, TritonConfig(step=16, rows=2))
     ),
     "vectors_of_a_register": lambda nest, buffers: verify_kernel(
         CppRenderer().kernel(nest, buffers, TARGET, CppConfig("all", 1))
@@ -107,7 +114,7 @@ def test_each_form_computes_what_the_nests_do(name, form):
     ours, theirs = [clone(x) for x in inputs], [clone(x) for x in inputs]
     got = PlanRunner(plan, {key: partial(call, kernel) for key, kernel in kernels.items()})(*ours)
     for a, b in zip([*got, *ours], [*run(program, theirs), *theirs], strict=True):
-        torch.testing.assert_close(a, b, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
 def test_values_leave_the_loops_that_do_not_change_them():
