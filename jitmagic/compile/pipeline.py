@@ -5,7 +5,8 @@
       trace               tracing.py: which sizes and numbers are symbols, where the frame ends
       (passes)            graph_passes.py: registered passes edit the graph of each stage
       compile_graph       torch-level graph -> executable; backends.py: "eager", the user's
-        joint, partition    subgraphs.py, data_partitions.py, sizes.py: of several graphs or sizes
+        joint, partition    subgraphs.py, data_partitions.py, sizes.py: of several graphs or sizes;
+                            fused_attention.py: attention that is written out becomes one call
           forward             executable.py: lower, schedule, render, load
           backward            lazy_backwards.py: the same stages, at its first use
       emit                entries.py: guards and result, or an entry that runs eager
@@ -32,7 +33,7 @@ from ..autograd.freezing import frozen_parts
 from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
-from ..autograd.result import Partition, output_specs
+from ..autograd.result import Joint, Partition, output_specs
 from ..budget import OutOfTime, TooCostly, affordable, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
@@ -70,6 +71,7 @@ from .entries import (
 from .executable import build_executable, builders_for_sizes
 from .frozen_weights import FrozenExecutable, frozen_places
 from .func_transforms import under_transforms
+from .fused_attention import with_fused_attention
 from .graph_passes import edit_captured, edit_joint, edit_parts
 from .lazy_backwards import build_backward, prepare_backward, stand_in_inputs, warn_of_replay
 from .retracing import has_chosen_symbols
@@ -313,9 +315,12 @@ def _compile_ahead(
 
     `frozen`: (whole graph of the frame, positions of its constant weights).
     """
-    with record.stage("joint") as stage:
-        joint = stage.keep(trace_joint(gm, specs))
-    joint = edit_joint(joint, record)
+
+    def trace(fused: torch.fx.GraphModule) -> Joint:
+        with record.stage("joint") as stage:
+            return stage.keep(trace_joint(fused, specs))
+
+    joint = edit_joint(with_fused_attention(gm, trace, options, record), record)
     with record.stage("partition") as stage:
         parts = stage.keep(edit_parts(partition(joint, options.activation_memory_budget), record))
     build: Callable[..., Executable] = build_executable

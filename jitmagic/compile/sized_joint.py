@@ -46,6 +46,7 @@ from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from ..trace.result import Trace
 from ..trace.varying.concrete import ranges_of, with_sizes
+from .fused_attention import with_fused_attention
 from .graph_passes import edit_joint, edit_parts
 from .sized_backwards import BackwardAhead, Builders, SizedBackwards, SizedGraphs
 from .template import SizeTuple, Templates
@@ -118,11 +119,15 @@ class SizedJoint:
 
     def _part(self, subgraph: Subgraph, specs: Sequence[TensorSpec], record: Recording) -> _Part:
         gm = subgraph.graph
-        with record.stage("joint") as stage:
-            joint = trace_sized_joint(gm, specs)
-            stage.keep(LazyPayload(partial(_shown_joint, joint, self._known(self._hints))))
-            check_results(gm, joint)
-        joint = edit_joint(joint, record)
+
+        def trace(fused: GraphModule) -> Joint:
+            with record.stage("joint") as stage:
+                joint = trace_sized_joint(fused, specs)
+                stage.keep(LazyPayload(partial(_shown_joint, joint, self._known(self._hints))))
+                check_results(gm, joint)
+            return joint
+
+        joint = edit_joint(with_fused_attention(gm, trace, self._options, record), record)
         with record.stage("partition") as stage:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))

@@ -11,6 +11,7 @@ processors  those that `save` compiles for on another machine
 from .cpu import CPU_ROW
 from .cuda import CUDA_ROW
 from .device import (
+    AttentionFacts,
     Device,
     Target,
     add,
@@ -28,6 +29,7 @@ __all__ = [
     "CUDA_ROW",
     "GPUS",
     "PROCESSORS",
+    "AttentionFacts",
     "Device",
     "Gpu",
     "Processor",

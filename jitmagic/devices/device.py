@@ -8,13 +8,15 @@ part of every cache key. `weaker_target` returns the tier to try after one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from ..lazy_dataclass import dataclass, replace
 
 __all__ = [
+    "AttentionFacts",
     "Device",
     "Target",
     "TargetOptions",
@@ -55,6 +57,27 @@ class Target:
     processor: str = ""  # a row of processors.py; empty: this machine's
 
 
+class AttentionFacts(NamedTuple):
+    """Describes attention for the choice of its kernels; sizes are those of one call.
+
+    mask: kind of the mask
+    trains: it will be differentiated
+    varies: sizes differ from call to call
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    rows: int
+    columns: int
+    mask: Literal["none", "causal", "tensor"]
+    trains: bool
+    varies: bool
+
+
+def _no_kernels(facts: AttentionFacts) -> tuple[SDPBackend, ...]:
+    return ()
+
+
 def _only_aten(failed: Target, options: TargetOptions) -> Target:
     return replace(failed, tier="aten", why=f"{failed.tier} failed")
 
@@ -73,6 +96,7 @@ class Device:
       has_atomics               kernels of many threads may add into one element
       runs_cuda                 it has CUDA's driver: streams with events, graphs
       traces_autocast           torch.autocast for this type is part of the trace, and guarded
+      attention(facts)          torch's fused kernels that are faster than products and a softmax
 
     Calls with tensors on other types of devices run in eager.
     """
@@ -88,6 +112,7 @@ class Device:
     has_atomics: bool = False
     runs_cuda: bool = False
     traces_autocast: bool = False
+    attention: Callable[[AttentionFacts], tuple[SDPBackend, ...]] = _no_kernels
 
     def indexed(self, device: torch.device) -> torch.device:
         """Fill in the index of the current device, as tensors report it."""

@@ -216,3 +216,21 @@ def test_indexes_that_vary_are_shown_in_loops(tmp_path: Path) -> None:
     for t in (1, 2, 3):
         tagged(torch.randn(5, 4), t)
     assert jitmagic.report(tmp_path / "out", tagged).capsules
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights = torch.softmax(q @ k.transpose(-2, -1) * 0.3, dim=-1)
+    return weights @ v
+
+
+def normalised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1), dim=-2) @ v
+
+
+def test_notes_say_what_became_of_attention_that_is_written_out() -> None:
+    q, k, v = torch.randn(3, 2, 2, 256, 8)
+    line = attention.__code__.co_firstlineno + 2
+    found = jitmagic.explain(attention)(q, k, v)
+    assert f"attention written out at line {line} -> scaled_dot_product_attention" in found.notes
+    (note,) = jitmagic.explain(normalised)(q, k, v).notes
+    assert note == "attention stays written out: its softmax is not over the last dimension"

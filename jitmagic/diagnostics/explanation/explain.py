@@ -286,7 +286,9 @@ def explain_records(
         ledger=ledger_of(handle),
         memory=(planned_memory(newest_variants(records)), 0),
         notes=tuple(
-            dict.fromkeys(note for r in used for note in (_budget(r), _transforms(r)) if note)
+            dict.fromkeys(
+                note for r in used for note in (_budget(r), _transforms(r), *_attention(r)) if note
+            )
         ),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
@@ -384,6 +386,11 @@ def _budget(record: CompileRecord) -> str:
         f"activation_memory_budget={budget.share:g}: {size(budget.kept)} kept for the backward "
         f"instead of {size(budget.before)}; computed again: {again or 'nothing costly'}"
     )
+
+
+def _attention(record: CompileRecord) -> list[str]:
+    """Return what became of attention that is written out, a sentence for each."""
+    return [note for stage in record.stages if stage.stage == "attention" for note in stage.result]
 
 
 def _transforms(record: CompileRecord) -> str:

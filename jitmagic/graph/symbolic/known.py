@@ -15,14 +15,14 @@ import torch
 from torch.fx import Node
 
 from ...torch_types import Kwargs, OpOverload
-from ..builder import GraphBuilder
 from ..dispatch_mode import DispatchMode
 from ..nested import map_nodes
 from ..node_meta import device_of
 from ..operators.foreign import is_random_op
 from .ranges import known_name
+from .recorded import Recorded
 
-__all__ = ["known_mask", "known_number", "known_value"]
+__all__ = ["known_mask", "known_number", "known_tensor", "known_value"]
 
 _MOST_NODES = 64  # computed per query; the program is being traced meanwhile
 _MOST_ELEMENTS = 1 << 16
@@ -44,21 +44,26 @@ class _Pure(DispatchMode):
         return super().run_operator(op, args, kwargs)
 
 
-def known_value(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
+def known_value(graph: Recorded, node: Node) -> torch.Tensor | None:
     """Return the node's current tensor if it is on the CPU and its values are known."""
     if _is_elsewhere(node):
         return None
     return _Computation(graph, _MOST_ELEMENTS).of(node)
 
 
-def known_mask(graph: GraphBuilder, node: Node) -> torch.Tensor | None:
+def known_mask(graph: Recorded, node: Node) -> torch.Tensor | None:
     """Return a bool tensor of any device as one on the CPU; it may be large."""
-    if node.meta["val"].dtype is not torch.bool:
-        return None
-    return _Computation(graph, _MOST_OF_A_MASK).of(node)
+    return known_tensor(graph, node) if node.meta["val"].dtype is torch.bool else None
 
 
-def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
+def known_tensor(graph: Recorded, node: Node, is_exact: bool = True) -> torch.Tensor | None:
+    """Return a tensor of any device as one on the CPU; it may be large. Unless `is_exact`, another
+    device may round it in another way.
+    """
+    return _Computation(graph, _MOST_OF_A_MASK, is_exact).of(node)
+
+
+def known_number(graph: Recorded, node: Node) -> bool | int | float | None:
     """Return the number in a one-element tensor, if it is known."""
     if node.meta["val"].numel() != 1 or (value := known_value(graph, node)) is None:
         return None
@@ -69,8 +74,9 @@ def known_number(graph: GraphBuilder, node: Node) -> bool | int | float | None:
 class _Computation:
     """Runs the calls that produce one node, on the CPU."""
 
-    def __init__(self, graph: GraphBuilder, most_elements: int) -> None:
+    def __init__(self, graph: Recorded, most_elements: int, is_exact: bool = True) -> None:
         self._graph = graph
+        self._must_be_exact = is_exact
         self._most_elements = most_elements
         self._known: dict[Node, object] = {}
 
@@ -99,7 +105,7 @@ class _Computation:
             made = node.target(*args, **kwargs)  # type: ignore[operator]
         if isinstance(made, torch.Tensor):
             _check(node.meta["val"], made)
-            if _is_elsewhere(node) and not _is_exact(made):
+            if self._must_be_exact and _is_elsewhere(node) and not _is_exact(made):
                 raise _Unknown
         known[node] = made
         return made

@@ -19,41 +19,53 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ...symbols.interval import Interval
-from ..builder import GraphBuilder
 from ..target_names import target_name
 from .intervals import rounded, whole_range
 from .range_rules import RULES, Call
+from .recorded import Recorded
 
-__all__ = ["always_true", "known_name", "known_truth", "likely_truth", "truth_if_finite"]
+__all__ = [
+    "always_true",
+    "element_range",
+    "known_name",
+    "known_truth",
+    "likely_truth",
+    "truth_if_finite",
+]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
 _MOST_NODES = 64  # visited per query; the program is being traced meanwhile
 _AUGMENTED = ("add", "sub", "mul", "truediv", "and", "or")  # operators with an in-place form
 
 
-def known_truth(graph: GraphBuilder, node: Node) -> bool | None:
+def known_truth(graph: Recorded, node: Node) -> bool | None:
     """Return `bool(tensor)` if the range of its one element decides it."""
     return _truth(graph, node, 0.0)
 
 
-def likely_truth(graph: GraphBuilder, node: Node) -> bool | None:
+def likely_truth(graph: Recorded, node: Node) -> bool | None:
     """Return `bool(tensor)` if only draws at the ends of their intervals give another answer. A
     probability meant as never (1e-30) is still above the smallest draw, which is zero.
     """
     return _truth(graph, node, _HARDLY_EVER)
 
 
-def truth_if_finite(graph: GraphBuilder, node: Node) -> bool | None:
+def truth_if_finite(graph: Recorded, node: Node) -> bool | None:
     """Return `bool(tensor)` if finite intermediate values decide it."""
     return _truth(graph, node, _HARDLY_EVER, finite=True)
 
 
-def always_true(graph: GraphBuilder, node: Node) -> bool:
+def always_true(graph: Recorded, node: Node) -> bool:
     """Return whether no element of a tensor can be false."""
     return _Reader(graph, 0.0).at(node, None).truth is True
 
 
-def _truth(graph: GraphBuilder, node: Node, margin: float, *, finite: bool = False) -> bool | None:
+def element_range(graph: Recorded, node: Node, place: Node) -> Interval:
+    """Return the range of a tensor's elements just before a call of a finished graph."""
+    return _Reader(graph, 0.0).at(node, place)
+
+
+def _truth(graph: Recorded, node: Node, margin: float, *, finite: bool = False) -> bool | None:
     if node.meta["val"].numel() != 1:
         return None  # eager raises
     return _Reader(graph, margin, finite=finite).at(node, None).truth
@@ -62,7 +74,7 @@ def _truth(graph: GraphBuilder, node: Node, margin: float, *, finite: bool = Fal
 class _Reader:
     """Reads ranges of nodes at a point of the program: in-place writes change them."""
 
-    def __init__(self, graph: GraphBuilder, margin: float, *, finite: bool = False) -> None:
+    def __init__(self, graph: Recorded, margin: float, *, finite: bool = False) -> None:
         self._graph = graph
         self._finite = finite
         self._margin = margin
