@@ -5,14 +5,14 @@
     build_plan        slots, memory, launches, ATen calls and frees of a schedule
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
-    kernel            the kernel language: loops, values, reductions, stores
-    loop_form, linearize, expand   build a kernel; place and name its values; lower it for scalars
-    kernel_interpreter, kernel_verifier   what a kernel means; what must hold of it
+    kernel            the kernel language: its statements; kernel_values has its values
+    loop_form         builds the loop form of a kernel: loops around the passes of a nest
+    linearize, linear_values   place and name values; expand lowers reductions for scalar loops
+    kernel_interpreter, kernel_verifier, kernel_walk   what a kernel means; what must hold of it
     scalar_loops, numba/   print kernels as scalar loops in any language, and in numba
-    scoped_text       values as text in nested scopes: what C++ and Triton share
     vector_lanes      the axis that vector lanes run along, and their number
     cpp/              C++ for vectors and threads
-    triton/           Triton, likewise
+    triton/           Triton, for tiles of a GPU
     attention/, products/   kernels of flex_attention; matrix products
     config            what tuning may override
 

@@ -17,7 +17,7 @@ extern "C" int mul_sum_amax_0(void* const* args) {
             V64<float> acc1(jm::Limits<float>::least);
             for (int64_t block1 = part * 16384, block1_end = jm::least_of(210700, part * 16384 + 16384); block1 < block1_end; block1 += 256) {
                 V64<float> sum0(0.0f);
-                jm::blocks<64>(block1, jm::least_of(block1_end, block1 + 256), [&](int64_t j0_j1, auto n) JM_BODY {
+                jm::blocks<64>(block1, jm::least_of(jm::least_of(210700, part * 16384 + 16384), block1 + 256), [&](int64_t j0_j1, auto n) JM_BODY {
                     const auto v0 = jm::load<64>(x0 + j0_j1, n);
                     sum0 = sum0 + (jm::only(v0 * v0, 0.0f, n));
                     acc1 = jm::maximum(acc1, jm::only(v0, jm::Limits<float>::least, n));

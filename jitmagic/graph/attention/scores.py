@@ -226,7 +226,7 @@ _Rule = Callable[[Program, Call], Iterator[_Way]]
 _PLAIN: Mapping[str, _Rule] = {
     **dict.fromkeys(("to", "float", "half", "bfloat16", "double", "type", "type_as"), _round),
     **dict.fromkeys(("contiguous", "clone"), _round),
-    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten"), _reshape),
+    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "flatten"), _reshape),
 }
 _RULES: Mapping[str, _Rule] = {
     **_PLAIN,

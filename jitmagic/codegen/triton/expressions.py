@@ -1,0 +1,311 @@
+"""Prints values and offsets as Triton expressions.
+
+In: values of the linear form, the Tile of a program. Out: text. Every index vector has the full
+rank of the tile (size 1 in dimensions that it does not depend on), so that values broadcast; a
+block of size 1 is a scalar.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from ...loops.expr import (
+    Add,
+    Apply,
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    Symbol,
+    add,
+    axes_of,
+    is_never_negative,
+    leaves,
+    linear,
+)
+from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
+from ...operators.scalar import SCALARS
+from ...symbols.polynomial import product
+from ...symbols.size import Dimension, Size, expr_of
+from ..kernel import (
+    Fold,
+    Inside,
+    Result,
+    TileBlock,
+    Total,
+    Var,
+    VarIndex,
+)
+from ..text import terms_text
+from .ops import (
+    INFIX,
+    cast_text,
+    closed,
+    compute_text,
+    helpers_of,
+    literal,
+    plain_number,
+    spread,
+    typed,
+)
+from .tile import Tile
+
+__all__ = ["Scope", "TritonExpressions"]
+
+_SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
+
+
+class Scope:
+    """Holds the names of masks and positions of the blocks that are open."""
+
+    def __init__(self, outside: Scope | None = None) -> None:
+        self.masks: dict[TileBlock, str] = {} if outside is None else dict(outside.masks)
+        self.flat: dict[TileBlock, str] = {} if outside is None else dict(outside.flat)
+
+    def inside(self) -> Scope:
+        return Scope(self)
+
+
+class TritonExpressions(ABC):
+    """Prints expressions of one kernel. `by_value`: buffers that are CPU scalars, passed as
+    numbers; `scope`: the blocks that are open; `helpers`: the device functions that are called.
+    """
+
+    def __init__(self, tile: Tile, names: Mapping[str, str], by_value: Iterable[str] = ()) -> None:
+        self.tile, self.names = tile, names
+        self.by_value = frozenset(by_value)
+        self.all_blocks = (*tile.outer, *tile.inner.values())
+        self.scope = Scope()
+        self.helpers: set[str] = set()
+        self.axes: dict[Var, frozenset[Axis]] = {}
+        self._positions = {b: _position_of(b) for b in self.all_blocks if len(b.axes) > 1}
+        self._home = {axis: block for block in self.all_blocks for axis in block.axes}
+
+    @property
+    def position_dtype(self) -> str:
+        return "tl.int64" if self.tile.wide else "tl.int32"
+
+    @abstractmethod
+    def name_of(self, code: str) -> str:
+        """Return a variable that holds the expression, computed here."""
+
+    def result(self, total: Total) -> str:
+        """Return what was accumulated. A rounding error is NaN if the sum is infinite."""
+        if total.method == "dot":
+            rows, columns = self.tile.outer
+            return f"tl.reshape({total.var.name}, [{rows.size}, {columns.size}, 1])"
+        if total.lost is None:
+            return total.var.name
+        held = total.var.name
+        whole = self.name_of(f"{held} + {total.lost.name}")
+        return f"tl.where({whole} == {whole}, {whole}, {held})"
+
+    # -- shapes ----------------------------------------------------------------------------------
+
+    def dimension(self, block: TileBlock) -> int:
+        """Return the block's dimension in the tile."""
+        spread = self.tile.spread
+        return spread.index(block) if block in spread else len(spread)
+
+    def positions(self, block: TileBlock) -> str:
+        """Return 0 .. size-1 along the block's dimension; "" for a scalar."""
+        if block.size == 1:
+            return ""
+        wide = ".to(tl.int64)" if self.tile.wide and block not in self.tile.outer else ""
+        text = f"tl.arange(0, {block.size})"
+        if self.tile.rank > 1:
+            mine = self.dimension(block)
+            spots = (":" if d == mine else "None" for d in range(self.tile.rank))
+            text += f"[{', '.join(spots)}]"
+        return text + wide
+
+    def blocks_over(self, axes: Iterable[Axis]) -> set[TileBlock]:
+        return {self._home[axis] for axis in axes if axis in self._home}
+
+    def ordered(self, blocks: set[TileBlock]) -> list[TileBlock]:
+        return [block for block in self.all_blocks if block in blocks]
+
+    def masks(self, axes: Iterable[Axis]) -> list[str]:
+        """Return the masks of the blocks over these axes, which say what is inside."""
+        blocks = self.ordered(self.blocks_over(axes))
+        return [self.scope.masks[block] for block in blocks if block in self.scope.masks]
+
+    def shape(self, blocks: Iterable[TileBlock]) -> str:
+        """Return the shape of a value that varies along these blocks; [] for a scalar."""
+        sizes = {self.dimension(block): block.size for block in blocks if block.size > 1}
+        if not sizes:
+            return "[]"
+        return f"[{', '.join(str(sizes.get(d, 1)) for d in range(self.tile.rank))}]"
+
+    def spread(self, text: str, blocks: Iterable[TileBlock]) -> str:
+        return spread(text, self.shape(blocks), self.position_dtype)
+
+    def axes_of(self, node: Value) -> frozenset[Axis]:
+        """Return the axes along which an expression varies."""
+        match node:
+            case Var():
+                return self.axes.get(node, frozenset())
+            case Load(index=(offset,), mask=mask):
+                over = self.axes_in(offset)
+                return over if mask is None else over | self.axes_of(mask)
+            case IndexValue(expr):
+                return self.axes_in(expr)
+            case Inside(value, block):
+                return self.axes_of(value) | frozenset(block.axes)
+            case Fold(_, value, block):
+                return self.axes_of(value) - frozenset(block.axes)
+            case Result(total):
+                return frozenset(total.tile)
+        return frozenset().union(*map(self.axes_of, node.operands))
+
+    def axes_in(self, expr: Expr) -> frozenset[Axis]:
+        through = (leaf.var for leaf in leaves(expr) if isinstance(leaf, VarIndex))
+        return axes_of(expr).union(*map(self.axes_of, through))
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def value(self, node: Value) -> str:
+        """Return the expression of a value."""
+        match node:
+            case Var(name):
+                return name
+            case Constant(value, dtype):
+                return typed(value, dtype)
+            case Load():
+                return self.load(node)
+            case Cast(value, dtype):
+                return cast_text(self.value(value), value.dtype, dtype)
+            case Compute(op, args, dtype):
+                self.helpers.update(helpers_of(op, args[-1].dtype))
+                return compute_text(op, self.operands(node), dtype, args[-1].dtype)
+            case IndexValue(expr, dtype):
+                text = self.index(expr)
+                if text.lstrip("-").isdigit():
+                    return typed(int(text), dtype)
+                return cast_text(text, torch.int32, dtype)
+            case Inside(value, block, fill, dtype):
+                mask = self.scope.masks[block]
+                return f"tl.where({mask}, {self.value(value)}, {typed(fill, dtype)})"
+            case Result(total, dtype):
+                if total.at is not None:
+                    return f"{total.at.name}.to(tl.int64)"
+                text, held = self.result(total), total.var.dtype
+                return text if dtype == held else cast_text(self.name_of(text), held, dtype)
+        raise TypeError(f"no Triton for {type(node).__name__}")
+
+    def operands(self, node: Compute) -> list[str]:
+        numbers = [isinstance(arg, Constant) for arg in node.args]
+        chooses = SCALARS[node.op].conditional
+        tensor = not all(numbers[1:] if chooses else numbers)
+        # Triton gives a plain number the dtype of a tensor operand; without one it would be an
+        # int32 or a float32.
+        plain = (node.op in INFIX or chooses) and tensor
+        write = literal if plain else typed
+        return [
+            write(arg.value, arg.dtype) if isinstance(arg, Constant) else self.value(arg)
+            for arg in node.args
+        ]
+
+    def helper(self, name: str) -> str:
+        self.helpers.add(name)
+        return name
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def load(self, node: Load) -> str:
+        (offset,), name = node.index, self.names[node.buffer]
+        if node.buffer in self.by_value:
+            if node.mask is None:
+                return name
+            return f"tl.where({self.value(node.mask)}, {name}, {_fill(node)})"
+        axes, at = self.axes_in(offset), self.index(offset)
+        masks = self.masks(axes)
+        if node.mask is not None:
+            masks.append(closed(self.value(node.mask)))
+            # tl.load requires pointers of at least the shape of their mask.
+            wide = self.shape(self.blocks_over(axes | self.axes_of(node.mask)))
+            if wide != self.shape(self.blocks_over(axes)):
+                at = spread(at, wide)
+        pointer = name if at == "0" else f"{name} + {at}"
+        if not masks:
+            return f"tl.load({pointer})"
+        return f"tl.load({pointer}, mask={' & '.join(masks)}, other={_fill(node)})"
+
+    # -- indexes ---------------------------------------------------------------------------------
+
+    def size_text(self, size: Dimension) -> str:
+        """Return an extent or a stride, in parentheses if it is an expression."""
+        return closed(self.index(size.expr)) if isinstance(size, Size) else str(size)
+
+    def index(self, expr: Expr) -> str:
+        """Return the expression in integer arithmetic; axes are variables of their own name."""
+        constant, terms = linear(expr)
+        parts = []
+        for block, digits in self._positions.items():
+            # Triton cannot see that the digits of a position add up to the position, and would load
+            # elements one by one.
+            factor = terms.get(AxisVar(block.axes[-1]), 0)
+            if factor and all(terms.get(atom) == factor * n for atom, n in digits.items()):
+                flat = self.scope.flat[block]
+                parts.append(flat if factor == 1 else f"{flat} * {factor}")
+                terms = {atom: n for atom, n in terms.items() if atom not in digits}
+        return terms_text(parts, terms, constant, self.atom)
+
+    def atom(self, expr: Expr) -> str:
+        match expr:
+            case AxisVar(axis):
+                return axis.name
+            case Symbol(name):
+                return name
+            case VarIndex(var):
+                return var.name
+            case Apply(op, args):
+                return self.sized(op, args)
+            case FloorDiv(a, b):
+                return self.divided("//", a, str(b))
+            case Mod(a, b):
+                return self.divided("%", a, str(b))
+            case Integer() | Add():
+                return f"({self.index(expr)})"
+        raise TypeError(f"not an index expression: {expr!r}")
+
+    def divided(self, sign: str, a: Expr, divisor: str) -> str:
+        """Return a division that rounds down, which Triton's operators do only for non-negative
+        operands.
+        """
+        if is_never_negative(a):
+            return f"({closed(self.index(a))} {sign} {divisor})"
+        name = {"//": "floor_divide_integer", "%": "remainder_integer"}[sign]
+        return f"{self.helper(name)}({self.index(a)}, {divisor})"
+
+    def sized(self, op: str, args: Sequence[Expr]) -> str:
+        """Return arithmetic over dynamic sizes."""
+        if op in ("//", "%"):
+            return self.divided(op, args[0], closed(self.index(args[1])))
+        texts = [closed(self.index(part)) for part in args]
+        return " * ".join(texts) if op == "*" else f"{_SIZE_OPS[op]}({', '.join(texts)})"
+
+
+def _position_of(block: TileBlock) -> Mapping[Expr, int]:
+    """Return the terms of a point's row-major position."""
+    position, below = Integer(0), Integer(1)  # type: Expr, Expr
+    for axis in reversed(block.axes):
+        position = add(position, product(AxisVar(axis), below))
+        below = product(below, expr_of(axis.extent))
+    return linear(position)[1]
+
+
+def _fill(node: Load) -> str:
+    """Return the value of a masked-off load."""
+    # Triton reads a plain number as a float32, and casts no int to a float of eight bits.
+    if isinstance(node.fill, int):
+        is_small = node.dtype.is_floating_point and node.dtype.itemsize == 1
+        return repr(float(node.fill) if is_small else node.fill)
+    if node.dtype == torch.float64 and node.fill:
+        return typed(node.fill, node.dtype)
+    return plain_number(node.fill, torch.float64)
