@@ -33,6 +33,7 @@ from ..operators.operation import work_of
 from ..spec import TensorSpec
 from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork
+from .narrow_copies import offer_copies, withdraw_copies
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, placeholders, runs_once
 from .result import EagerSaved, Joint, MemoryBudget, Partition
 
@@ -83,6 +84,22 @@ def partition(joint: Joint, memory_budget: float = 1.0) -> Partition:
             joint.mutated_inputs,
             aliasing=joint.aliasing,
         )
+    copies = offer_copies(joint)
+    parts, chosen = _cut(joint)
+    if unused := [copied for copied in copies if copied not in chosen[0]]:
+        withdraw_copies(unused)
+        parts, chosen = _cut(joint)
+    if memory_budget < 1:
+        cut, budget = _within(memory_budget, parts, chosen)
+        return replace(_split(joint, parts, *cut), budget=budget)
+    return _split(joint, parts, *chosen)
+
+
+_Cut = tuple[set[Node], set[Node]]
+
+
+def _cut(joint: Joint) -> tuple[_Parts, _Cut]:
+    """Return the nodes by role, and the cheapest cut."""
     parts = _Parts.of(joint)
     chosen = _choose(parts, _barred(parts))
     if (
@@ -92,13 +109,7 @@ def partition(joint: Joint, memory_budget: float = 1.0) -> Partition:
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
         raise CompileFailed("autograd: the backward needs a value that cannot be saved")
-    if memory_budget < 1:
-        cut, budget = _within(memory_budget, parts, chosen)
-        return replace(_split(joint, parts, *cut), budget=budget)
-    return _split(joint, parts, *chosen)
-
-
-_Cut = tuple[set[Node], set[Node]]
+    return parts, chosen
 
 
 def _within(memory_budget: float, parts: _Parts, chosen: _Cut) -> tuple[_Cut, MemoryBudget]:
